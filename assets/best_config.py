@@ -1,4 +1,4 @@
-"""The settings that training uses: found by a search, or as the pipeline's file says."""
+"""Asset ``best_config``: training settings, from a hyperparameter search or the pipeline's YAML."""
 
 import os
 import shlex
@@ -14,11 +14,11 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.resources import RECORDS, Progress, State, utc_now
+from sluice.assets.receipt_subjects import poc_subject, require_same, search_subject
+from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.run_records import write_run
 from sluice.assets.searched_features import require_same_features
-from sluice.assets.subjects import poc_subject, require_same, search_subject
-from sluice.assets.traced import traced
+from sluice.assets.spans import spanned
 from sluice.base.digests import digest_json, short
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt, require
@@ -28,37 +28,37 @@ from sluice.data.table import TableRecord
 from sluice.reports.folder import save_page
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
-from sluice.tuning.lanes import idle_workers
-from sluice.tuning.left_behind import note_asked
+from sluice.tuning.concurrency import describe_idle_workers
 from sluice.tuning.live_table import live_rows, table_text
-from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import curves_png, importance_png, sensitivity_png, trials_png
-from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
-from sluice.tuning.records import Trial
+from sluice.tuning.records import TrialRecord
+from sluice.tuning.schedule_to_settings import NO_SEARCH_NOTE, changed_settings, settings_yaml
 from sluice.tuning.schedulers import is_population
+from sluice.tuning.search_progress import SearchProgress
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
+from sluice.tuning.stale_searches import record_request
 from sluice.tuning.strategy import plan_search
-from sluice.tuning.study import Study, make_study, shown, trial_rows
 from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
+from sluice.tuning.study_summary import StudySummary, display_value, summarize_study, trial_rows
 from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
 
 SHOWN_TRIALS = 12
 SHOWN_SENSITIVITIES = 3
 SHOWN_DIFFERENCES = 5
-"""Dagster's log is a database: the page has them all."""
+"""Maximum number of differing settings in a log line; Dagster stores its log in a database."""
 
 
 class BestConfig(Record):
-    """What training goes on with, and what it was found by."""
+    """Settings that training uses, and the search that selected them."""
 
-    subject: dict[str, str] = Field(description="data, config, code and rules it was found for.")
-    setup: Setup
-    found: str = Field(description="Digest of the pipeline's config with this set-up.")
-    num_trials: int = Field(description="Trials the best was chosen of; 0 without a search.")
-    study: str | None = Field(description="Artifact digest of the search, JSON.")
+    subject: dict[str, str] = Field(description="Digests of data, config, code and search rules.")
+    setup: TrialSettings
+    found: str = Field(description="Digest of the pipeline's config with these settings.")
+    num_trials: int = Field(description="Number of trials of the search; 0 without a search.")
+    study: str | None = Field(description="Artifact digest of the study (JSON).")
 
 
 def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -77,16 +77,16 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         kinds={"ray", "optuna"} if pipeline.search else {"python"},
         owners=list(pipeline.owners),
         pool=gpu_pool(pipeline),
-        description="The settings of network and training: the best of a search on rows that no "
-        "test ever reads (TUNE-1..4), or the pipeline's own when it asks for none. Refuses to "
-        "start without a passed POC receipt. Killed at any moment, it goes on to the same "
-        "decisions.",
+        description="Settings of the network and its training. With a `search` section, the best "
+        "trial of a hyperparameter search on validation rows (test rows are never read); without "
+        "one, the settings of the pipeline's YAML. Requires a passed proof-of-concept receipt. An "
+        "interrupted search resumes and reaches the same result.",
     )
-    @traced
+    @spanned
     def best_config(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
-        sluice_progress: dg.ResourceParam[Progress],
+        sluice_state: dg.ResourceParam[SluiceState],
+        sluice_progress: dg.ResourceParam[ProgressReporter],
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
@@ -104,7 +104,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         record = BestConfig(
             subject=subject,
             setup=setup,
-            found=pipeline.with_setup(setup).config_digest,
+            found=pipeline.with_settings(setup).config_digest,
             num_trials=study.result.num_trials if study else 0,
             study=sluice_state.store.put(study.model_dump_json().encode()) if study else None,
         )
@@ -115,14 +115,14 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(record.found),
             metadata=_metadata(pipeline, sluice_state, study, subject)
             if study
-            else {"searched": "no: the settings are those of the pipeline's file"},
+            else {"searched": "No. The settings come from the pipeline's YAML."},
         )
 
     return best_config
 
 
 def gpu_pool(pipeline: PipelineSettings) -> str | None:
-    """Return the concurrency pool of stages that use a GPU here; None for those that do not."""
+    """Return the concurrency pool of stages that use a GPU; None for stages that do not."""
     here = pipeline.compute.address is None
     found = here and device_type(pipeline.training.device) == "cuda"
     return "gpu" if found or pipeline.compute.gpus_per_worker > 0 else None
@@ -131,23 +131,23 @@ def gpu_pool(pipeline: PipelineSettings) -> str | None:
 def _search(
     context: dg.AssetExecutionContext,
     pipeline: PipelineSettings,
-    state: State,
-    progress: Progress,
+    state: SluiceState,
+    progress: ProgressReporter,
     features: FeatureSet,
     subject: dict[str, str],
-) -> Study | None:
+) -> StudySummary | None:
     if pipeline.search is None:
         return None
-    space = pipeline.searched
+    space = pipeline.search_space
     _, searched = plan_search(space, pipeline.search, pipeline.setup)
-    if idle := idle_workers(pipeline.search, pipeline.compute):
+    if idle := describe_idle_workers(pipeline.search, pipeline.compute):
         context.log.warning(idle)
-    # Other data or settings are another search; the same one goes on where it was.
+    # The same data and settings resume the stored search; any difference starts another one.
     folder = search_folder(state.home, subject)
-    if left := note_asked(folder, _asked(pipeline, features)):
+    if left := record_request(folder, _search_request(pipeline, features)):
         context.log.warning(
-            f"An unfinished search is left behind, and this one starts afresh: "
-            f"{'; '.join(left[:SHOWN_DIFFERENCES])}. Put them back to go on with it."
+            "An unfinished search has other settings, so a new search starts. Differences: "
+            f"{'; '.join(left[:SHOWN_DIFFERENCES])}. Restore these settings to resume it."
         )
     result = search_workload(
         pipeline.workload,
@@ -159,7 +159,7 @@ def _search(
         folds=features.folds,
         artifacts=state.home.artifacts,
         folder=folder,
-        hear=_Watch(context, progress, pipeline.search),
+        on_report=_SearchProgress(context, progress, pipeline.search),
         compute=pipeline.compute,
         data_seed=pipeline.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
@@ -171,33 +171,33 @@ def _search(
             environ=os.environ,
             warn=context.log.warning,
         ),
-        note=context.log.info,
+        log=context.log.info,
     )
-    study = make_study(result, space, pipeline.setup, seed=pipeline.search.seed)
+    study = summarize_study(result, space, pipeline.setup, seed=pipeline.search.seed)
     for line in study.warnings:
         context.log.warning(line)
     return study
 
 
 def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
-    """Return the folder of the search for a subject."""
+    """Return the folder of the search with these receipt digests."""
     return home.searches / short(digest_json(dict(subject)))
 
 
-def _asked(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, object]:
-    """Return what the search is asked for, in words of the pipeline's file."""
+def _search_request(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, object]:
+    """Return the settings that identify the search, with the names of the pipeline's YAML."""
     assert pipeline.search is not None
     return {
         "pipeline": pipeline.name,
         "data": features.table.digest,
         **pipeline.config,
         "search": pipeline.search.model_dump(mode="json"),
-        "space": pipeline.searched.model_dump(mode="json"),
+        "space": pipeline.search_space.model_dump(mode="json"),
     }
 
 
-def _receipt(record: BestConfig, study: Study | None) -> Receipt:
-    trials: Sequence[Trial] = study.result.trials if study else ()
+def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
+    trials: Sequence[TrialRecord] = study.result.trials if study else ()
     return Receipt(
         gate="search",
         outcome="pass",
@@ -211,13 +211,13 @@ def _receipt(record: BestConfig, study: Study | None) -> Receipt:
         },
         reason=f"Trial {study.result.best} of {record.num_trials} has the lowest validation loss."
         if study
-        else "No search: the settings are those of the pipeline's file.",
+        else "No search is configured: the settings come from the pipeline's YAML.",
         decided_at=utc_now(),
     )
 
 
 def _metadata(
-    pipeline: PipelineSettings, state: State, study: Study, subject: Mapping[str, str]
+    pipeline: PipelineSettings, state: SluiceState, study: StudySummary, subject: Mapping[str, str]
 ) -> dict[str, dg.MetadataValue | str | int | float]:
     result, importance = study.result, study.importance
     unit = pipeline.loaded_workload.loss_unit
@@ -229,7 +229,7 @@ def _metadata(
         environ=os.environ,
     )
     winner = [
-        {"parameter": path, "value": shown(result.winner.params, path)}
+        {"parameter": path, "value": display_value(result.winner.params, path)}
         for path in result.winner.params
     ]
     pictures = [
@@ -245,49 +245,51 @@ def _metadata(
         "validation loss": result.winner.loss,
         "winner": table(winner),
         **(
-            {"to write into the pipeline's file": _to_write(study)}
+            {"settings for the pipeline's YAML": _yaml_settings(study)}
             if study.base != result.setup
             else {}
         ),
-        "to know": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
+        "warnings": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
         "strategy": result.strategy.reason,
-        "whole study": dg.MetadataValue.url(page.url),
-        "in TensorBoard": f"tensorboard --logdir {shlex.quote(results)}",
-        "losses of the trials": picture(trials_png(result, unit=unit), "loss of every trial"),
+        "study report": dg.MetadataValue.url(page.url),
+        "TensorBoard": f"tensorboard --logdir {shlex.quote(results)}",
+        "trial losses": picture(trials_png(result, unit=unit), "validation loss of every trial"),
         "learning curves": picture(
-            curves_png(result, unit=unit), "validation loss of every trial over its epochs"
+            curves_png(result, unit=unit), "validation loss of every trial by epoch"
         ),
-        "importance": picture(importance_png(importance), "share of importance by parameter"),
+        "parameter importance": picture(importance_png(importance), "importance by parameter"),
         **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
         f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
     }
 
 
-def _to_write(study: Study) -> dg.MetadataValue:
+def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
     setup = study.result.setup
     lines = settings_yaml(changed_settings(study.base, setup))
-    note = f"\n\n{WITHOUT_SEARCH}" if setup.training.changes else ""
+    note = f"\n\n{NO_SEARCH_NOTE}" if setup.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")
 
 
-class _Watch:
-    """Tells Dagster's log what is new in the search, and whoever watches of every outcome."""
+class _SearchProgress:
+    """Writes new results of the search to Dagster's log and reports progress after each result."""
 
     def __init__(
-        self, context: dg.AssetExecutionContext, progress: Progress, search: SearchSettings
+        self, context: dg.AssetExecutionContext, progress: ProgressReporter, search: SearchSettings
     ) -> None:
         self._log = context.log
         self._progress = progress
         self._total = search.num_trials
-        self._news = SearchNews(num_trials=self._total, population=is_population(search.scheduler))
+        self._news = SearchProgress(
+            num_trials=self._total, population=is_population(search.scheduler)
+        )
         self._damaged = 0
         self._tenth = 0
 
-    def __call__(self, trial: Trial, trials: tuple[Trial, ...]) -> None:
+    def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
         damaged = sum(each.damaged_checkpoints for each in trials)
         if damaged > self._damaged:
             self._log.warning(
-                f"trial {trial.id}: a damaged checkpoint was passed over; an older one is used"
+                f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
         self._damaged = damaged
         best = min(trials, key=lambda each: (each.loss, each.id))
@@ -307,10 +309,10 @@ class _Watch:
 
 
 def with_best(pipeline: PipelineSettings, best: BestConfig) -> PipelineSettings:
-    """Return the pipeline with the settings that were found for it.
+    """Return the pipeline with the selected settings.
 
     Raises:
-        GateBlocked: They were found for other settings, code or rules than the present ones.
+        GateBlocked: The settings were selected for other data, config, code or search rules.
     """
     now = search_subject(pipeline, best.subject["data"])
     for role, digest in now.items():
@@ -320,4 +322,4 @@ def with_best(pipeline: PipelineSettings, best: BestConfig) -> PipelineSettings:
             now=digest,
             remedy="Materialize poc_report and best_config first.",
         )
-    return pipeline.with_setup(best.setup)
+    return pipeline.with_settings(best.setup)

@@ -1,4 +1,4 @@
-"""The candidate as an immutable version in the registry, promoted or not."""
+"""Asset ``candidate``: the candidate as an immutable version in the registry."""
 
 import inspect
 import os
@@ -8,28 +8,28 @@ import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.drift_reference import DriftBasis
-from sluice.assets.evaluated import Evaluation
+from sluice.assets.drift_reference import DriftReferenceRecord
 from sluice.assets.evaluation import suite_metadata
+from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.metadata import table
-from sluice.assets.promotion_verdict import Decision
-from sluice.assets.resources import RECORDS, State, utc_now
-from sluice.assets.subjects import candidate_subject, poc_subject, require_same
-from sluice.assets.traced import traced
+from sluice.assets.promotion_verdict import PromotionDecision
+from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
+from sluice.assets.resources import RECORDS, SluiceState, utc_now
+from sluice.assets.spans import spanned
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.base.digests import short
 from sluice.base.environment import read_environment, read_git
 from sluice.base.receipts import require
 from sluice.config.pipeline import PipelineSettings
+from sluice.registry.code_comparison import collect_own_modules
 from sluice.registry.lineage import Lineage
-from sluice.registry.own_code import collect_own_modules
 from sluice.registry.records import Registration
-from sluice.registry.stored_code import CODE, pack_code
+from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.training.members import TrainedModels
 
 VERDICT = "verdict"
-REASON = "why"
+REASON = "reason"
 CANDIDATE = "candidate"
 VERSION = "version"
 RECEIPT = "receipt"
@@ -58,18 +58,19 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),
-        description="An immutable version with its full lineage: data, config, code, git, seeds, "
-        "weights, environment, metrics and both receipts. The same candidate is the same version.",
+        description="Registered version of the candidate, promoted or not, with its full lineage: "
+        "data, config, code, git commit, seeds, weights, environment, metrics and receipts. "
+        "Registering the same candidate again returns the same version.",
     )
-    @traced
+    @spanned
     def candidate(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         best_config: BestConfig,
         trained_models: TrainedModels,
-        drift_reference: DriftBasis,
+        drift_reference: DriftReferenceRecord,
         evaluation: Evaluation,
-        promotion_verdict: Decision,
+        promotion_verdict: PromotionDecision,
     ) -> dg.MaterializeResult[Registration]:
         tuned = with_best(pipeline, best_config)
         workload = tuned.loaded_workload
@@ -101,7 +102,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             has_own = known is not None and not known.is_imported
             if known and has_own and ledger.receipts(pipeline.name, known.number):
                 git = known.lineage.git
-            else:  # new, or imported: a file tells of another checkout
+            else:  # new, or imported: an imported file records another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
@@ -133,15 +134,15 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         "losses": evaluation.candidate.losses.digest,
                         "reference losses": evaluation.reference.losses.digest,
                         "suites": evaluation.suites,
-                        CODE: sluice_state.store.put(pack_code(own_modules)),
-                        **drift_reference.kept.artifacts,
+                        CODE_ROLE: sluice_state.store.put(pack_code(own_modules)),
+                        **drift_reference.references.artifacts,
                         **({"search": best_config.study} if best_config.study else {}),
                     },
                     created_at=utc_now(),
                 ),
                 [*receipts, receipt],
             )
-            told = mirror_history(
+            mirrored = mirror_history(
                 ledger,
                 pipeline.name,
                 pipeline.tracking,
@@ -150,7 +151,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 environ=os.environ,
             )
         version = registration.version
-        new = "new" if registration.created else "known: the same data, config, code and weights"
+        new = "new" if registration.created else "existing, same data, config, code and weights"
         context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
         return dg.MaterializeResult(
             value=registration,
@@ -175,21 +176,24 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ),
                 "lineage": table(
                     [
-                        {"what": "data", "value": short(version.lineage.data)},
-                        {"what": "config", "value": short(version.lineage.config)},
-                        {"what": "code", "value": short(version.lineage.code)},
-                        {"what": "git", "value": version.lineage.git.commit[:12]},
-                        {"what": "trials of the search", "value": best_config.num_trials},
-                        {"what": "seeds", "value": ", ".join(map(str, version.lineage.seeds))},
-                        {"what": "members", "value": len(version.lineage.members)},
-                        {"what": "training", "value": f"{version.lineage.training_seconds:.0f} s"},
+                        {"item": "data", "value": short(version.lineage.data)},
+                        {"item": "config", "value": short(version.lineage.config)},
+                        {"item": "code", "value": short(version.lineage.code)},
+                        {"item": "git commit", "value": version.lineage.git.commit[:12]},
+                        {"item": "search trials", "value": best_config.num_trials},
+                        {"item": "seeds", "value": ", ".join(map(str, version.lineage.seeds))},
+                        {"item": "members", "value": len(version.lineage.members)},
+                        {
+                            "item": "training time",
+                            "value": f"{version.lineage.training_seconds:.0f} s",
+                        },
                     ]
                 ),
                 "metrics": table([dict(evaluation.candidate.metrics)]),
-                "show": dg.MetadataValue.md(
+                "command": dg.MetadataValue.md(
                     f"`sluice registry show {pipeline.name} {version.number}`"
                 ),
-                "tracking": told.reasons[-1] if told.reasons else "Mirrored before.",
+                "tracking": mirrored.reasons[-1] if mirrored.reasons else "Already mirrored.",
             },
         )
 

@@ -1,7 +1,7 @@
-"""What the launchpad may set: one version number; everything else is fixed before a run starts.
+"""Run config schemas of the assets: a version number, or no config at all.
 
-Every type here is a plain one. Dagster's own ``StringSource`` and ``IntSource``, which its Config
-classes use for ``str`` and ``int``, accept ``{env: NAME}``, and their errors print that variable.
+The schemas use plain types. Dagster's ``StringSource`` and ``IntSource``, which its Config classes
+use for ``str`` and ``int``, accept ``{env: NAME}``, and their errors print the variable's value.
 """
 
 import dagster as dg
@@ -10,13 +10,13 @@ from sluice.base.errors import SettingsError
 
 
 def refuse_config(instead: str, *, why: str) -> dict[str, dg.Field]:
-    """Return a config schema that refuses every entry.
+    """Return a config schema that rejects every entry.
 
     Dagster's error prints the names of the expected fields and types, and an Enum without values
-    accepts nothing: so the error says what to do instead.
+    accepts nothing. The name of the Enum therefore serves as the error message.
 
     Args:
-        instead: What to do, as the error prints it.
+        instead: Text for the error message: what the user should do.
         why: Description of the field in the launchpad.
     """
     return {"instead": dg.Field(dg.Enum(instead, []), is_required=False, description=why)}
@@ -25,22 +25,22 @@ def refuse_config(instead: str, *, why: str) -> dict[str, dg.Field]:
 NO_CONFIG = refuse_config(
     "edit the attributes in the pipeline's YAML, or for one run use "
     "'sluice run NAME_OR_FILE --set training.learning_rate=0.01'",
-    why="No asset of a pipeline reads settings from here: receipts and lineage "
-    "name those of the pipeline's file.",
+    why="The assets of a pipeline do not read run config. Receipts and lineage record the "
+    "settings of the pipeline's YAML.",
 )
-"""Config schema of the assets whose settings are in the pipeline's file."""
+"""Config schema of the assets whose settings come from the pipeline's YAML."""
 
 VERSION_CONFIG = {
     "version": dg.Field(dg.Int, description="Version number in the registry, 1 or more.")
 }
-"""Config schema of the assets that act on one version."""
+"""Config schema of the assets that operate on one version."""
 
 
-def requested_version(context: dg.AssetExecutionContext) -> int:
-    """Return the version that a run with ``VERSION_CONFIG`` was asked for.
+def read_requested_version(context: dg.AssetExecutionContext) -> int:
+    """Return the version number from the run config (``VERSION_CONFIG``).
 
     Raises:
-        SettingsError: It is below 1.
+        SettingsError: The number is below 1.
     """
     version = int(context.op_execution_context.op_config["version"])
     if version < 1:

@@ -1,4 +1,4 @@
-"""What drift of these models will be judged against, kept with the version (ROLL-3)."""
+"""Asset ``drift_reference``: reference distributions for drift tests, stored with the version."""
 
 import dagster as dg
 from pydantic import Field
@@ -7,34 +7,34 @@ from sluice.assets.best_config import BestConfig, with_best
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import RECORDS, State
-from sluice.assets.subjects import require_same
-from sluice.assets.traced import traced
+from sluice.assets.receipt_subjects import require_same
+from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.digests import short
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
-from sluice.drift.held_out import KeptReference, keep_reference
+from sluice.drift.reference_store import ReferenceArtifacts, store_references
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
 DRIFT_REFERENCE = "drift_reference"
 SEED = 0
-"""Draws the windows that thresholds are calibrated on: the same rows, the same reference."""
-SWITCHED_OFF = KeptReference(
+"""Seed of the threshold calibration, fixed so that equal rows give an equal reference."""
+SWITCHED_OFF = ReferenceArtifacts(
     features=None,
     predictions=None,
     losses=None,
-    lacking=("Drift is switched off for this pipeline (drift: null).",),
+    lacking=("Drift detection is disabled for this pipeline (drift: null).",),
 )
 
 
-class DriftBasis(Record):
-    """What was kept, and for which candidate."""
+class DriftReferenceRecord(Record):
+    """Drift references of one candidate."""
 
     candidate: str = Field(description="Digest of the candidate.")
-    kept: KeptReference
+    references: ReferenceArtifacts
 
 
 def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -51,18 +51,19 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_training",
         kinds={"parquet"},
         owners=list(pipeline.owners),
-        description="The rows these models learned from and their answers on held-out rows, as "
-        "references without rows, and their held-out losses. They stay with the version: drift is "
-        "judged against what the model in production learned.",
+        description="Reference distributions for drift detection: training rows, predictions on "
+        "held-out rows, and held-out losses. Distributions are stored as summaries, without the "
+        "rows. They are stored with the version, so that drift is measured against the data that "
+        "the model in production was trained on.",
     )
-    @traced
+    @spanned
     def drift_reference(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         features: FeatureSet,
         best_config: BestConfig,
         trained_models: TrainedModels,
-    ) -> dg.MaterializeResult[DriftBasis]:
+    ) -> dg.MaterializeResult[DriftReferenceRecord]:
         tuned = with_best(pipeline, best_config)
         workload = tuned.loaded_workload
         require_same(
@@ -72,9 +73,9 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             remedy="Materialize trained_models first.",
         )
         if pipeline.drift is None:
-            kept = SWITCHED_OFF
+            references = SWITCHED_OFF
         else:
-            kept = keep_reference(
+            references = store_references(
                 workload,
                 load_table(features.table, sluice_state.store),
                 features.folds,
@@ -86,17 +87,22 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 threads=count_cores(),
                 on_progress=context.log.info,
             )
-            for why in (*kept.lacking, *kept.left_out):
+            for why in (*references.lacking, *references.left_out):
                 context.log.warning(why)
         return dg.MaterializeResult(
-            value=DriftBasis(candidate=trained_models.candidate, kept=kept),
+            value=DriftReferenceRecord(candidate=trained_models.candidate, references=references),
             metadata={
                 "candidate": trained_models.candidate,
-                "kept": table(
-                    [{"what": role, "digest": short(d)} for role, d in kept.artifacts.items()]
+                "references": table(
+                    [
+                        {"reference": role, "digest": short(digest)}
+                        for role, digest in references.artifacts.items()
+                    ]
                 ),
-                "lacking": dg.MetadataValue.md("\n".join(kept.lacking) or "Nothing."),
-                "left out": dg.MetadataValue.md("\n".join(kept.left_out) or "Nothing."),
+                "missing": dg.MetadataValue.md("\n".join(references.lacking) or "Nothing."),
+                "columns left out": dg.MetadataValue.md(
+                    "\n".join(references.left_out) or "Nothing."
+                ),
             },
         )
 

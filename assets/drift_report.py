@@ -1,4 +1,4 @@
-"""Has anything moved since the model in production learned? Judged window by window (ROLL-3)."""
+"""Asset ``drift_report``: drift of the data and the behaviour of the version in production."""
 
 import os
 from datetime import datetime
@@ -10,34 +10,34 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import SEED
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.records import newest_record
-from sluice.assets.resources import RECORDS, State, utc_now
-from sluice.assets.traced import traced
+from sluice.assets.record_io_manager import read_latest_record
+from sluice.assets.resources import RECORDS, SluiceState, utc_now
+from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GateBlocked, SluiceError
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
-from sluice.drift.held_out import KeptReference, keep_reference
+from sluice.drift.monitor import MonitorInputs, MonitorRun, run_drift_monitor
+from sluice.drift.monitor_page import monitor_page
+from sluice.drift.monitor_state import SIGNALS, Alarm, MonitorState
 from sluice.drift.plots import overview_png
 from sluice.drift.reference import OnProgress, no_progress
 from sluice.drift.reference_file import load_reference
-from sluice.drift.watch import SUBJECTS, DriftWatch, Episode
-from sluice.drift.watch_page import watch_page
-from sluice.drift.watching import Look, Seen, look_for_drift
-from sluice.findings.user_code import users_code
+from sluice.drift.reference_store import ReferenceArtifacts, store_references
+from sluice.findings.user_code import wrap_user_errors
 from sluice.observability.alerts import Alert, raise_alert
-from sluice.registry.loading import load_members, rebuild
-from sluice.registry.observations import KEPT_SAMPLES
+from sluice.registry.loading import load_members, rebuild_workload
+from sluice.registry.observations import MAX_SAMPLES
 from sluice.registry.records import Version
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.folder import save_page
 from sluice.rollout.samples import Sample
-from sluice.rollout_control.drive import live_servers
+from sluice.rollout_control.controller import live_servers
 
 DRIFT_REPORT = "drift_report"
 _WINDOWS_READ = 8
-"""So many windows of the newest samples are read."""
+"""Maximum number of windows of the newest samples that are read."""
 
 
 def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -53,77 +53,82 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_drift",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
-        description="New rows of the source, rows that clients ask about, answers, latency and "
-        "losses of the version in production, each against what that version learned from or was "
-        "accepted with. Windows share no row; drift in several of them raises an alarm.",
+        description="Drift of the version in production: new source rows, requests, predictions, "
+        "latency, and losses on labelled rows, each compared with the reference stored at training "
+        "time. Windows do not overlap. Drift in several recent windows raises an alarm.",
     )
-    @traced
+    @spanned
     def drift_report(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
-    ) -> dg.MaterializeResult[DriftWatch]:
-        before = newest_record(DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT)
-        look = look_at_production(pipeline, sluice_state, before, on_progress=context.log.info)
-        watch = look.watch
-        context.log.info(f"{watch.verdict}: {watch.reason}")
-        page = save_page(
-            watch_page(watch), f"drift/{pipeline.name}", home=sluice_state.home, environ=os.environ
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
+    ) -> dg.MaterializeResult[MonitorState]:
+        before = read_latest_record(
+            MonitorState, sluice_state.home.records, pipeline.name, DRIFT_REPORT
         )
-        for episode in watch.episodes:
-            for problem in alert_of(watch, episode, sluice_state.home):
+        run = monitor_production(pipeline, sluice_state, before, on_progress=context.log.info)
+        state = run.state
+        context.log.info(f"{state.verdict}: {state.reason}")
+        page = save_page(
+            monitor_page(state),
+            f"drift/{pipeline.name}",
+            home=sluice_state.home,
+            environ=os.environ,
+        )
+        for alarm in state.alarms:
+            for problem in send_drift_alert(state, alarm, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
-            value=watch, metadata=_metadata(watch) | _columns(look) | _link(page.url)
+            value=state, metadata=_metadata(state) | _columns(run) | _link(page.url)
         )
 
     return drift_report
 
 
-def look_at_production(
+def monitor_production(
     pipeline: PipelineSettings,
-    state: State,
-    before: DriftWatch | None,
+    state: SluiceState,
+    before: MonitorState | None,
     *,
     on_progress: OnProgress = no_progress,
-) -> Look:
-    """Judge what is new of the version in production, after what was known ``before``.
+) -> MonitorRun:
+    """Evaluate the new windows of the version in production; ``before`` is the previous state.
 
     Raises:
-        GateBlocked: Nothing is in production.
+        GateBlocked: No version is in production.
         SourceError: The source cannot be read.
     """
-    with users_code("load_rows of the workload"):
+    with wrap_user_errors("load_rows of the workload"):
         raw = pipeline.loaded_workload.load_rows()
     with state.ledger() as ledger:
-        seen = what_is_seen(pipeline, state, ledger, raw, on_progress=on_progress)
-    return look_for_drift(seen, before)
+        inputs = collect_monitor_inputs(pipeline, state, ledger, raw, on_progress=on_progress)
+    return run_drift_monitor(inputs, before)
 
 
-def kept_reference(
+def reference_of_version(
     pipeline: PipelineSettings,
     version: Version,
-    state: State,
+    state: SluiceState,
     *,
     on_progress: OnProgress = no_progress,
-) -> KeptReference | str:
-    """Return what drift of a version is judged against, or why there is nothing.
+) -> ReferenceArtifacts | str:
+    """Return the drift references of a version, or the reason why it has none.
 
-    It was kept when the version was trained. When that is missing, or the pipeline's drift settings
-    have changed since, it is made again from the version's own rows, if these are still at hand;
-    else what was kept counts, with the settings of then.
+    References are stored when the version is trained. If they are missing or the pipeline's drift
+    settings have changed, they are rebuilt from the version's training rows, if these are still
+    available. Otherwise the stored references are used, with the settings at that time.
     """
-    kept = KeptReference.of(version.lineage.artifacts)
-    if kept is not None and _has_settings_of(pipeline, kept, state):
-        return kept
-    features = newest_record(FeatureSet, state.home.records, pipeline.name, "features")
+    stored = ReferenceArtifacts.of(version.lineage.artifacts)
+    if stored is not None and _has_current_settings(pipeline, stored, state):
+        return stored
+    features = read_latest_record(FeatureSet, state.home.records, pipeline.name, "features")
     if features is None or features.table.digest != version.lineage.data:
-        return kept or (
-            f"Version {version.number} was made without a drift reference, and the rows it learned "
-            "from are no longer at hand: the next version will have one."
+        return stored or (
+            f"Version {version.number} has no drift reference, and its training rows are no longer "
+            "available to build one. The next version will have a reference."
         )
     members = version.lineage.members
     workload, networks = load_members(version, members, state.store)
     by_weights = {m.weights: network for m, network in zip(members, networks, strict=True)}
-    return keep_reference(
+    return store_references(
         workload,
         load_table(features.table, state.store),
         features.folds,
@@ -138,74 +143,74 @@ def kept_reference(
 
 
 def newest_samples(ledger: RolloutLedger, pipeline: PipelineSettings) -> list[Sample]:
-    """Return what servers sampled lately, oldest first: so many windows of it as are looked at."""
-    newest = min(_WINDOWS_READ * pipeline.drift_settings.window_rows, KEPT_SAMPLES)
+    """Return the newest samples of the servers, oldest first; enough for the windows evaluated."""
+    newest = min(_WINDOWS_READ * pipeline.drift_settings.window_rows, MAX_SAMPLES)
     return ledger.observations.samples(pipeline.name, newest=newest)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
-    """Return when what is in production got there."""
+    """Return the time at which the version in production was promoted."""
     return [entry.at for entry in ledger.history(model) if entry.revision is not None][-1]
 
 
-def alert_of(watch: DriftWatch, episode: Episode, home: Home) -> tuple[str, ...]:
-    """Tell people that drift stays, once for an episode; return what went wrong with that."""
-    about = ", ".join(SUBJECTS[name] for name in episode.subjects)
-    acts = {
-        "train": "The training job is started for it; look at the candidate it makes.",
-        "repair": "Look at what delivers the rows, and at the servers: training would not help.",
+def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str, ...]:
+    """Send the alert for a drift alarm, once for each alarm; return the problems of sending it."""
+    names = ", ".join(SIGNALS[name] for name in alarm.signals)
+    actions = {
+        "train": "The training job was started. Review the candidate that it produces.",
+        "repair": "Check the source of the rows and the servers. Retraining would not help.",
     }
     alert = Alert(
-        key=f"drift/{watch.model}/{episode.id}",
+        key=f"drift/{state.model}/{alarm.id}",
         kind="drift",
-        what=f"Drift stays in {about} of version {watch.version}.",
-        why=episode.reason,
-        do=acts[episode.cure],
+        what=f"Persistent drift in {names} of version {state.version}.",
+        why=alarm.reason,
+        do=actions[alarm.action],
         severity="warning",
-        model=watch.model,
-        at=episode.began_at,
+        model=state.model,
+        at=alarm.began_at,
     )
     return raise_alert(alert, home=home, environ=os.environ).problems
 
 
-def what_is_seen(
+def collect_monitor_inputs(
     pipeline: PipelineSettings,
-    state: State,
+    state: SluiceState,
     ledger: RolloutLedger,
     raw: pd.DataFrame,
     *,
     on_progress: OnProgress = no_progress,
-) -> Seen:
-    """Return what there is to judge of the version in production.
+) -> MonitorInputs:
+    """Return the inputs of a monitor run for the version in production.
 
     Raises:
-        GateBlocked: Nothing is in production.
-        ContractError: The version's own workload makes no features of the rows.
+        GateBlocked: No version is in production.
+        ContractError: The version's workload cannot compute features from the rows.
     """
     version = ledger.production(pipeline.name)
     if version is None:
         raise GateBlocked(
-            f"Drift is judged of a version in production, and {pipeline.name} has none.",
+            f"Drift detection needs a version in production, and {pipeline.name} has none.",
             fix=f"Run: sluice run {pipeline.name}",
         )
     now = utc_now()
-    workload, _ = rebuild(version)
-    with users_code("compute_features of the workload"):
+    workload, _ = rebuild_workload(version)
+    with wrap_user_errors("compute_features of the workload"):
         frame = workload.compute_features(raw)
-    return Seen(
+    return MonitorInputs(
         version=version,
         in_production_since=production_since(ledger, pipeline.name),
         workload=workload,
         frame=frame,
-        kept=kept_reference(pipeline, version, state, on_progress=on_progress),
+        references=reference_of_version(pipeline, version, state, on_progress=on_progress),
         samples=newest_samples(ledger, pipeline),
         is_served=bool(live_servers(ledger, pipeline.name, now=now)),
         settings=pipeline.drift_settings,
-        alarm=pipeline.drift_alarm,
+        alarm_settings=pipeline.drift_alarm,
         store=state.store,
-        save=lambda page, subject: (
+        save_page=lambda page, signal: (
             save_page(
-                page(), f"drift/{pipeline.name}/{subject}", home=state.home, environ=os.environ
+                page(), f"drift/{pipeline.name}/{signal}", home=state.home, environ=os.environ
             ).url
         ),
         now=now,
@@ -213,52 +218,58 @@ def what_is_seen(
     )
 
 
-def _has_settings_of(pipeline: PipelineSettings, kept: KeptReference, state: State) -> bool:
-    digest = kept.features or kept.predictions
+def _has_current_settings(
+    pipeline: PipelineSettings, stored: ReferenceArtifacts, state: SluiceState
+) -> bool:
+    digest = stored.features or stored.predictions
     if digest is None:
-        return True  # it could not be made; trying again would end the same
+        return True  # it could not be built; another attempt would fail for the same reason
     try:
         return load_reference(digest, state.store).settings == pipeline.drift
-    except SluiceError:  # damaged: make it again if the rows are there, else the look says so
+    except SluiceError:  # damaged: rebuild it if the rows exist, else the monitor reports it
         return False
 
 
-def _metadata(watch: DriftWatch) -> dict[str, dg.MetadataValue | str | int | bool]:
+def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | bool]:
     rows = [
         {
-            "what": SUBJECTS[found.subject],
-            "verdict": found.verdict if found.is_watched else "not watched",
-            "window": f"{found.judgements[-1].first} to {found.judgements[-1].last} "
-            f"({found.judgements[-1].num_rows})"
-            if found.judgements
+            "signal": SIGNALS[signal.signal],
+            "verdict": signal.verdict if signal.is_monitored else "not monitored",
+            "window": f"{signal.windows[-1].first} to {signal.windows[-1].last} "
+            f"({signal.windows[-1].num_rows})"
+            if signal.windows
             else "-",
-            "why": found.said,
-            "alarm": found.persistence.alarm,
+            "reason": signal.summary,
+            "alarm": signal.alarm_state.alarm,
         }
-        for found in watch.subjects
+        for signal in state.signals
     ]
     return {
-        "verdict": watch.verdict,
-        "why": watch.reason,
-        "version": watch.version,
-        "anything new": watch.is_new,
-        "subjects": table(rows),
-        "drift that stays": table(
+        "verdict": state.verdict,
+        "reason": state.reason,
+        "version": state.version,
+        "new windows": state.is_new,
+        "signals": table(rows),
+        "alarms": table(
             [
-                {"since": e.began_at.isoformat(timespec="minutes"), "cure": e.cure, "why": e.reason}
-                for e in watch.episodes
+                {
+                    "since": alarm.began_at.isoformat(timespec="minutes"),
+                    "action": alarm.action,
+                    "reason": alarm.reason,
+                }
+                for alarm in state.alarms
             ]
         )
-        if watch.episodes
+        if state.alarms
         else "none",
     }
 
 
-def _columns(look: Look) -> dict[str, dg.MetadataValue | str | int | bool]:
-    """Return the newest windows column by column, and a picture of them."""
+def _columns(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
+    """Return the results of the newest windows by column, with a plot of each window."""
     shown: dict[str, dg.MetadataValue | str | int | bool] = {}
-    for subject, report in look.reports.items():
-        name = SUBJECTS[subject]
+    for signal, report in run.reports.items():
+        name = SIGNALS[signal]
         shown[f"columns: {name}"] = table(
             [
                 {
@@ -266,14 +277,14 @@ def _columns(look: Look) -> dict[str, dg.MetadataValue | str | int | bool]:
                     "verdict": c.verdict,
                     "adjusted p": c.adjusted_p,
                     "effect": c.effect,
-                    "why": c.reason,
+                    "reason": c.reason,
                 }
                 for c in report.columns
             ]
         )
-        shown[f"picture: {name}"] = picture(overview_png(report), f"distances in {name}")
+        shown[f"plot: {name}"] = picture(overview_png(report), f"distances of {name}")
     return shown
 
 
 def _link(url: str) -> dict[str, dg.MetadataValue | str | int | bool]:
-    return {"whole report": dg.MetadataValue.url(url)}
+    return {"full report": dg.MetadataValue.url(url)}

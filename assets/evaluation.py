@@ -1,4 +1,4 @@
-"""Losses of the candidate and of what it would replace, on the same rows, and on every suite."""
+"""Asset ``evaluation``: test losses of candidate and reference, and regression suite results."""
 
 import os
 
@@ -6,12 +6,12 @@ import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.evaluated import EvaluatedArm, Evaluation, StoredTable
+from sluice.assets.evaluation_record import EvaluatedArm, Evaluation, StoredTable
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.resources import RECORDS, State, utc_now
-from sluice.assets.subjects import candidate_subject, require_same
-from sluice.assets.traced import traced
+from sluice.assets.receipt_subjects import candidate_subject, require_same
+from sluice.assets.resources import RECORDS, SluiceState, utc_now
+from sluice.assets.spans import spanned
 from sluice.base.digests import digest_json, short
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord, load_table
@@ -25,12 +25,12 @@ from sluice.evaluation.scoring import (
     window_digest,
 )
 from sluice.evaluation.simple_rules import Baseline, choose_baseline
+from sluice.evaluation.suites.hard_suite_refresh import refresh_hard_suite
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.page import suites_page
 from sluice.evaluation.suites.plots import changes_png
-from sluice.evaluation.suites.renewal import renew_hard_suite
 from sluice.evaluation.suites.result import CHANGES, SuiteReport
-from sluice.evaluation.suites.run import Arms, run_suites
+from sluice.evaluation.suites.run import SuiteScores, run_suites
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
@@ -39,7 +39,7 @@ from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
 _EXAMPLES = 40
-"""Rows of a suite on its page."""
+"""Maximum number of rows of one suite on the report page."""
 
 
 def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -56,14 +56,14 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_promotion",
         kinds={"pytorch", "parquet"},
         owners=list(pipeline.owners),
-        description="Loss per seed and test row of the candidate and of what it would replace: "
-        "the version in production or, when there is none, the workload's baseline. Also the "
-        "candidate on every regression suite (DATA-5).",
+        description="Test losses of the candidate and of its reference, by seed and row. The "
+        "reference is the version in production or, before the first promotion, the baseline. "
+        "Includes the results of the candidate on all regression suites.",
     )
-    @traced
+    @spanned
     def evaluation(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         raw_data: TableRecord,
         features: FeatureSet,
         best_config: BestConfig,
@@ -127,8 +127,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 context.log.warning(theirs.note)
         context.log.info(f"compared with {name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline.name, store)
-        if reference == production:  # else the candidate is what is in production
-            renew_hard_suite(
+        if reference == production:  # false when the candidate itself is in production
+            refresh_hard_suite(
                 library,
                 theirs.by_seed.losses,
                 frame,
@@ -138,7 +138,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             )
         report = run_suites(
             library.newest(),
-            Arms(candidate=ours.by_seed, reference=theirs.by_seed, baseline=baseline),
+            SuiteScores(candidate=ours.by_seed, reference=theirs.by_seed, baseline=baseline),
             workload,
             frame,
             trained_models.members,
@@ -162,11 +162,11 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": name,
-                **({"simple rules": _rules(rule)} if rule.losses else {}),
-                **({"code of the reference": theirs.note} if theirs.note else {}),
+                **({"baseline rules": _rules(rule)} if rule.losses else {}),
+                **({"reference code": theirs.note} if theirs.note else {}),
                 "test rows": ours.by_seed.losses.num_rows,
                 "metrics": table(_rows(ours.by_seed, theirs.by_seed, name)),
-                "gain over the test rows": picture(
+                "cumulative gain": picture(
                     loss_over_time_png(
                         ours.by_seed.losses, theirs.by_seed.losses, unit=workload.loss_unit
                     ),
@@ -180,10 +180,10 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str) -> Version | None:
-    """Return the version a candidate is to be compared with; None for the baseline.
+    """Return the version that a candidate is compared with; None for the baseline.
 
-    That is production. A candidate that is in production itself keeps the comparison that its
-    decision on this window was made on: asked again, the gate answers the same.
+    This is the version in production. If the candidate itself is in production, the reference of
+    its recorded decision on this window is used, so that the gate returns the same decision again.
     """
     production = ledger.production(model)
     if production is None or production.candidate != candidate:
@@ -195,7 +195,7 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
     return ledger.version_of(model, earlier)
 
 
-def _stored(scores: ModelScores, state: State) -> EvaluatedArm:
+def _stored(scores: ModelScores, state: SluiceState) -> EvaluatedArm:
     by_seed, store = scores.by_seed, state.store
     return EvaluatedArm(
         losses=StoredTable.put(by_seed.losses, store),
@@ -213,11 +213,11 @@ def _rows(candidate: Scores, reference: Scores, name: str) -> list[dict[str, obj
 
 
 def suite_metadata(
-    report: SuiteReport, pipeline: PipelineSettings, state: State
+    report: SuiteReport, pipeline: PipelineSettings, state: SluiceState
 ) -> dict[str, dg.MetadataValue | str]:
-    """Return the suites in short, with a link to their rows."""
+    """Return a summary of the suite results, with a link to the page that lists the rows."""
     if not report.results:
-        return {"regression suites": "there is none"}
+        return {"regression suites": "none defined"}
     page = save_page(
         suites_page(report, title=pipeline.name, examples=_EXAMPLES),
         f"suites/{pipeline.name}/candidate",
@@ -229,22 +229,22 @@ def suite_metadata(
             "suite": f"{result.name} v{result.version}",
             "scored": f"{len(result.rows)} of {result.num_rows}",
             **{change: result.count(change) for change in CHANGES},
-            "suspect the data": result.suspects("data"),
+            "data suspected": result.suspects("data"),
             "gain": result.gain.gain,
-            "proven": result.gain.outcome,
+            "outcome": result.gain.outcome,
         }
         for result in report.results
     ]
     return {
         "regression suites": table(counts),
-        "suites, in short": report.reason,
-        "changes on the suites": picture(changes_png(report.results), "rows fixed and broken"),
-        "rows of the suites": dg.MetadataValue.url(page.url),
+        "suite guards": report.reason,
+        "changes by suite": picture(changes_png(report.results), "rows fixed and broken by suite"),
+        "suite report": dg.MetadataValue.url(page.url),
     }
 
 
 def _rules(rule: Baseline) -> dg.MetadataValue:
-    """Return the validation loss of every simple rule, by fold."""
+    """Return the validation loss of every baseline rule, by fold."""
     return table(
         [
             {"fold": fold_id, **{name: f"{loss:.4g}" for name, loss in losses.items()}}

@@ -1,14 +1,14 @@
-"""What an evaluation reads besides the candidate: opened for a pipeline before it trains."""
+"""Opens the artifacts that the evaluation of a pipeline will read, before the training starts."""
 
-from sluice.assets.resources import State
-from sluice.assets.subjects import candidate_subject
+from sluice.assets.receipt_subjects import candidate_subject
+from sluice.assets.resources import SluiceState
 from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.inputs import open_evaluation_inputs
 from sluice.evaluation.suites.library import SuiteLibrary
 
 
-def open_inputs(pipeline: PipelineSettings, state: State, *, data: str) -> tuple[str, ...]:
-    """Open all that the evaluation of a candidate on this data will read; return what.
+def open_inputs(pipeline: PipelineSettings, state: SluiceState, *, data: str) -> tuple[str, ...]:
+    """Open all artifacts that the evaluation of a candidate will read; return their names.
 
     Raises:
         IntegrityError, GateBlocked: See ``open_evaluation_inputs``.

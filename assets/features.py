@@ -1,27 +1,27 @@
-"""The feature frame and the walk-forward folds over it."""
+"""Asset ``features``: the feature frame and its walk-forward folds."""
 
 import dagster as dg
 from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview, table
-from sluice.assets.resources import RECORDS, State
-from sluice.assets.subjects import maker, raw_subject
-from sluice.assets.traced import traced
+from sluice.assets.receipt_subjects import feature_producer, raw_subject
+from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.spans import spanned
 from sluice.base.receipts import require
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 
 
 class FeatureSet(Record):
-    """Features, target and auxiliary columns, and how the rows are split."""
+    """Stored feature frame (features, target and auxiliary columns) with its folds."""
 
     table: TableRecord
-    raw: str = Field(description="Digest of the raw rows they were computed from.")
-    maker: str = Field(description="Digest of the workload, settings and code that made them.")
+    raw: str = Field(description="Digest of the raw rows from which the features were computed.")
+    maker: str = Field(description="Digest of the workload, its settings and its code.")
     folds: tuple[Fold, ...]
 
 
@@ -36,13 +36,14 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
-        description="One row per example: features that look back, a target that looks ahead, "
-        "and the folds. Refuses raw rows that did not pass their checks.",
+        description="Feature frame with one row per example: features computed from current and "
+        "past rows, the target, and the walk-forward folds. Requires raw rows that passed their "
+        "checks.",
     )
-    @traced
+    @spanned
     def features(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         raw_data: TableRecord,
     ) -> dg.MaterializeResult[FeatureSet]:
         workload = pipeline.loaded_workload
@@ -50,13 +51,13 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             subject = raw_subject(pipeline, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, sluice_state.store)
-        with users_code("compute_features or plan_folds of the workload"):
+        with wrap_user_errors("compute_features or plan_folds of the workload"):
             frame = workload.compute_features(raw)
             folds = workload.plan_folds(frame)
         record = FeatureSet(
             table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
-            maker=maker(pipeline),
+            maker=feature_producer(pipeline),
             folds=folds,
         )
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")

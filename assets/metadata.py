@@ -1,4 +1,4 @@
-"""Typed metadata that more than one asset shows: pictures, tables, column schemas."""
+"""Helpers for Dagster metadata: images, tables, column schemas and previews."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from sluice.data.schema import Schema
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
-    """Return a small PNG as Markdown; Dagster has no image value (its log is a database)."""
+    """Return a small PNG as Markdown with inline data; Dagster has no metadata type for images."""
     return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> dg.MarkdownMetadataValue:
-    """Return rows of one shape as a Markdown table; numbers with four significant digits."""
+    """Return rows with the same keys as a Markdown table; floats have four significant digits."""
     if not rows:
         return dg.MetadataValue.md("(no rows)")
     names = list(rows[0])
@@ -29,7 +29,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> dg.MarkdownMetadataValue:
 
 
 def column_schema(schema: Schema) -> dg.TableSchema:
-    """Return the declared columns with unit and description."""
+    """Return the declared columns with their types, units and descriptions."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -49,7 +49,7 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 
 def preview(frame: pd.DataFrame, rows: int = 3) -> dg.MarkdownMetadataValue:
-    """Return the first and last rows."""
+    """Return the first and the last rows as a table."""
     ends = frame if len(frame) <= 2 * rows else pd.concat([frame.head(rows), frame.tail(rows)])
     name = str(frame.index.name or "row")
     return table(

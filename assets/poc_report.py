@@ -1,19 +1,24 @@
-"""The proof-of-concept gate: minutes of checks before hours of training."""
+"""Asset ``poc_report``: the proof-of-concept gate, minutes of checks before hours of training."""
 
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import RECORDS, Progress, State, utc_now
-from sluice.assets.subjects import features_subject, maker, poc_subject, require_same
-from sluice.assets.traced import traced
+from sluice.assets.receipt_subjects import (
+    feature_producer,
+    features_subject,
+    poc_subject,
+    require_same,
+)
+from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
+from sluice.assets.spans import spanned
 from sluice.base.receipts import require
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord
 from sluice.failfast.gate.inputs import StoredData
-from sluice.failfast.gate.messages import Started
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.messages import CheckStarted
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest, StoredTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport
@@ -30,15 +35,16 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
-        description="What a few seconds on real data say about a training of hours. Writes the "
-        "receipt that training asks for (POC-1..13). Refuses features that did not pass their "
-        "checks. It runs in a process of its own, which is stopped when it hangs.",
+        description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
+        "a small part of the real data, before hours of training. Writes the receipt that search "
+        "and training require. Requires features that passed their checks. Runs in a separate "
+        "process that is stopped when it hangs.",
     )
-    @traced
+    @spanned
     def poc_report(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
-        sluice_progress: dg.ResourceParam[Progress],
+        sluice_state: dg.ResourceParam[SluiceState],
+        sluice_progress: dg.ResourceParam[ProgressReporter],
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
@@ -46,7 +52,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         require_same(
             "The features",
             made_for=features.raw + features.maker,
-            now=raw_data.digest + maker(pipeline),
+            now=raw_data.digest + feature_producer(pipeline),
             remedy="Materialize features first.",
         )
         subject = poc_subject(pipeline, data)
@@ -67,7 +73,9 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             checked = features_subject(pipeline, data)
             require(ledger.find_receipt("features", checked), gate="features", subject=checked)
             run = supervise(
-                request, folder=sluice_state.home.gates, on_event=_Told(context, sluice_progress)
+                request,
+                folder=sluice_state.home.gates,
+                on_event=_GateProgress(context, sluice_progress),
             )
             report = run.report
             ledger.record_receipt(report.receipt(subject, utc_now()))
@@ -80,9 +88,9 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "checks": table(
                     [
                         {
-                            "check": f"{r.requirement} {r.name}",
+                            "check": r.name,
                             "outcome": r.outcome,
-                            "seen": r.summary,
+                            "result": r.summary,
                             "seconds": r.seconds,
                         }
                         for r in report.results
@@ -95,40 +103,41 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     return poc_report
 
 
-class _Told:
-    """Passes on what the gate says, to Dagster's log and to whoever watches."""
+class _GateProgress:
+    """Writes the messages of the gate to Dagster's log and reports its progress."""
 
-    def __init__(self, context: dg.AssetExecutionContext, progress: Progress) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, progress: ProgressReporter) -> None:
         self._log = context.log
         self._progress = progress
         self._done = 0
         self._total = 1
 
-    def __call__(self, message: Plan | Started | CheckResult) -> None:
+    def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
         match message:
-            case Plan(checks=checks):
+            case GatePlan(checks=checks):
                 self._total = len(checks) + 1
-            case Started(name=name):
+            case CheckStarted(name=name):
                 self._progress(name, done=self._done, total=self._total)
             case CheckResult():
                 self._done += 1
                 self._log.info(
-                    f"{message.requirement} {message.name}: {message.outcome} after "
+                    f"{message.name}: {message.outcome} after "
                     f"{message.seconds:.2f} s. {message.summary}"
                 )
-                said = f"{message.name}: {message.outcome}"
-                self._progress(said, done=self._done, total=self._total)
+                text = f"{message.name}: {message.outcome}"
+                self._progress(text, done=self._done, total=self._total)
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
-    """Return the hardest examples of the mini training as metadata; empty when there are none."""
+    """Return the hardest examples of the mini training as metadata; empty without any."""
     rows = [
         {
             "row": example.row,
             "loss": example.loss,
-            "x median": example.times_median,
-            "stands out by": ", ".join(
-                f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)" for s in example.standouts
+            "loss / median": example.times_median,
+            "unusual features": ", ".join(
+                f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)"
+                for s in example.unusual_features
             ),
         }
         for result in report.results

@@ -1,13 +1,13 @@
-"""What is in production: a pointer in the registry, moved on the evidence recorded there."""
+"""Asset ``production_model``: version in production, moved on the evidence in the registry."""
 
 import os
 
 import dagster as dg
 
-from sluice.assets.config_schema import VERSION_CONFIG, requested_version
-from sluice.assets.resources import RECORDS, State
+from sluice.assets.config_schema import VERSION_CONFIG, read_requested_version
+from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.rollout import ROLLOUT
-from sluice.assets.traced import traced
+from sluice.assets.spans import spanned
 from sluice.base.errors import GateBlocked
 from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
@@ -26,15 +26,15 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
-        description="The version in production. Reads the receipts of the version it is asked to "
-        "promote and refuses without them, or before its rollout held; two promotions at once "
-        "cannot both win.",
+        description="The version in production. Promotes the requested version only if its "
+        "receipts are complete and, where a rollout is configured, its rollout has succeeded. Of "
+        "two concurrent promotions only one succeeds.",
     )
-    @traced
+    @spanned
     def production_model(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[Promotion]:
-        number = requested_version(context)
+        number = read_requested_version(context)
         with sluice_state.ledger() as ledger:
             promotion = _move(pipeline, ledger, number, sluice_state, run_id=context.run.run_id)
             version = ledger.version(pipeline.name, number)
@@ -52,10 +52,10 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(version.candidate),
             metadata={
                 "version": promotion.version,
-                "before": promotion.previous or "none",
+                "previous version": promotion.previous or "none",
                 "candidate": version.candidate,
                 "summary": promotion.summary,
-                "roll back": dg.MetadataValue.md(
+                "rollback command": dg.MetadataValue.md(
                     f"`sluice registry rollback {pipeline.name} --reason '...'`"
                 ),
             },
@@ -65,12 +65,17 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def _move(
-    pipeline: PipelineSettings, ledger: RolloutLedger, number: int, state: State, *, run_id: str
+    pipeline: PipelineSettings,
+    ledger: RolloutLedger,
+    number: int,
+    state: SluiceState,
+    *,
+    run_id: str,
 ) -> Promotion:
-    """Move the pointer: as the end of a rollout, or on the verdict alone where there is none.
+    """Move the production pointer: after a rollout, or on the verdict alone without rollouts.
 
     Raises:
-        GateBlocked: The evidence does not allow it, or the rollout has not held, or ended badly.
+        GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
     before = ledger.production_number(pipeline.name)
     if pipeline.rollout is None or before in (None, number):
@@ -79,17 +84,17 @@ def _move(
             number,
             expected=before,
             actor="promotion_job",
-            reason=f"the gate said PROMOTE (run {run_id[:8]})",
+            reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
             rules=pipeline.promotion_rules,
         )
     rollout = ledger.rollout(pipeline.name)
     if rollout is None or rollout.version != number:
         raise GateBlocked(
-            f"{pipeline.name} version {number} must pass a rollout before it becomes production, "
-            "and none was started for it.",
-            fix=f"Start the job {pipeline.name}_rollout with this version, or move production by "
-            f"hand: sluice registry promote {pipeline.name} {number}",
+            f"{pipeline.name} version {number} must complete a rollout before its promotion, but "
+            "no rollout was started for it.",
+            fix=f"Start the job {pipeline.name}_rollout with this version, or promote it manually: "
+            f"sluice registry promote {pipeline.name} {number}",
         )
     transition = ledger.finish_rollout(
         pipeline.name, actor="promotion_job", store=state.store, rules=pipeline.promotion_rules

@@ -1,4 +1,4 @@
-"""The decision on a candidate. One question, one answer: it is recorded and stands."""
+"""Asset ``promotion_verdict``: decision of the promotion gate, made once and recorded."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.evaluated import Evaluation
+from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.metadata import table
-from sluice.assets.resources import RECORDS, State, utc_now
-from sluice.assets.traced import traced
+from sluice.assets.resources import RECORDS, SluiceState, utc_now
+from sluice.assets.spans import spanned
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
-from sluice.evaluation.companions import Companions, CompanionSettings, accompany
 from sluice.evaluation.gate_page import gate_page
-from sluice.evaluation.judgement import judge
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
+from sluice.evaluation.promotion_decision import decide_promotion
+from sluice.evaluation.secondary_tests import (
+    SecondaryTests,
+    SecondaryTestSettings,
+    run_secondary_tests,
+)
 from sluice.metrics.directions import direction_of
 from sluice.reports.folder import save_page
 from sluice.training.code import identify_code
@@ -26,8 +30,8 @@ from sluice.verdicts.verdict import Verdict
 from sluice.workloads.workload import Workload
 
 
-class Decision(Record):
-    """A verdict and the receipt it is recorded under."""
+class PromotionDecision(Record):
+    """Verdict of the promotion gate with the receipt that records it."""
 
     verdict: Verdict
     receipt: Receipt
@@ -44,28 +48,29 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
-        description="Whether the candidate is better than what is in production (or, when nothing "
-        "is, than the baseline) by more than seed noise and dependent rows explain, and holds "
-        "every guard. The bound decides, never the mean; every further question on the same rows "
-        "may spend less of alpha. Asked again, it answers the same (STAT-1..3).",
+        description="Decision on the candidate: PROMOTE if it is significantly better than the "
+        "version in production (or than the baseline, before the first promotion) and passes all "
+        "guards. The test accounts for seed variance and for dependent rows, and its confidence "
+        "bound decides, not the mean. Repeated attempts on the same rows share one alpha. The "
+        "decision is recorded: the same comparison always returns the same verdict.",
     )
-    @traced
+    @spanned
     def promotion_verdict(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         evaluation: Evaluation,
-    ) -> dg.MaterializeResult[Decision]:
+    ) -> dg.MaterializeResult[PromotionDecision]:
         workload = pipeline.loaded_workload
         evidence = evaluation.evidence(sluice_state.store)
         suites = evaluation.suite_report(sluice_state.store)
         caveats = tuple(
-            said
-            for said in (identify_code(workload, pipeline.model).gap, _headline_gap(workload))
-            if said
+            caveat
+            for caveat in (identify_code(workload, pipeline.model).gap, _headline_gap(workload))
+            if caveat
         )
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
-            verdict = judge(
+            verdict = decide_promotion(
                 evidence,
                 pipeline.gate,
                 pipeline.guards,
@@ -89,21 +94,21 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         verdict = Verdict.of(receipt)
         if receipt.subject.get("rules") != pipeline.promotion_rules:
             context.log.warning(
-                "This was decided under other settings of gate, guards or suites than now. The "
-                "answer stands, and promotes nothing any more: judge on a newer window."
+                "This decision was made with other settings of gate, guards or suites. It remains "
+                "recorded but does not allow a promotion. Evaluate the candidate on newer rows."
             )
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
-        companions = accompany(
+        tests = run_secondary_tests(
             verdict,
             evidence.candidate,
             evidence.reference,
-            CompanionSettings(),
+            SecondaryTestSettings(),
             horizon_rows=workload.horizon_rows,
         )
         page = save_page(
             gate_page(
                 verdict,
-                companions,
+                tests,
                 evidence.candidate,
                 evidence.reference,
                 title=f"{pipeline.name} against {evaluation.reference_name}",
@@ -114,29 +119,29 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             environ=os.environ,
         )
         return dg.MaterializeResult(
-            value=Decision(verdict=verdict, receipt=receipt),
+            value=PromotionDecision(verdict=verdict, receipt=receipt),
             metadata={
                 **({"training": " ".join(verdict.symptoms)} if verdict.symptoms else {}),
                 "verdict": verdict.outcome,
-                "why": verdict.reason,
-                "what next": verdict.remedy,
+                "reason": verdict.reason,
+                "next step": verdict.remedy,
                 **(
-                    {"worse": "; ".join(map(str, worse))}
+                    {"worse metrics": "; ".join(map(str, worse))}
                     if (worse := verdict.worse_metrics)
                     else {}
                 ),
-                **({"not checked": " ".join(verdict.caveats)} if verdict.caveats else {}),
+                **({"caveats": " ".join(verdict.caveats)} if verdict.caveats else {}),
                 "compared with": evaluation.reference_name,
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),
-                "alpha": verdict.spending,
+                "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
-                **_numbers(verdict, companions),
+                **_numbers(verdict, tests),
                 **_classes(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
                 "folds": table([fold.model_dump() for fold in verdict.folds]),
-                "whole report": dg.MetadataValue.url(page.url),
+                "full report": dg.MetadataValue.url(page.url),
             },
         )
 
@@ -144,33 +149,34 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def _headline_gap(workload: Workload) -> str:
-    """Say that nobody knows whether the headline metric got worse; "" where it is known."""
+    """Return a caveat if the direction of the headline metric is unknown; "" otherwise."""
     name = workload.headline_metric
     if direction_of(name, workload.metric_directions) is not None:
         return ""
     return (
-        f"Whether the headline metric '{name}' got worse is not known: add "
-        f"{{'{name}': 'higher'}} or 'lower' to the workload's metric_directions."
+        f"The headline metric '{name}' was not compared, because it is unknown whether higher or "
+        f"lower is better. Add {{'{name}': 'higher'}} or 'lower' to the workload's "
+        "metric_directions."
     )
 
 
-def _numbers(verdict: Verdict, companions: Companions) -> Mapping[str, float | dg.MetadataValue]:
+def _numbers(verdict: Verdict, tests: SecondaryTests) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit
     beside = {
-        "two-way bootstrap": f"{companions.percentile_low:.4g} to {companions.percentile_high:.4g}",
-        "sign flips, p": f"{companions.sign_flip_p:.3g}",
-        "Diebold-Mariano, p": f"{companions.diebold_mariano_p:.3g}",
-        "probability of improvement": f"{companions.improvement:.3g} "
-        f"({companions.improvement_low:.3g} to {companions.improvement_high:.3g})",
-        "Cohen's d over seeds": f"{companions.seed_effect_size:.3g}",
+        "two-way bootstrap interval": f"{tests.percentile_low:.4g} to {tests.percentile_high:.4g}",
+        "sign-flip test, p": f"{tests.sign_flip_p:.3g}",
+        "Diebold-Mariano, p": f"{tests.diebold_mariano_p:.3g}",
+        "probability of improvement": f"{tests.improvement:.3g} "
+        f"({tests.improvement_low:.3g} to {tests.improvement_high:.3g})",
+        "Cohen's d over seeds": f"{tests.seed_effect_size:.3g}",
     }
     return {
         f"gain [{unit}]": verdict.gain,
         f"lower bound [{unit}]": verdict.lower_bound,
         f"upper bound [{unit}]": verdict.upper_bound,
         "effect size": verdict.effect_size,
-        "other tests, not deciding": table(
-            [{"test": name, "says": value} for name, value in beside.items()]
+        "secondary tests (not decisive)": table(
+            [{"test": name, "result": value} for name, value in beside.items()]
         ),
     }
 
@@ -178,7 +184,7 @@ def _numbers(verdict: Verdict, companions: Companions) -> Mapping[str, float | d
 def _classes(
     evaluation: Evaluation, store: ArtifactStore, verdict: Verdict, *, horizon_rows: int
 ) -> dict[str, dg.MetadataValue | str]:
-    """Return McNemar's tests of a classifier on independent rows; nothing elsewhere."""
+    """Return McNemar's tests for a classifier on independent rows; empty for other workloads."""
     mistakes = evaluation.mistakes(store)
     if mistakes is None or horizon_rows > 0 or verdict.num_clusters is not None:
         return {}
@@ -186,10 +192,10 @@ def _classes(
     rows = [
         {
             "seed": test.seed,
-            "only the candidate is wrong": test.only_candidate_wrong,
-            "only the reference is wrong": test.only_reference_wrong,
+            "only candidate wrong": test.only_candidate_wrong,
+            "only reference wrong": test.only_reference_wrong,
             "p": test.p_value,
-            "p by Holm": test.adjusted_p,
+            "adjusted p (Holm)": test.adjusted_p,
         }
         for test in found.tests
     ]

@@ -1,14 +1,14 @@
-"""The rows as the source holds them, under their content digest."""
+"""Asset ``raw_data``: rows of the source, stored under the digest of their content."""
 
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
-from sluice.assets.resources import RECORDS, State
-from sluice.assets.traced import traced
+from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.spans import spanned
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord, save_table
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 
 
 def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -21,15 +21,15 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
-        description="Rows as the source holds them. The data version is the digest of their "
-        "content: the same rows are the same version, whatever file they came in.",
+        description="Rows of the data source, unchanged. The data version is the digest of their "
+        "content, so identical rows have the same version regardless of file and format.",
     )
-    @traced
+    @spanned
     def raw_data(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
-        with users_code("load_rows of the workload"):
+        with wrap_user_errors("load_rows of the workload"):
             frame = workload.load_rows()
         record = save_table(frame, sluice_state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")

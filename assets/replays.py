@@ -1,41 +1,44 @@
-"""What the traces of a candidate's trainings show: in words, and as pages to play back."""
+"""Findings of the training tracer for a candidate, as text and as replay pages."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.reports.folder import save_page
-from sluice.trace.replay.page import replay_of
+from sluice.trace.replay.page import rename_replay
 from sluice.training.members import Member
 
-_MOST_PAGES = 6
+_MAX_PAGES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
-    """What to show of the traces."""
+class TraceSummary:
+    """Findings of the traces of one candidate."""
 
-    said: str
-    """Markdown."""
+    markdown: str
+    """List of all findings, in Markdown."""
+
     errors: tuple[str, ...]
+    """Findings with the severity "error", one sentence each."""
+
     replays: Mapping[str, str]
-    """Addresses of pages by what they show."""
+    """URLs of the replay pages, by seed and fold."""
 
 
-def keep_replays(
-    pipeline: str, members: Sequence[Member], state: State, *, environ: Mapping[str, str]
-) -> Traces:
-    """Keep the pages of members with something to look at, and of the first one.
+def save_replays(
+    pipeline: str, members: Sequence[Member], state: SluiceState, *, environ: Mapping[str, str]
+) -> TraceSummary:
+    """Save replay pages of the members with findings, and of the first member.
 
     Raises:
         StorageError: A page cannot be written.
     """
-    told = [member for member in members if member.diagnoses]
-    shown = [*told[:_MOST_PAGES], *(m for m in members[:1] if not m.diagnoses)]
+    with_findings = [member for member in members if member.diagnoses]
+    shown = [*with_findings[:_MAX_PAGES], *(m for m in members[:1] if not m.diagnoses)]
     replays = {
         _name(member): save_page(
-            replay_of(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
+            rename_replay(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
             f"replays/{pipeline}/seed-{member.seed}-fold-{member.fold_id}",
             home=state.home,
             environ=environ,
@@ -45,22 +48,22 @@ def keep_replays(
     }
     lines = [
         f"- {_name(member)}, since step {d.step}: **{d.fault}**. {d.finding.what} {d.finding.fix}"
-        for member in told
+        for member in with_findings
         for d in member.diagnoses
     ]
     traced = sum(bool(member.replay) for member in members)
-    return Traces(
-        said="\n".join(lines) or f"Nothing wrong in the traces of {traced} trainings.",
-        errors=tuple(sentence for member in members for sentence in errors_of(member)),
+    return TraceSummary(
+        markdown="\n".join(lines) or f"No findings in the traces of {traced} trainings.",
+        errors=tuple(sentence for member in members for sentence in trace_errors(member)),
         replays=replays,
     )
 
 
-def errors_of(member: Member) -> tuple[str, ...]:
-    """Return a sentence for every error that the member's trace shows."""
+def trace_errors(member: Member) -> tuple[str, ...]:
+    """Return one sentence for each error in the member's trace."""
     return tuple(
         f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
-        f"Not so if: {d.finding.contradicted_by}"
+        f"False alarm if: {d.finding.contradicted_by}"
         for d in member.diagnoses
         if d.finding.severity == "error"
     )
@@ -69,8 +72,7 @@ def errors_of(member: Member) -> tuple[str, ...]:
 def shared_errors(members: Sequence[Member]) -> tuple[str, ...]:
     """Return the faults that are errors in more than half of the traced members.
 
-    A fault of the code is in all of them: one alone is no reason to stop, however certain its
-    rule is.
+    A bug in the code affects all members, so an error in a single member does not stop the run.
     """
     traced = [member for member in members if member.replay]
     counts = Counter(

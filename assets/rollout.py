@@ -1,17 +1,17 @@
-"""The rollout of a version: real traffic has the last word before production moves (ROLL-1)."""
+"""Asset ``rollout``: shifts live traffic to a candidate step by step before its promotion."""
 
 import dagster as dg
 
-from sluice.assets.config_schema import VERSION_CONFIG, requested_version
+from sluice.assets.config_schema import VERSION_CONFIG, read_requested_version
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import RECORDS, State
-from sluice.assets.traced import traced
+from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.spans import spanned
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout_control.start import start_delivery
+from sluice.rollout_control.start import start_rollout
 
 ROLLOUT = "rollout"
 
@@ -28,27 +28,27 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),
-        description="A candidate on its way into production: the rollout sensor raises its share "
-        "of the traffic step by step, and takes it back by itself when the traffic speaks against "
-        "it. Its transitions are observations of this asset.",
+        description="Rollout of a candidate. The rollout sensor raises its share of the traffic "
+        "step by step and rolls it back automatically when live traffic shows harm. Each "
+        "transition is recorded as an observation of this asset.",
     )
-    @traced
+    @spanned
     def rollout(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         features: FeatureSet,
     ) -> dg.MaterializeResult[Transition]:
         with sluice_state.ledger() as ledger:
-            transition, agreement = start_delivery(
+            transition, agreement = start_rollout(
                 ledger,
                 pipeline.name,
-                requested_version(context),
+                read_requested_version(context),
                 settings,
                 frame=load_table(features.table, sluice_state.store),
                 folds=features.folds,
                 store=sluice_state.store,
                 actor="rollout_job",
-                reason=f"The gate said PROMOTE (run {context.run.run_id[:8]}).",
+                reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
                 rules=pipeline.promotion_rules,
             )
         context.log.info(transition.summary)
@@ -57,9 +57,9 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
             metadata={
                 **rollout_metadata(transition),
                 "steps": table(steps_rows(transition.rollout)),
-                "apart on held-out rows": agreement.difference,
-                "follow": dg.MetadataValue.md(
-                    f"`sluice rollout watch {pipeline.name}`; stop it: "
+                "difference on held-out rows": agreement.difference,
+                "commands": dg.MetadataValue.md(
+                    f"Follow: `sluice rollout watch {pipeline.name}`. Abort: "
                     f"`sluice rollout abort {pipeline.name} --reason '...'`"
                 ),
             },
@@ -69,7 +69,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
 
 
 def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str | int | float]:
-    """Return what a page of Dagster shows of one transition."""
+    """Return the metadata of one transition for Dagster's UI."""
     rollout = transition.rollout
     shown: dict[str, dg.MetadataValue | str | int | float] = {
         "summary": transition.summary,
@@ -78,7 +78,7 @@ def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str
         "phase": rollout.phase,
         "step": f"{rollout.step + 1} of {len(rollout.settings.steps)}",
         "share of the traffic": rollout.users_share,
-        "by": transition.actor,
+        "actor": transition.actor,
         "rollout": rollout.id,
     }
     if transition.window is not None:
@@ -88,21 +88,21 @@ def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str
     if transition.guards:
         shown["guards"] = table([reading.model_dump() for reading in transition.guards])
     if transition.quality is not None:
-        shown["on labelled pairs"] = transition.quality
+        shown["live quality"] = transition.quality
     if transition.drift is not None:
-        shown["apart, times as on held-out rows"] = transition.drift.distance
+        shown["prediction difference / difference on held-out rows"] = transition.drift.distance
     return shown
 
 
 def steps_rows(rollout: Rollout) -> list[dict[str, object]]:
-    """Return one row a step: what share, and what it is asked to show."""
+    """Return one row for each step: traffic share and minimum evidence."""
     settings = rollout.settings
     return [
         {
             "step": number,
             "share": step.share,
-            "copies": "yes" if step.shadow else "no",
-            "at least": f"{settings.min_step_s:g} s and {settings.min_requests} requests",
+            "shadow": "yes" if step.shadow else "no",
+            "minimum": f"{settings.min_step_s:g} s and {settings.min_requests} requests",
         }
         for number, step in enumerate(settings.steps, start=1)
     ]

@@ -1,6 +1,6 @@
-"""What the labels say of a rollout, and the rows it failed on (ROLL-2, DATA-5).
+"""Asset ``rollout_review``: live quality of a rollout, and the rows on which it failed.
 
-Too slow for the sensor that drives the rollout: rows are read, and losses computed.
+This is an asset because it is too slow for the rollout sensor: it reads rows and computes losses.
 """
 
 import os
@@ -8,23 +8,23 @@ import os
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.resources import RECORDS, State, utc_now
+from sluice.assets.resources import RECORDS, SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
-from sluice.assets.traced import traced
+from sluice.assets.spans import spanned
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.findings.user_code import users_code
-from sluice.rollout_control.failures import FailedRows, keep_failures
-from sluice.rollout_control.quality import note_quality_of
+from sluice.findings.user_code import wrap_user_errors
+from sluice.rollout_control.failures import FailedRows, save_failures_suite
+from sluice.rollout_control.quality import evaluate_live_quality
 from sluice.rollout_control.report import save_rollout_page
 
 REVIEW = "rollout_review"
 
 
 class RolloutReview(Record):
-    """What was found about one rollout."""
+    """Result of the review of one rollout."""
 
     rollout: str
     phase: str
@@ -43,29 +43,31 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         group_name=f"{pipeline.name}_promotion",
         kinds={"pandas"},
         owners=list(pipeline.owners),
-        description="The gate on live rows whose labels have arrived, for the rollout under way; "
-        "and once one was rolled back, the rows it failed on as a regression suite that every "
-        "later candidate runs.",
+        description="Applies the promotion gate to live rows whose labels have arrived, while a "
+        "rollout is in progress. After a rollback, it saves the rows on which the challenger "
+        "failed as a regression suite for later candidates.",
     )
-    @traced
+    @spanned
     def rollout_review(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[RolloutReview]:
         workload = pipeline.loaded_workload
-        with users_code("load_rows or compute_features of the workload"):
+        with wrap_user_errors("load_rows or compute_features of the workload"):
             frame = workload.compute_features(workload.load_rows())
         library = SuiteLibrary(sluice_state.home.suites / pipeline.name, sluice_state.store)
         with sluice_state.ledger() as ledger:
-            verdict = note_quality_of(ledger, pipeline, sluice_state.store, frame, utc_now())
+            verdict = evaluate_live_quality(ledger, pipeline, sluice_state.store, frame, utc_now())
             rollout = ledger.rollout(pipeline.name)
             if rollout is None:
                 raise ContractError(
-                    f"{pipeline.name} never had a rollout that could be reviewed.",
-                    fix="Start one first; the promotion sensor does when a gate says PROMOTE.",
+                    f"{pipeline.name} has no rollout to review.",
+                    fix="Start a rollout first. The promotion sensor starts one after a PROMOTE.",
                 )
             failed = None
             if rollout.phase == "rolled_back":
-                failed = keep_failures(ledger, rollout.id, workload, frame, library, utc_now())
+                failed = save_failures_suite(
+                    ledger, rollout.id, workload, frame, library, utc_now()
+                )
             known = ledger.observations.quality(rollout.id)
             page = save_rollout_page(
                 ledger,
@@ -78,19 +80,19 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         review = RolloutReview(
             rollout=rollout.id,
             phase=rollout.phase,
-            quality=known[-1].reason if known else "No verdict yet: too few labels have arrived.",
+            quality=known[-1].reason if known else "No result yet: too few labels have arrived.",
             failed=failed,
         )
-        context.log.info(f"{'new verdict' if verdict else 'no new verdict'}: {review.quality}")
+        context.log.info(f"{'new result' if verdict else 'no new result'}: {review.quality}")
         return dg.MaterializeResult(
             value=review,
             metadata={
                 "rollout": rollout.id,
                 "phase": rollout.phase,
-                "on live labels": known[-1].outcome if known else "none yet",
-                "why": review.quality,
-                "rows it failed on": failed.reason if failed else "it was not rolled back",
-                "page": dg.MetadataValue.url(page.url),
+                "live quality": known[-1].outcome if known else "none yet",
+                "reason": review.quality,
+                "failed rows": failed.reason if failed else "The rollout was not rolled back.",
+                "rollout report": dg.MetadataValue.url(page.url),
             },
         )
 

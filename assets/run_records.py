@@ -1,4 +1,4 @@
-"""What was run, on what, by which command: written before the work begins (REPRO-5)."""
+"""Run records: settings, data, code and command of a stage, written before it starts."""
 
 import inspect
 from pathlib import Path
@@ -15,12 +15,12 @@ from sluice.training.run_record import read_run
 def write_run(
     pipeline: PipelineSettings, home: Home, run_id: str, stage: str, *, data: str
 ) -> Path:
-    """Write the record of one stage of one run; return the file.
+    """Write the record of one stage of one run; return the path of the file.
 
     Args:
-        pipeline: With the settings that are used.
+        pipeline: Pipeline with the settings of the stage.
         home: State folder.
-        run_id: Dagster's id of the run.
+        run_id: Dagster's run id.
         stage: 'search' or 'training'.
         data: Digest of the feature frame.
     """

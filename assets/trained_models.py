@@ -1,4 +1,4 @@
-"""Every seed and fold, fitted; what is already finished is not fitted again."""
+"""Asset ``trained_models``: one network for each seed and fold; finished ones are reused."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.replays import keep_replays
-from sluice.assets.resources import RECORDS, Progress, State
+from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
+from sluice.assets.replays import save_replays
+from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState
 from sluice.assets.run_records import write_run
-from sluice.assets.subjects import candidate_subject, poc_subject, require_same
-from sluice.assets.traced import traced
+from sluice.assets.spans import spanned
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.receipts import require
 from sluice.config.pipeline import PipelineSettings
@@ -25,11 +25,11 @@ from sluice.evaluation.plots import training_curves_png
 from sluice.evaluation.reference import require_scorable
 from sluice.eventlog.event_log import read_events
 from sluice.training.code import identify_code
+from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
-from sluice.training.unit import UnitEvent, UnitSpec
 
 
 def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -46,15 +46,15 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         owners=list(pipeline.owners),
         pool=gpu_pool(pipeline),
         description="One network per seed and fold, each with the weights of its best epoch. "
-        "Refuses to start without passed POC and search receipts for exactly this data, config "
-        "and code. "
-        "A unit that was killed goes on from its last checkpoint to the same bits.",
+        "Requires passed proof-of-concept and search receipts for exactly this data, config and "
+        "code. An interrupted training resumes from its last checkpoint with bitwise identical "
+        "results.",
     )
-    @traced
+    @spanned
     def trained_models(
         context: dg.AssetExecutionContext,
-        sluice_state: dg.ResourceParam[State],
-        sluice_progress: dg.ResourceParam[Progress],
+        sluice_state: dg.ResourceParam[SluiceState],
+        sluice_progress: dg.ResourceParam[ProgressReporter],
         features: FeatureSet,
         best_config: BestConfig,
     ) -> dg.MaterializeResult[TrainedModels]:
@@ -74,7 +74,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
             production = ledger.production(pipeline.name)
         open_inputs(tuned, sluice_state, data=data)
-        if production is not None:  # hours before the evaluation would refuse it
+        if production is not None:  # fail before the training, not in the evaluation after it
             require_scorable(
                 production,
                 tuned.loaded_workload,
@@ -83,7 +83,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 code=pipeline.production_code,
             )
         specs = [
-            UnitSpec(
+            FoldRunSpec(
                 workload=pipeline.workload,
                 workload_settings=tuned.workload_settings,
                 model=tuned.model,
@@ -104,7 +104,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         members, reused = train_members(
             specs,
             compute=pipeline.compute,
-            on_event=_Watch(context, sluice_progress, total=len(specs)),
+            on_event=_TrainingProgress(context, sluice_progress, total=len(specs)),
         )
         seconds = time.perf_counter() - started
         event_log = merge_logs(
@@ -144,7 +144,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             context.log.warning(symptom.sentence)
         if identity.gap:
             context.log.warning(identity.gap)
-        traces = keep_replays(pipeline.name, members, sluice_state, environ=os.environ)
+        traces = save_replays(pipeline.name, members, sluice_state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
         return dg.MaterializeResult(
@@ -157,20 +157,20 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "candidate": record.candidate,
                 "diagnosis": dg.MetadataValue.md(
                     "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
-                    or "No symptom in the curves of any member."
+                    or "The training curves show no symptoms."
                 ),
-                **({"not covered by the code digest": identity.gap} if identity.gap else {}),
+                **({"code digest gap": identity.gap} if identity.gap else {}),
                 "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
                     "training and validation loss per epoch",
                 ),
-                "tracer": dg.MetadataValue.md(traces.said),
+                "tracer": dg.MetadataValue.md(traces.markdown),
                 **{
-                    f"replay, {name}": dg.MetadataValue.url(url)
+                    f"trace replay, {name}": dg.MetadataValue.url(url)
                     for name, url in traces.replays.items()
                 },
-                "units": table(
+                "fold runs": table(
                     [
                         {
                             "seed": m.seed,
@@ -180,7 +180,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                             "train loss": m.train_loss,
                             "validation loss": m.val_loss,
                             **{f"test {k}": v for k, v in m.test_metrics.items()},
-                            "s": m.seconds,
+                            "seconds": m.seconds,
                         }
                         for m in members
                     ]
@@ -193,35 +193,35 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
-    """Return one line per finished epoch: seed, fold_id, epoch, train_loss, val_loss, ..."""
+    """Return one row per finished epoch: seed, fold_id, epoch, train_loss, val_loss, ..."""
     events = read_events(store.path(event_log)).events
     return pd.DataFrame([e for e in events if e["event"] == "epoch_complete"])
 
 
-class _Watch:
-    """Counts finished epochs over all units, for the log and for whoever watches."""
+class _TrainingProgress:
+    """Logs finished fold runs and reports the progress of all of them."""
 
     def __init__(
-        self, context: dg.AssetExecutionContext, progress: Progress, *, total: int
+        self, context: dg.AssetExecutionContext, progress: ProgressReporter, *, total: int
     ) -> None:
         self._log = context.log
         self._progress = progress
         self._total = total
         self._finished = 0
 
-    def __call__(self, event: UnitEvent) -> None:
+    def __call__(self, event: FoldRunEvent) -> None:
         unit = f"seed {event.seed} fold {event.fold_id}"
         if event.kind in ("finished", "reused"):
             self._finished += 1
             self._log.info(f"{self._finished}/{self._total} {unit} {event.kind}")
         if event.damaged_checkpoints:
-            self._log.warning(f"{unit}: a damaged checkpoint was passed over; an older one is used")
+            self._log.warning(f"{unit}: skipped a damaged checkpoint and resumed from an older one")
         if event.kind == "lost":
-            self._log.warning(f"{unit}: {event.reason}; it goes on from its last checkpoint")
+            self._log.warning(f"{unit}: {event.reason}; it resumes from its last checkpoint")
         if event.kind == "replaces":
             self._log.warning(
-                f"{unit} was left unfinished with other settings, and starts afresh: "
-                f"{event.reason}. Put them back to go on with it."
+                f"{unit}: an unfinished training has other settings, so it starts again. "
+                f"Differences: {event.reason}. Restore these settings to resume it."
             )
         at = (
             f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind

@@ -1,4 +1,4 @@
-"""What a reviewer looks at first, on the page of the verdict and on that of the candidate."""
+"""Guard table and plots of a verdict, shown with the verdict and with the candidate."""
 
 import dagster as dg
 
@@ -10,21 +10,24 @@ from sluice.verdicts.verdict import Verdict
 
 
 def guard_table(verdict: Verdict) -> dg.MetadataValue:
-    """Return every guard with what it found."""
+    """Return a table of all guards with their results."""
     return table(
-        [{"guard": guard.name, "": guard.result, "why": guard.reason} for guard in verdict.guards]
+        [
+            {"guard": guard.name, "result": guard.result, "reason": guard.reason}
+            for guard in verdict.guards
+        ]
     )
 
 
 def verdict_pictures(
     verdict: Verdict, evidence: GuardEvidence, *, advised_power: float
 ) -> dict[str, dg.MetadataValue]:
-    """Return the gain per fold, where the candidate loses, and what could have been found."""
+    """Return plots: gain per fold, gain by difficulty of the rows, and power of the comparison."""
     by_difficulty = difficulty_png(evidence.candidate, evidence.reference, unit=verdict.unit)
     return {
-        "per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
-        "where it loses": picture(by_difficulty, "gain on easy and on hard rows"),
+        "gain per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
+        "gain by difficulty": picture(by_difficulty, "gain on easy and on hard rows"),
         "power": picture(
-            power_png(verdict, power=advised_power), "chance of a promotion by true gain"
+            power_png(verdict, power=advised_power), "probability of a promotion by true gain"
         ),
     }

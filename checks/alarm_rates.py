@@ -1,11 +1,11 @@
-"""How often each expectation cries wolf, and what it lets through (DATA-1).
+"""Measures false alarm and missed alarm rates of a workload's expectations.
 
-False alarms are counted on rolling windows of the pipeline's own good rows, missed ones on the
-same windows with a typical corruption planted. A window is followed down the whole line: raw
-schema, raw expectations, feature code, feature schema, feature expectations.
+False alarms are counted on rolling windows of the pipeline's own good rows, missed alarms on the
+same windows with a typical corruption inserted. Each window runs through all steps: raw schema,
+raw expectations, feature code, feature schema, feature expectations.
 
-Windows overlap, so their outcomes are not independent: an interval counts as many windows as
-would stand side by side.
+Windows overlap, so their outcomes are not independent. The intervals use the number of windows
+that fit without overlap.
 """
 
 from collections import Counter
@@ -15,18 +15,25 @@ import pandas as pd
 
 from sluice.base.errors import ContractError
 from sluice.checks.alarm_report import (
+    AlarmRate,
     AlarmReport,
     AlarmSettings,
     CorruptionRates,
     ExpectationRates,
-    Rate,
     Table,
 )
 from sluice.checks.corruptions import CORRUPTIONS
 from sluice.checks.expectations import with_implied
 from sluice.checks.suite_report import columns_of, describe
-from sluice.checks.window_outcomes import alarms
-from sluice.checks.window_trials import Trial, follow, plant_features, plant_raw, spread, windows
+from sluice.checks.window_outcomes import find_alarms
+from sluice.checks.window_trials import (
+    WindowTrial,
+    evenly_spaced,
+    plant_features,
+    plant_raw,
+    run_through_pipeline,
+    windows,
+)
 from sluice.data.expectations import EngineExpectation, Expectation, RowCount
 from sluice.workloads.workload import Workload
 
@@ -40,20 +47,20 @@ def measure_alarms(
     name: str,
     progress: Progress,
 ) -> AlarmReport:
-    """Count false and missed alarms of a workload's expectations.
+    """Measure false and missed alarms of a workload's expectations.
 
     Args:
-        workload: Its rows are taken to be good.
-        settings: Windows and plantings.
-        name: The pipeline's or workload's, for the report.
-        progress: Hears what is being done.
+        workload: Workload; its rows are assumed to be good.
+        settings: Windows and numbers of corruptions.
+        name: Name of the pipeline or workload, for the report.
+        progress: Receives a description of the current step.
 
     Raises:
-        ContractError: The source holds fewer than two windows of rows, or an expectation speaks of
-            a column that is not there.
+        ContractError: The source has fewer than two windows of rows, or an expectation refers to
+            a column that does not exist.
 
     Cost:
-        About 0.02 s for a window, most of it the feature code, after an import of 2 to 4 s.
+        About 0.02 s per window, mostly for the feature code, after an import of 2 to 4 s.
     """
     progress("reading the rows")
     raw = workload.load_rows()
@@ -62,14 +69,14 @@ def measure_alarms(
     length = settings.window_rows + len(raw) - len(features)
     good_rows = windows(raw, length, settings)
     progress(f"{len(good_rows)} windows of good rows")
-    good = [follow(workload, window) for window in good_rows]
-    progress("planting corruptions in the raw rows")
+    good = [run_through_pipeline(workload, window) for window in good_rows]
+    progress("inserting corruptions into the raw rows")
     bad_raw = list(plant_raw(workload, _some(good_rows, settings.plantings), settings))
-    progress(f"{len(bad_raw)} corrupted windows; planting in the features")
+    progress(f"{len(bad_raw)} corrupted windows; inserting corruptions into the features")
     frames = [trial.features for trial in good if trial.features is not None]
     bad_features = list(plant_features(workload, _some(frames, settings.plantings), settings))
-    progress(f"{len(bad_features)} corrupted feature windows; judging all of them")
-    noticed = _judge(workload, [*good, *bad_raw, *bad_features])
+    progress(f"{len(bad_features)} corrupted feature windows; evaluating all windows")
+    detected = _evaluate(workload, [*good, *bad_raw, *bad_features])
     disjoint = max(1, len(raw) // length)
     return AlarmReport(
         workload=name,
@@ -79,19 +86,19 @@ def measure_alarms(
         disjoint_windows=disjoint,
         refused_windows=sum(bool(t.refusals) for t in good),
         expectations=tuple(
-            _expectation_rates(workload, noticed, len(good), disjoint, settings.confidence)
+            _expectation_rates(workload, detected, len(good), disjoint, settings.confidence)
         ),
         corruptions=(
-            *_corruption_rates("raw_data", bad_raw, noticed[len(good) :], settings),
+            *_corruption_rates("raw_data", bad_raw, detected[len(good) :], settings),
             *_corruption_rates(
-                "features", bad_features, noticed[len(good) + len(bad_raw) :], settings
+                "features", bad_features, detected[len(good) + len(bad_raw) :], settings
             ),
         ),
     )
 
 
 def _some(frames: Sequence[pd.DataFrame], wanted: int) -> list[pd.DataFrame]:
-    return [frames[place] for place in spread(len(frames), wanted)]
+    return [frames[place] for place in evenly_spaced(len(frames), wanted)]
 
 
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
@@ -100,28 +107,28 @@ def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFra
             missing = [c for c in columns_of(expectation) if c not in frame]
             if missing:
                 raise ContractError(
-                    f"Every column of an expectation must be in the table, but '{missing[0]}' of "
+                    f"Every column of an expectation must exist, but '{missing[0]}' of "
                     f"'{describe(expectation)}' is not in {table}.",
-                    fix="Correct the workload's expectation: as it is, no data can pass.",
+                    fix="Correct the workload's expectation; no data can satisfy it.",
                 )
 
 
-def _judge(workload: Workload, trials: Sequence[Trial]) -> list[dict[Table, set[str]]]:
-    """Return for every trial, by table, the sentences of the expectations that did not pass."""
-    noticed: list[dict[Table, set[str]]] = [{"raw_data": set(), "features": set()} for _ in trials]
+def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Table, set[str]]]:
+    """Return for each window, by table, the descriptions of the expectations that did not pass."""
+    detected: list[dict[Table, set[str]]] = [{"raw_data": set(), "features": set()} for _ in trials]
     for table, frames in (
         ("raw_data", [t.raw for t in trials]),
         ("features", [t.features for t in trials]),
     ):
-        asked = _windowed(_suite(workload, table))  # type: ignore[arg-type]
-        sentences = [describe(e) for e in asked]
+        measurable = _windowed(_suite(workload, table))  # type: ignore[arg-type]
+        sentences = [describe(e) for e in measurable]
         at = [i for i, frame in enumerate(frames) if frame is not None]
-        if not asked or not at:
+        if not measurable or not at:
             continue
-        raised_WE = alarms([f for f in frames if f is not None], asked)
+        raised_WE = find_alarms([f for f in frames if f is not None], measurable)
         for i, raised_E in zip(at, raised_WE, strict=True):
-            noticed[i][table] = {s for s, r in zip(sentences, raised_E, strict=True) if r}  # type: ignore[index]
-    return noticed
+            detected[i][table] = {s for s, r in zip(sentences, raised_E, strict=True) if r}  # type: ignore[index]
+    return detected
 
 
 def _suite(workload: Workload, table: Table) -> tuple[Expectation, ...]:
@@ -135,7 +142,7 @@ def _windowed(expectations: Sequence[Expectation]) -> list[Expectation]:
 
 def _expectation_rates(
     workload: Workload,
-    noticed: Sequence[dict[Table, set[str]]],
+    detected: Sequence[dict[Table, set[str]]],
     num_good: int,
     disjoint: int,
     confidence: float,
@@ -144,37 +151,39 @@ def _expectation_rates(
     for table in tables:
         for expectation in _suite(workload, table):
             sentence = describe(expectation)
-            count = sum(sentence in found[table] for found in noticed[:num_good])
+            count = sum(sentence in found[table] for found in detected[:num_good])
             yield ExpectationRates(
                 table=table,
                 sentence=sentence,
                 false_alarms=None
                 if isinstance(expectation, RowCount | EngineExpectation)
-                else Rate.of_windows(count, num_good, confidence=confidence, effective=disjoint),
-                caught=sum(sentence in found[table] for found in noticed[num_good:]),
+                else AlarmRate.of_windows(
+                    count, num_good, confidence=confidence, effective=disjoint
+                ),
+                caught=sum(sentence in found[table] for found in detected[num_good:]),
             )
 
 
 def _corruption_rates(
     planted_in: Table,
-    trials: Sequence[Trial],
-    noticed: Sequence[dict[Table, set[str]]],
+    trials: Sequence[WindowTrial],
+    detected: Sequence[dict[Table, set[str]]],
     settings: AlarmSettings,
 ) -> Iterator[CorruptionRates]:
     for corruption in CORRUPTIONS:
         rows = [
             (t, found)
-            for t, found in zip(trials, noticed, strict=False)
+            for t, found in zip(trials, detected, strict=False)
             if t.corruption is corruption
         ]
         if not rows:
             continue
-        who: Counter[str] = Counter()
+        detected_by: Counter[str] = Counter()
         missed: Counter[str] = Counter()
         caught = refused = 0
         for trial, found in rows:
             by = [f"{table}: {s}" for table, sentences in found.items() for s in sorted(sentences)]
-            who.update([*by, *trial.refusals])
+            detected_by.update([*by, *trial.refusals])
             caught += bool(by)
             refused += bool(trial.refusals) and not by
             if not by and not trial.refusals:
@@ -185,7 +194,7 @@ def _corruption_rates(
             planted=len(rows),
             caught=caught,
             refused=refused,
-            missed=Rate.of_windows(missed.total(), len(rows), confidence=settings.confidence),
-            caught_by=dict(who.most_common()),
+            missed=AlarmRate.of_windows(missed.total(), len(rows), confidence=settings.confidence),
+            caught_by=dict(detected_by.most_common()),
             missed_in=dict(missed.most_common()),
         )

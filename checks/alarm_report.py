@@ -1,4 +1,4 @@
-"""What the expectations of a workload are worth: rates of false and of missed alarms (DATA-1)."""
+"""Report on the quality of a workload's expectations: false alarm and missed alarm rates."""
 
 import math
 from statistics import NormalDist
@@ -12,20 +12,24 @@ Table = Literal["raw_data", "features"]
 
 
 class AlarmSettings(Settings):
-    """Which windows are judged, and how often each corruption is planted."""
+    """Windows to evaluate, and number of windows in which each corruption is inserted."""
 
-    window_rows: int = Field(250, ge=10, le=1_000_000, description="Rows of a window [rows].")
-    step_rows: int = Field(50, ge=1, description="From one window's start to the next [rows].")
-    max_windows: int = Field(200, ge=2, le=10_000, description="More are thinned out evenly.")
-    plantings: int = Field(
-        5, ge=1, le=1_000, description="Windows each corruption of a column is planted in."
+    window_rows: int = Field(250, ge=10, le=1_000_000, description="Window length [rows].")
+    step_rows: int = Field(50, ge=1, description="Distance of the window starts [rows].")
+    max_windows: int = Field(
+        200, ge=2, le=10_000, description="Maximum number of windows; more are subsampled evenly."
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of the Wilson intervals.")
-    seed: int = Field(0, ge=0, description="Chooses the rows that are corrupted.")
+    plantings: int = Field(
+        5, ge=1, le=1_000, description="Number of windows in which each corruption is inserted."
+    )
+    confidence: float = Field(
+        0.95, gt=0.5, lt=1, description="Confidence level of the Wilson intervals."
+    )
+    seed: int = Field(0, ge=0, description="Seed that selects the corrupted rows.")
 
 
-class Rate(Record):
-    """A share with its Wilson score interval."""
+class AlarmRate(Record):
+    """Rate of windows with its Wilson score interval."""
 
     count: int
     of: int
@@ -36,63 +40,73 @@ class Rate(Record):
     def of_windows(
         cls, count: int, of: int, *, confidence: float, effective: int | None = None
     ) -> Self:
-        """Return the share of ``count`` in ``of``.
+        """Return the rate ``count / of`` with its interval.
 
         Args:
-            count: Windows with the outcome.
-            of: Windows looked at.
-            confidence: Of the interval.
-            effective: How many independent windows those are worth; all when not given.
+            count: Number of windows with the outcome.
+            of: Number of windows evaluated.
+            confidence: Confidence level of the interval.
+            effective: Effective number of independent windows; None for ``of``.
         """
-        worth = of if effective is None else min(effective, of)
-        low, high = wilson(count / of * worth if of else 0, worth, confidence=confidence)
+        size = of if effective is None else min(effective, of)
+        low, high = wilson(count / of * size if of else 0, size, confidence=confidence)
         return cls(count=count, of=of, low=low, high=high)
 
     @property
     def share(self) -> float:
-        """The count over the whole; NaN of nothing."""
+        """The rate ``count / of``; NaN if ``of`` is 0."""
         return self.count / self.of if self.of else math.nan
 
 
 class ExpectationRates(Record):
-    """One expectation: how often it cried wolf, and how much it caught."""
+    """False alarms and detections of one expectation."""
 
     table: Table
     sentence: str
-    false_alarms: Rate | None = Field(description="None for a row count: no window can answer.")
-    caught: int = Field(description="Corrupted windows it noticed, planted in raw or features.")
+    false_alarms: AlarmRate | None = Field(
+        description="None for a row count, which applies to the whole table."
+    )
+    caught: int = Field(description="Number of corrupted windows it detected.")
 
 
 class CorruptionRates(Record):
-    """One corruption of one table: who noticed."""
+    """Detection of one corruption in one table."""
 
     planted_in: Table
     corruption: str
-    planted: int = Field(description="Windows it changed; those it left as they were are left out.")
-    caught: int = Field(description="Noticed by at least one expectation.")
-    refused: int = Field(description="By no expectation, but by a schema or the feature code.")
-    missed: Rate = Field(
-        description="Noticed by nothing on the way; columns of one window count as independent."
+    planted: int = Field(
+        description="Windows changed by the corruption; unchanged ones are not counted."
     )
-    caught_by: dict[str, int] = Field(description="Windows by who noticed, most first.")
-    missed_in: dict[str, int] = Field(description="Missed windows by what was corrupted.")
+    caught: int = Field(description="Windows detected by at least one expectation.")
+    refused: int = Field(description="Windows rejected by a schema or the feature code only.")
+    missed: AlarmRate = Field(
+        description="Windows that no step detected; columns of one window count as independent."
+    )
+    caught_by: dict[str, int] = Field(
+        description="Number of windows by what detected them, descending."
+    )
+    missed_in: dict[str, int] = Field(description="Number of missed windows by corrupted columns.")
 
 
 class AlarmReport(Record):
-    """What the expectations of one workload are worth."""
+    """Alarm rates of the expectations of one workload."""
 
     workload: str
     settings: AlarmSettings
     num_rows: int
     num_windows: int
-    disjoint_windows: int = Field(description="How many fit side by side; intervals use these.")
-    refused_windows: int = Field(description="Good windows that schema or feature code refused.")
+    disjoint_windows: int = Field(
+        description="Non-overlapping windows; the intervals use this number."
+    )
+    refused_windows: int = Field(
+        description="Good windows that a schema or the feature code rejected."
+    )
     expectations: tuple[ExpectationRates, ...]
     corruptions: tuple[CorruptionRates, ...]
 
 
 def wilson(count: float, of: float, *, confidence: float) -> tuple[float, float]:
-    """Return the Wilson score interval of a share; (0, 1) of nothing.
+    """Return the Wilson score interval of a rate; (0, 1) if ``of`` is 0.
 
     Source:
         Wilson (1927), "Probable inference", Journal of the American Statistical Association 22.

@@ -1,4 +1,4 @@
-"""What must hold of a search before hours are spent on its winner."""
+"""Check of the search result before hours of training with it."""
 
 import math
 from collections.abc import Iterator
@@ -7,52 +7,55 @@ import dagster as dg
 
 from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
-from sluice.tuning.study import Study
+from sluice.tuning.study_summary import StudySummary
 
-FINISHED = "a_trial_finished_with_a_finite_loss"
+FINITE_LOSS = "best_trial_has_finite_loss"
 
 
 def best_config_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks (TUNE-4)."""
+    """Build the checks of ``best_config``."""
     asset = [pipeline.name, "best_config"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__best_config_checks",
         specs=[
-            blocking(FINISHED, asset, "At least one trial ended with a finite validation loss."),
+            blocking(
+                FINITE_LOSS, asset, "The best trial of the search has a finite validation loss."
+            ),
         ],
         ins={"best_config": dg.AssetIn(key=asset)},
     )
     def best_config_checks(
-        sluice_state: dg.ResourceParam[State], best_config: BestConfig
+        sluice_state: dg.ResourceParam[SluiceState], best_config: BestConfig
     ) -> Iterator[dg.AssetCheckResult]:
         if best_config.study is None:
-            yield result(FINISHED, asset, passed=True, seen="No search was asked for.")
+            yield result(FINITE_LOSS, asset, passed=True, message="No search is configured.")
             return
-        study = Study.model_validate_json(sluice_state.store.get(best_config.study))
+        study = StudySummary.model_validate_json(sluice_state.store.get(best_config.study))
         yield _finished(study, asset)
 
     return best_config_checks
 
 
-def _finished(study: Study, asset: list[str]) -> dg.AssetCheckResult:
+def _finished(study: StudySummary, asset: list[str]) -> dg.AssetCheckResult:
     trials = study.result.trials
     finite = [t for t in trials if t.state in ("finished", "pruned") and math.isfinite(t.loss)]
     winner = study.result.winner
     failed = [trial for trial in trials if trial.state == "failed"]
     return result(
-        FINISHED,
+        FINITE_LOSS,
         asset,
         passed=winner in finite,
-        seen=f"{len(finite)} of {len(trials)} trials ended with a finite loss; the best has "
+        message=f"{len(finite)} of {len(trials)} trials ended with a finite loss; the best has "
         f"{winner.loss:.4g}."
         if winner in finite
-        else f"None of {len(trials)} trials ended with a finite loss. {trials[0].reason}",
+        else f"None of {len(trials)} trials ended with a finite loss. First trial: "
+        f"{trials[0].reason}",
         metadata={
-            "failed": table([{"trial": t.id, "why": t.reason} for t in failed])
+            "failed trials": table([{"trial": t.id, "reason": t.reason} for t in failed])
             if failed
             else "none",
         },

@@ -1,4 +1,4 @@
-"""A version without its full lineage is not one."""
+"""Check that the registered candidate has its complete lineage."""
 
 import dagster as dg
 
@@ -10,12 +10,12 @@ LINEAGE = "lineage_is_complete"
 
 
 def candidate_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the check (REG-1)."""
+    """Build the check of ``candidate``."""
     asset = [pipeline.name, "candidate"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__candidate_checks",
-        specs=[blocking(LINEAGE, asset, "Every field of the lineage says something.")],
+        specs=[blocking(LINEAGE, asset, "No field of the lineage is empty.")],
         ins={"candidate": dg.AssetIn(key=asset)},
     )
     def candidate_checks(candidate: Registration) -> dg.AssetCheckResult:
@@ -24,9 +24,10 @@ def candidate_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             LINEAGE,
             asset,
             passed=not missing,
-            seen=f"Missing in the lineage: {', '.join(missing)}. Promotion will refuse it."
+            message=f"Missing in the lineage: {', '.join(missing)}. The version cannot be promoted."
             if missing
-            else "Data, config, code, git, seeds, weights, environment and metrics are there.",
+            else "Data, config, code, git commit, seeds, weights, environment and metrics are "
+            "recorded.",
         )
 
     return candidate_checks

@@ -1,7 +1,7 @@
-"""Typical ways data go wrong, planted on purpose to count which expectations notice (DATA-1).
+"""Typical data corruptions, inserted on purpose to measure which expectations detect them.
 
-They are what feeds and feature code really do: a misplaced decimal point, a change of unit, two
-columns in each other's place, a source that repeats itself. None is made to be caught.
+They imitate faults of real feeds and feature code: a misplaced decimal point, a changed unit,
+swapped columns, a source that repeats rows. None is designed to be easy to detect.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,16 +19,16 @@ Values = NDArray[np.float64]
 Plant = Callable[[pd.DataFrame, tuple[str, ...], np.random.Generator], pd.DataFrame]
 
 _STRETCH = 0.1
-"""Share of the rows that a corruption of a stretch touches."""
+"""Share of the rows that a corruption of consecutive rows changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """One way to go wrong; ``plant`` returns a changed copy."""
+    """One type of corruption; ``plant`` returns a changed copy of a frame."""
 
     name: str
     reach: Literal["column", "pair", "rows"]
-    """What it befalls: one column, two columns of one unit, whole rows."""
+    """What it changes: one column, two columns with the same unit, or whole rows."""
 
     plant: Plant
 
@@ -55,7 +55,7 @@ def _column(change: Callable[[Values], Values]) -> Plant:
 
 
 def _stretch(change: Callable[[Values], Any]) -> Plant:
-    """Change a run of rows of one column; ``change`` sees the values before the run's end."""
+    """Change consecutive rows of one column; ``change`` receives their values."""
 
     def plant(
         frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
@@ -134,7 +134,7 @@ CORRUPTIONS = (
 
 
 def targets(corruption: Corruption, schema: Schema) -> Iterator[tuple[str, ...]]:
-    """Yield the columns a corruption can befall: numbers; pairs have one unit, and it is known."""
+    """Yield the numeric columns, or pairs with the same unit, that a corruption can change."""
     numbers = [column for column in schema.columns if column.kind in ("float", "int")]
     match corruption.reach:
         case "rows":

@@ -1,4 +1,4 @@
-"""Checks of the two tables, and the receipt that the next stage asks for."""
+"""Checks of raw rows and features, and the receipts that the next stages require."""
 
 import os
 from collections.abc import Iterator
@@ -9,15 +9,20 @@ import pandas as pd
 
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import State, utc_now
-from sluice.assets.subjects import features_subject, maker, raw_subject, require_same
+from sluice.assets.receipt_subjects import (
+    feature_producer,
+    features_subject,
+    raw_subject,
+    require_same,
+)
+from sluice.assets.resources import SluiceState, utc_now
 from sluice.base.errors import ContractError, SchemaError
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt
 from sluice.checks.data_docs import expectations_page
-from sluice.checks.expectations import Judgement, judge
+from sluice.checks.expectations import TableValidation, validate_table
 from sluice.checks.outcomes import blocking, result
-from sluice.checks.suite_report import SuiteReport
+from sluice.checks.suite_report import ExpectationSuiteReport
 from sluice.config.pipeline import PipelineSettings
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
@@ -26,25 +31,27 @@ from sluice.data.validation import validate_schema
 from sluice.failfast.data.look_ahead import find_look_ahead
 from sluice.reports.folder import save_page
 
-SCHEMA = "schema_holds"
-EXPECTATIONS = "expectations_hold"
+SCHEMA = "table_matches_schema"
+EXPECTATIONS = "expectations_pass"
 LOOK_AHEAD = "features_do_not_look_ahead"
 
 
 def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks of the raw rows (POC-7, DATA-1)."""
+    """Build the checks of ``raw_data``."""
     asset = [pipeline.name, "raw_data"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__raw_data_checks",
         specs=[
-            blocking(SCHEMA, asset, "The raw rows have the declared columns, index and dtypes."),
-            blocking(EXPECTATIONS, asset, "The raw values are what good data can be."),
+            blocking(
+                SCHEMA, asset, "The raw rows have the columns, index and dtypes of the schema."
+            ),
+            blocking(EXPECTATIONS, asset, "The raw values satisfy all declared expectations."),
         ],
         ins={"raw_data": dg.AssetIn(key=asset)},
     )
     def raw_data_checks(
-        sluice_state: dg.ResourceParam[State], raw_data: TableRecord
+        sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
         frame = load_table(raw_data, sluice_state.store)
@@ -61,15 +68,15 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
 
 
 def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks of the feature frame (POC-8, DATA-1)."""
+    """Build the checks of ``features``."""
     asset = [pipeline.name, "features"]
     raw = [pipeline.name, "raw_data"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__features_checks",
         specs=[
-            blocking(SCHEMA, asset, "The feature frame has the declared columns and dtypes."),
-            blocking(EXPECTATIONS, asset, "The feature values are what good features can be."),
+            blocking(SCHEMA, asset, "The feature frame has the columns and dtypes of the schema."),
+            blocking(EXPECTATIONS, asset, "The feature values satisfy all declared expectations."),
             blocking(LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw]),
         ],
         ins={
@@ -78,13 +85,13 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         },
     )
     def features_checks(
-        sluice_state: dg.ResourceParam[State], raw_data: TableRecord, features: FeatureSet
+        sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
         require_same(
             "The features",
             made_for=features.raw + features.maker,
-            now=raw_data.digest + maker(pipeline),
+            now=raw_data.digest + feature_producer(pipeline),
             remedy="Materialize features first.",
         )
         frame = load_table(features.table, sluice_state.store)
@@ -111,13 +118,13 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
     try:
         validate_schema(frame, schema, stage=asset[-1])
     except SchemaError as error:
-        return result(SCHEMA, asset, passed=False, seen=str(error))
+        return result(SCHEMA, asset, passed=False, message=str(error))
     return result(
         SCHEMA,
         asset,
         passed=True,
-        seen=f"All {len(schema.columns)} declared columns are there; the frame is "
-        f"{frame.shape[0]} rows x {frame.shape[1]} columns.",
+        message=f"All {len(schema.columns)} declared columns are present. The frame has "
+        f"{frame.shape[0]} rows and {frame.shape[1]} columns.",
     )
 
 
@@ -135,21 +142,23 @@ def _look_ahead(
             seed=pipeline.seeds[0],
         )
     except ContractError as error:
-        return result(LOOK_AHEAD, asset, passed=False, seen=str(error))
+        return result(LOOK_AHEAD, asset, passed=False, message=str(error))
     if found:
         first = found[0]
-        seen = (
+        message = (
             f"'{first.column}' at {first.row} changed by {first.change:.3g} standard deviations "
-            "when only later rows changed. It uses rows that are not known yet: use shift, rolling "
-            "and expanding windows that end at the row itself."
+            "when only later rows changed, so it uses future rows. Compute it with shift, or with "
+            "rolling and expanding windows that end at the row itself."
         )
     else:
-        seen = f"None of {len(workload.feature_columns)} features moved when later rows did."
+        message = (
+            f"None of {len(workload.feature_columns)} features changed when later rows changed."
+        )
     return result(
         LOOK_AHEAD,
         asset,
         passed=not found,
-        seen=seen,
+        message=message,
         metadata={"found": table([f.model_dump() for f in found])},
     )
 
@@ -161,46 +170,47 @@ def _expectations(
     digest: str,
     home: Home,
 ) -> dg.AssetCheckResult:
-    judgement = judge(frame, expectations, suite="_".join(asset))
-    report = judgement.report
+    validation = validate_table(frame, expectations, suite="_".join(asset))
+    report = validation.report
     return result(
         EXPECTATIONS,
         asset,
         passed=report.passed,
-        seen=report.summary,
+        message=report.summary,
         metadata={
-            "measured_and_bad": sum(r.outcome == "fail" for r in report.results),
-            "could_not_measure": sum(r.outcome == "unmeasurable" for r in report.results),
+            "failed": sum(r.outcome == "fail" for r in report.results),
+            "unmeasurable": sum(r.outcome == "unmeasurable" for r in report.results),
             "expectations": table(_rows(report)),
-            **_data_docs(judgement, asset, digest, home),
+            **_data_docs(validation, asset, digest, home),
         },
     )
 
 
 def _data_docs(
-    judgement: Judgement, asset: list[str], digest: str, home: Home
+    validation: TableValidation, asset: list[str], digest: str, home: Home
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Build the page and link it; the verdict never depends on whether that works."""
+    """Build the page and return its link. A failure to build it does not affect the check."""
     try:
-        page = expectations_page(judgement, title=" / ".join(asset), digest=digest)
+        page = expectations_page(validation, title=" / ".join(asset), digest=digest)
         saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
-    except Exception as error:  # the edge to a foreign renderer and to the disk
-        said = f"Not built: {type(error).__name__}: {error}"
-        return {"data_docs": dg.MetadataValue.text(said)}
+    except Exception as error:  # a third-party renderer and the file system
+        problem = f"Not built: {type(error).__name__}: {error}"
+        return {"data_docs": dg.MetadataValue.text(problem)}
     return {
         "data_docs": dg.MetadataValue.url(saved.url),
         "data_docs_file": dg.MetadataValue.path(saved.path),
     }
 
 
-def _rows(report: SuiteReport) -> list[dict[str, Any]]:
+def _rows(report: ExpectationSuiteReport) -> list[dict[str, Any]]:
     return [
-        {"expectation": r.sentence, "outcome": r.outcome, "seen": r.seen} for r in report.results
+        {"expectation": r.sentence, "outcome": r.outcome, "result": r.message}
+        for r in report.results
     ]
 
 
 def _keep_receipt(
-    state: State, gate: str, subject: dict[str, str], results: list[dg.AssetCheckResult]
+    state: SluiceState, gate: str, subject: dict[str, str], results: list[dg.AssetCheckResult]
 ) -> None:
     passed = all(r.passed for r in results)
     failed = [r for r in results if not r.passed]
@@ -212,7 +222,7 @@ def _keep_receipt(
                 passed=passed,
                 subject=subject,
                 evidence={str(r.check_name): bool(r.passed) for r in results},
-                reason=str(failed[0].description) if failed else "Every check held.",
+                reason=str(failed[0].description) if failed else "All checks passed.",
                 decided_at=utc_now(),
             )
         )

@@ -1,17 +1,17 @@
-"""Data Docs: one page a person can open, on what a suite found in one table (DATA-1).
+"""Data Docs: an HTML page with the results of an expectation suite on one table.
 
-The engine's own renderer writes the section of each column. Its page around them does not work
-without a network, so the frame, the style and the list of problems on top are ours.
+Great Expectations renders the section of each column. Its own page needs a network connection, so
+the page layout, the style and the list of failed expectations are generated here.
 """
 
 from html import escape
 
-from sluice.checks.expectations import Judgement, engine_sections
-from sluice.checks.suite_report import ExpectationResult, SuiteReport, columns_of
+from sluice.checks.expectations import TableValidation, engine_sections
+from sluice.checks.suite_report import ExpectationResult, ExpectationSuiteReport, columns_of
 from sluice.reports.page import Tone, html_page, table, tag
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "unmeasurable": "unsure"}
-_VERDICTS = {"pass": "all hold", "fail": "failed", "unmeasurable": "could not be measured"}
+_VERDICTS = {"pass": "passed", "fail": "failed", "unmeasurable": "could not be measured"}
 
 _STYLE = """
 .card table{width:auto}
@@ -36,53 +36,53 @@ padding:12px 18px;margin:10px 0;overflow-x:auto}
 """
 
 
-def expectations_page(judgement: Judgement, *, title: str, digest: str) -> str:
-    """Return the page; the same table and suite give the same bytes.
+def expectations_page(validation: TableValidation, *, title: str, digest: str) -> str:
+    """Return the page. Equal tables and suites give identical bytes.
 
     Args:
-        judgement: What was found.
-        title: Such as 'sp500_volatility / features'.
-        digest: Names the table's content.
+        validation: Validation result.
+        title: Title, such as 'sp500_volatility / features'.
+        digest: Digest of the table's content.
     """
-    report = judgement.report
+    report = validation.report
     columns = dict.fromkeys(c for r in report.results for c in columns_of(r.expectation))
     sections = (
-        engine_sections(judgement.engine_result, list(columns))
-        if judgement.engine_result is not None
-        else '<p class="soft">There is none.</p>'
+        engine_sections(validation.engine_result, list(columns))
+        if validation.engine_result is not None
+        else '<p class="soft">No expectation could be measured.</p>'
     )
     body = "\n".join(
         [
             *_head(report, title=title, digest=digest),
             *_problems(report),
-            "<h2>Every expectation that was measured</h2>",
-            '<p class="soft">As Great Expectations reports it.</p>',
+            "<h2>All measured expectations</h2>",
+            '<p class="soft">As reported by Great Expectations.</p>',
             sections,
         ]
     )
     return html_page(f"Expectations: {title}", body, style=_STYLE)
 
 
-def _head(report: SuiteReport, *, title: str, digest: str) -> list[str]:
+def _head(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
     held = len(report.results) - len(report.problems)
     return [
         f"<h1>Expectations of {escape(title)}</h1>",
         f"<p>{tag(_VERDICTS[report.outcome], _TONES[report.outcome])} "
-        f"{held} of {len(report.results)} expectations hold on {report.num_rows:,} rows.</p>",
+        f"{held} of {len(report.results)} expectations pass on {report.num_rows:,} rows.</p>",
         f'<p class="soft">Suite <code>{escape(report.suite)}</code>, '
         f"table <code>{escape(digest[:12])}</code></p>",
     ]
 
 
-def _problems(report: SuiteReport) -> list[str]:
+def _problems(report: ExpectationSuiteReport) -> list[str]:
     if not report.problems:
         return []
     unmeasured: dict[str, list[str]] = {}
     for problem in report.problems:
         if problem.outcome == "unmeasurable":
-            unmeasured.setdefault(problem.seen, []).append(problem.sentence)
+            unmeasured.setdefault(problem.message, []).append(problem.sentence)
     return [
-        "<h2>What does not hold</h2>",
+        "<h2>Failed expectations</h2>",
         *(_bad(problem) for problem in report.problems if problem.outcome == "fail"),
         *(_unmeasured(reason, sentences) for reason, sentences in unmeasured.items()),
     ]
@@ -90,18 +90,18 @@ def _problems(report: SuiteReport) -> list[str]:
 
 def _bad(result: ExpectationResult) -> str:
     origin = (
-        '<p class="soft">Not declared: every column with an expectation must have its values.</p>'
+        '<p class="soft">Implied: a column with an expectation must not have missing values.</p>'
         if result.implied
         else ""
     )
     return (
-        f'<div class="card bad"><h3>{escape(result.sentence)} {tag("does not hold", "bad")}</h3>'
+        f'<div class="card bad"><h3>{escape(result.sentence)} {tag("failed", "bad")}</h3>'
         f"<p>{_seen(result)}</p>{origin}{_examples(result)}</div>"
     )
 
 
 def _unmeasured(reason: str, sentences: list[str]) -> str:
-    """One reason, such as a missing column, usually stops several expectations."""
+    """Return one card for each reason; a missing column usually affects several expectations."""
     return (
         f'<div class="card unsure"><h3>{escape(reason)} '
         f"{tag('could not be measured', 'unsure')}</h3>"
@@ -111,8 +111,8 @@ def _unmeasured(reason: str, sentences: list[str]) -> str:
 
 def _seen(result: ExpectationResult) -> str:
     if not result.examples:
-        return escape(result.seen)
-    return f"{result.num_bad:,} of {result.num_rows:,} rows break it ({result.bad_rate:.2%})."
+        return escape(result.message)
+    return f"{result.num_bad:,} of {result.num_rows:,} rows violate it ({result.bad_rate:.2%})."
 
 
 def _examples(result: ExpectationResult) -> str:
@@ -121,7 +121,7 @@ def _examples(result: ExpectationResult) -> str:
     rows = [[escape(bad.label), f"{bad.position:,}", escape(bad.value)] for bad in result.examples]
     first = "" if result.num_bad <= len(rows) else f'<p class="soft">The first {len(rows)}:</p>'
     return first + table(
-        ["row", "position, from 0", " and ".join(columns_of(result.expectation))],
+        ["row", "position (from 0)", " and ".join(columns_of(result.expectation))],
         rows,
         numbers=frozenset({1}),
     )

@@ -1,19 +1,19 @@
-"""The verdict on drift, beside the report. It shows; what acts on it reads the report."""
+"""Check that shows the drift verdict; sensors and jobs read the report instead."""
 
 import dagster as dg
 
 from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.config.pipeline import PipelineSettings
-from sluice.drift.watch import DriftWatch
+from sluice.drift.monitor_state import MonitorState
 
 NO_DRIFT = "no_drift"
 
 
 def drift_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the check, which warns: drift does not break a run.
+    """Build the check, which only warns: drift does not stop a run.
 
-    A judged window that decides nothing warns too. Too few new rows for a window is no finding: the
-    check passes, and its description says that it waits.
+    An inconclusive window warns as well. If there are too few new rows for a window, the check
+    passes and its description starts with WAITING.
     """
     key = dg.AssetKey([pipeline.name, DRIFT_REPORT])
 
@@ -23,23 +23,22 @@ def drift_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 NO_DRIFT,
                 asset=key,
-                description="Nothing moved since the version in production learned, or there are "
-                "too few new rows and requests to judge yet: its description says WAITING then.",
+                description="No drift since the version in production was trained. Also passes, as "
+                "WAITING, while there are too few new rows or requests for a window.",
             )
         ],
         ins={"drift_report": dg.AssetIn(key=key)},
     )
-    def drift_check(drift_report: DriftWatch) -> dg.AssetCheckResult:
-        watch = drift_report
+    def drift_check(drift_report: MonitorState) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             asset_key=key,
             check_name=NO_DRIFT,
-            passed=watch.verdict in ("STABLE", "WAITING"),
+            passed=drift_report.verdict in ("STABLE", "WAITING"),
             severity=dg.AssetCheckSeverity.WARN,
-            description=f"{watch.verdict}: {watch.reason}",
+            description=f"{drift_report.verdict}: {drift_report.reason}",
             metadata={
-                "verdict": watch.verdict,
-                "alarm": ", ".join(episode.cure for episode in watch.episodes) or "none",
+                "verdict": drift_report.verdict,
+                "alarm actions": ", ".join(alarm.action for alarm in drift_report.alarms) or "none",
             },
         )
 

@@ -1,54 +1,56 @@
-"""Both arms must stand on the same rows; and what the candidate did on the regression suites."""
+"""Checks of the evaluation: both arms share their test rows, and the regression suites pass."""
 
 from collections.abc import Iterator
 
 import dagster as dg
 
-from sluice.assets.evaluated import Evaluation
-from sluice.assets.resources import State
+from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.resources import SluiceState
 from sluice.base.errors import ContractError
 from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
 
-PAIRED = "both_arms_stand_on_the_same_rows"
-SUITES = "regression_suites_hold"
+SAME_ROWS = "both_arms_are_scored_on_the_same_rows"
+SUITES = "regression_suites_pass"
 
 
 def evaluation_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks (STAT-2, DATA-5).
+    """Build the checks of ``evaluation``.
 
-    A suite that does not hold is no broken run: it warns here, and the verdict is no PROMOTE.
+    A failed suite does not stop the run: this check warns, and the verdict is not PROMOTE.
     """
     asset = [pipeline.name, "evaluation"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__evaluation_checks",
         specs=[
-            blocking(PAIRED, asset, "Candidate and reference were scored on the same rows."),
+            blocking(SAME_ROWS, asset, "Candidate and reference were scored on the same rows."),
             dg.AssetCheckSpec(
                 SUITES,
                 asset=dg.AssetKey(asset),
-                description="Every regression suite that is a guard holds. The verdict counts it.",
+                description="The candidate passes every regression suite with a guard. A failed "
+                "suite prevents the verdict PROMOTE.",
             ),
         ],
         ins={"evaluation": dg.AssetIn(key=asset)},
     )
     def evaluation_checks(
-        sluice_state: dg.ResourceParam[State], evaluation: Evaluation
+        sluice_state: dg.ResourceParam[SluiceState], evaluation: Evaluation
     ) -> Iterator[dg.AssetCheckResult]:
         evidence = evaluation.evidence(sluice_state.store)
         candidate, reference = evidence.candidate, evidence.reference
         try:
             reference.aligned_to(candidate)
         except ContractError as error:
-            yield result(PAIRED, asset, passed=False, seen=str(error))
+            yield result(SAME_ROWS, asset, passed=False, message=str(error))
         else:
             yield result(
-                PAIRED,
+                SAME_ROWS,
                 asset,
                 passed=True,
-                seen=f"Both arms have the same {candidate.num_rows} test rows; "
-                f"{max(1, len(candidate.seeds))} against {max(1, len(reference.seeds))} loss sets.",
+                message=f"Both arms are scored on the same {candidate.num_rows} test rows. Seeds: "
+                f"candidate {len(candidate.seeds) or 'none'}, reference "
+                f"{len(reference.seeds) or 'none'}.",
                 metadata={"rows": candidate.num_rows},
             )
         report = evaluation.suite_report(sluice_state.store)

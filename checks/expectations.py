@@ -1,10 +1,10 @@
-"""Judge a table by a workload's expectations: the one adapter to Great Expectations (DATA-1).
+"""Validates a table against a workload's expectations; the only adapter to Great Expectations.
 
-An expectation that could not be measured (a missing column, text among numbers, no rows) is never
-reported as measured and bad, and never as good. Ranges, sets and comparisons skip empty cells, so
-each brings a not-null expectation for its columns along, unless the suite already has one.
+An expectation that cannot be measured (a missing column, text among numbers, no rows) is reported
+as neither failed nor passed. Ranges, sets and comparisons skip missing values, so each of them
+implies a not-null expectation for its columns, unless the suite already contains one.
 
-Expectations address columns. To judge the index, give the table with ``frame.reset_index()``.
+Expectations apply to columns. To validate the index, pass ``frame.reset_index()``.
 """
 
 import html
@@ -18,49 +18,51 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError, SluiceError
-from sluice.base.imports import import_named
-from sluice.base.settings import nearest
+from sluice.base.imports import import_object
+from sluice.base.settings import suggest_nearest
 from sluice.checks.measurements import exception_text, read_result, unmeasurable
-from sluice.checks.suite_report import SuiteReport, columns_of, describe
+from sluice.checks.suite_report import ExpectationSuiteReport, columns_of, describe
 from sluice.data.expectations import (
-    AtLeast,
     Between,
     EngineExpectation,
     Expectation,
+    GreaterOrEqual,
     InSet,
     NotNull,
     RowCount,
     StdBetween,
-    declare,
+    as_expectations,
 )
 
 MAX_EXAMPLES = 5
-BRIEF = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES}
-EVERY_ROW = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
+_SUMMARY_FORMAT = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES}
+_COMPLETE_FORMAT = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What was found, and the engine's own result for its renderer."""
+class TableValidation:
+    """Validation result, with the engine's own result for its renderer."""
 
-    report: SuiteReport
+    report: ExpectationSuiteReport
     engine_result: Any
-    """None when no expectation could be measured."""
+    """Result object of Great Expectations; None if no expectation could be measured."""
 
 
 def evaluate(
     frame: pd.DataFrame, expectations: Sequence[Expectation], *, suite: str
-) -> SuiteReport:
-    """Measure every expectation on ``frame``; see ``judge``."""
-    return judge(frame, expectations, suite=suite).report
+) -> ExpectationSuiteReport:
+    """Measure every expectation on ``frame``; see ``validate_table``."""
+    return validate_table(frame, expectations, suite=suite).report
 
 
-def judge(frame: pd.DataFrame, expectations: Sequence[Expectation], *, suite: str) -> Judgement:
+def validate_table(
+    frame: pd.DataFrame, expectations: Sequence[Expectation], *, suite: str
+) -> TableValidation:
     """Measure every expectation on ``frame``.
 
     Args:
-        frame: The table; it is not changed.
-        expectations: What must hold; ranges bring their not-null along.
+        frame: Table; it is not modified.
+        expectations: Expectations; ranges, sets and comparisons imply not-null.
         suite: Name of the suite, for the report.
 
     Raises:
@@ -70,31 +72,31 @@ def judge(frame: pd.DataFrame, expectations: Sequence[Expectation], *, suite: st
         Importing the engine takes 2 to 4 s, once; then 0.2 s for 36 expectations of 13 columns on
         5,000 rows and 1.2 s on 1,000,000.
     """
-    judged, implied = with_implied(expectations)
-    refused = {e: reason for e in judged if (reason := _why_not(frame, e))}
-    measurable = [e for e in judged if e not in refused]
-    validated = _validate(frame, measurable, suite, BRIEF) if measurable else None
+    all_expectations, implied = with_implied(expectations)
+    unmeasured = {e: reason for e in all_expectations if (reason := _why_not(frame, e))}
+    measurable = [e for e in all_expectations if e not in unmeasured]
+    validated = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
     raw = _by_expectation(validated, measurable) if measurable else {}
     results = []
-    for expectation in judged:
-        if expectation in refused:
-            result = unmeasurable(expectation, refused[expectation])
+    for expectation in all_expectations:
+        if expectation in unmeasured:
+            result = unmeasurable(expectation, unmeasured[expectation])
         else:
             result = read_result(frame, expectation, raw[expectation])
         results.append(result.model_copy(update={"implied": expectation in implied}))
-    report = SuiteReport(suite=suite, num_rows=len(frame), results=tuple(results))
-    return Judgement(report=report, engine_result=validated)
+    report = ExpectationSuiteReport(suite=suite, num_rows=len(frame), results=tuple(results))
+    return TableValidation(report=report, engine_result=validated)
 
 
 def with_implied(
     expectations: Sequence[Expectation],
 ) -> tuple[tuple[Expectation, ...], frozenset[Expectation]]:
-    """Return every expectation that is judged, declared ones first, and which were implied.
+    """Return all expectations, declared ones first, and the set of the implied ones.
 
     Raises:
         ContractError: An expectation has no bound, or a lower bound above the upper.
     """
-    declared = tuple(dict.fromkeys(declare(expectations, where="The suite")))
+    declared = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
     for expectation in declared:
         _check_bounds(expectation)
     implied = _implied(declared)
@@ -104,19 +106,19 @@ def with_implied(
 def broken_rows(
     frame: pd.DataFrame, expectations: Sequence[Expectation]
 ) -> dict[Expectation, NDArray[np.bool_]]:
-    """Return for each expectation which rows break it (N,); empty cells break only not-null.
+    """Return for each expectation which rows violate it (N,); nulls only violate not-null.
 
     Args:
-        frame: The table, whose columns the expectations speak of; N rows, at least one.
-        expectations: Those about single rows: no row count, no standard deviation.
+        frame: Table with the columns of the expectations and at least one row.
+        expectations: Expectations on single rows: no row count, no standard deviation.
 
     Raises:
         ContractError: An expectation could not be measured.
 
     Cost:
-        One pass of the engine, however many tables were laid one under the other in ``frame``.
+        One pass of the engine, regardless of the number of tables concatenated in ``frame``.
     """
-    raw = _by_expectation(_validate(frame, expectations, "rows", EVERY_ROW), expectations)
+    raw = _by_expectation(_validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations)
     broken = {}
     for expectation in expectations:
         if message := exception_text(raw[expectation]["exception_info"]):
@@ -131,14 +133,14 @@ def broken_rows(
 
 
 def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
-    """Return the engine's own Data Docs of a result as HTML, without its page around them.
+    """Return the engine's Data Docs of a result as HTML sections, without the surrounding page.
 
-    The page links a dozen scripts and sheets on other hosts, and its overview holds the time of
-    the run: both are left out, so equal results give equal bytes.
+    The page links scripts and style sheets on other hosts, and its overview contains the time of
+    the run. Both are left out, so that equal results give identical bytes.
 
     Args:
-        engine_result: ``Judgement.engine_result``; it is not changed.
-        columns: Order of the sections; the engine's own is the alphabet's.
+        engine_result: ``TableValidation.engine_result``; it is not modified.
+        columns: Order of the sections; the engine sorts them alphabetically.
     """
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
@@ -147,7 +149,7 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
     order = {name: place for place, name in enumerate(columns)}
     sections = sorted(
         (s for s in document.to_json_dict()["sections"] if s["section_name"] != "Overview"),
-        key=lambda s: order.get(s["section_name"], -1),  # those about the table come first
+        key=lambda s: order.get(s["section_name"], -1),  # sections on the table come first
     )
     view: Any = DefaultJinjaPageView()
     return "\n".join(
@@ -157,7 +159,7 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
 
 
 def _escaped(block: Any) -> Any:
-    """Escape what the engine's templates print as it is: values in cells, columns in headings."""
+    """Escape what the engine's templates do not escape: cell values and column headings."""
     if isinstance(block, list):
         return [_escaped(part) for part in block]
     if not isinstance(block, dict):
@@ -193,23 +195,23 @@ def _check_bounds(expectation: Expectation) -> None:
     low, high = expectation.low, expectation.high
     if (low is None and high is None) or (low is not None and high is not None and not low <= high):
         raise ContractError(
-            f"The range expected of column '{expectation.column}' must have a bound, the lower "
-            f"not above the upper, got low={low}, high={high}.",
+            f"The expected range of column '{expectation.column}' must have at least one bound, "
+            f"and low must not exceed high, got low={low}, high={high}.",
             fix="Correct the workload's expectation.",
         )
 
 
 def _why_not(frame: pd.DataFrame, expectation: Expectation) -> str:
-    """Return why the table cannot be measured at all, or an empty string."""
+    """Return why the expectation cannot be measured on this table, or an empty string."""
     known = [str(column) for column in frame.columns]
     is_about_existence = (
         isinstance(expectation, EngineExpectation) and expectation.name == "ExpectColumnToExist"
     )
     for column in () if is_about_existence else columns_of(expectation):
         if column not in known:
-            return f"Column '{column}' is missing.{nearest(column, known)}"
+            return f"Column '{column}' is missing.{suggest_nearest(column, known)}"
         if known.count(column) > 1:
-            return f"Column '{column}' stands {known.count(column)} times in the table."
+            return f"The table has {known.count(column)} columns named '{column}'."
     if frame.empty and not isinstance(expectation, RowCount):
         return "The table has no rows."
     if isinstance(expectation, EngineExpectation):
@@ -226,9 +228,9 @@ def _validate(
     suite: str,
     result_format: Mapping[str, object],
 ) -> Any:
-    """Run the engine once over all expectations; return its own result."""
+    """Run the engine once with all expectations and return its result."""
     with warnings.catch_warnings():
-        # Its import loads two modules that Python 3.11 calls deprecated.
+        # The import loads two modules that are deprecated in Python 3.11.
         warnings.filterwarnings("ignore", r"module 'sre_\w+' is deprecated", DeprecationWarning)
         import great_expectations as gx
     from great_expectations.data_context.types.base import (
@@ -246,9 +248,9 @@ def _validate(
         ),
     )
     columns = dict.fromkeys(column for e in expectations for column in columns_of(e))
-    if any(isinstance(e, EngineExpectation) for e in expectations):  # may be about the table
+    if any(isinstance(e, EngineExpectation) for e in expectations):  # may apply to the table
         columns = dict.fromkeys(frame.columns)
-    # Positions as index: labels may repeat, be unnamed or share a column's name.
+    # Use positions as index: labels may repeat, be unnamed or have the name of a column.
     table = frame.loc[:, list(columns)].reset_index(drop=True)
     asset = context.data_sources.add_pandas("pandas").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("all").get_batch(
@@ -257,7 +259,7 @@ def _validate(
     validated = batch.validate(
         gx.ExpectationSuite(
             name=suite,
-            # The engine returns results in an order of its own.
+            # The engine returns results in another order, so each carries its position.
             expectations=[_translate(e, {"position": i}) for i, e in enumerate(expectations)],
         ),
         result_format=dict(result_format),
@@ -268,7 +270,7 @@ def _validate(
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers as Python's own; the engine's renderer fails on NumPy 2's or prints types."""
+    """Convert NumPy numbers to Python's; the engine's renderer fails on NumPy 2 numbers."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -300,7 +302,7 @@ def _translate(expectation: Expectation, meta: dict[str, Any]) -> Any:
             return gxe.ExpectColumnValuesToBeBetween(
                 column=column, min_value=low, max_value=high, mostly=mostly, meta=meta
             )
-        case AtLeast(column=column, other=other):
+        case GreaterOrEqual(column=column, other=other):
             return gxe.ExpectColumnPairValuesAToBeGreaterThanB(
                 column_A=column,
                 column_B=other,
@@ -317,7 +319,7 @@ def _translate(expectation: Expectation, meta: dict[str, Any]) -> Any:
                 column=column, min_value=low, max_value=high, meta=meta
             )
         case EngineExpectation(expectation=path, name=name, keywords=keywords):
-            cls = import_named(path, what="expectation")
+            cls = import_object(path, what="expectation")
             try:
                 return cls(**keywords, meta=meta)
             except (TypeError, ValueError) as error:

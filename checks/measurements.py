@@ -1,4 +1,4 @@
-"""What the engine's raw result of one expectation says, in our words (DATA-1)."""
+"""Converts Great Expectations' raw result of one expectation into an ``ExpectationResult``."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sluice.data.expectations import EngineExpectation, Expectation, RowCount, S
 def read_result(
     frame: pd.DataFrame, expectation: Expectation, raw: Mapping[str, Any]
 ) -> ExpectationResult:
-    """Return what the engine found; ``raw`` holds its success, result and exception_info."""
+    """Return the converted result; ``raw`` contains success, result and exception_info."""
     message = exception_text(raw["exception_info"])
     if message:
         return unmeasurable(expectation, f"The engine raised: {message}")
@@ -25,9 +25,9 @@ def read_result(
 
 
 def exception_text(info: Mapping[str, Any]) -> str:
-    """Return what the engine raised, or an empty string.
+    """Return the messages of the engine's exceptions, or an empty string.
 
-    The mapping is flat when nothing was raised, and holds one such mapping per metric otherwise.
+    The mapping is flat if nothing was raised; otherwise it contains one such mapping per metric.
     """
     entries = [info] if "raised_exception" in info else list(info.values())
     messages = [str(e.get("exception_message") or "") for e in entries if e["raised_exception"]]
@@ -37,18 +37,18 @@ def exception_text(info: Mapping[str, Any]) -> str:
 def _read_answer(
     expectation: EngineExpectation, raw: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
-    """Read an expectation about a whole column or table: it holds or not, and what was observed."""
+    """Convert the result of an expectation on a whole column or table."""
     observed = raw["result"].get("observed_value")
     is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
     if is_number and not math.isfinite(observed):
-        return unmeasurable(expectation, f"The number measured is {observed}.")
+        return unmeasurable(expectation, f"The measured number is {observed}.")
     shown = str(observed)
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         observed=float(observed) if is_number else None,
-        seen="" if observed is None else f"Measured {shown[:200]}.",
+        message="" if observed is None else f"Measured {shown[:200]}.",
     )
 
 
@@ -59,14 +59,14 @@ def _read_number(
     observed = math.nan if seen is None else float(seen)
     if not math.isfinite(observed):
         return unmeasurable(
-            expectation, f"The number measured is {observed}: too few or infinite values."
+            expectation, f"The measured number is {observed}: too few values, or infinite values."
         )
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         observed=observed,
-        seen=f"Measured {observed:,.6g}.",
+        message=f"Measured {observed:,.6g}.",
     )
 
 
@@ -78,23 +78,23 @@ def _read_rows(
         return unmeasurable(expectation, "The engine returned no result.")
     num_rows = int(found["element_count"]) - int(found.get("missing_count", 0))
     if num_rows == 0:
-        return unmeasurable(expectation, "Every row is empty in this column.")
+        return unmeasurable(expectation, "All values of this column are missing.")
     num_bad = int(found["unexpected_count"])
     values = found.get("partial_unexpected_list") or []
     positions = found.get("partial_unexpected_index_list") or []
     examples = tuple(
         BadRow(position=int(at), label=_label(frame, int(at)), value=_value(value))
-        for at, value in zip(positions, values, strict=False)  # some expectations give no positions
+        for at, value in zip(positions, values, strict=False)  # some results have no positions
     )
     where = ", ".join(f"{row.value} at {row.label}" for row in examples[:3])
-    text = f"{num_bad:,} of {num_rows:,} rows break it" + (f": {where}." if where else ".")
+    text = f"{num_bad:,} of {num_rows:,} rows violate it" + (f": {where}." if where else ".")
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         num_bad=num_bad,
         examples=examples,
-        seen=text,
+        message=text,
     )
 
 
@@ -113,9 +113,9 @@ def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
-def unmeasurable(expectation: Expectation, seen: str) -> ExpectationResult:
-    """Return that nothing could be measured, and in ``seen`` why."""
-    return _result(expectation, "unmeasurable", num_rows=0, seen=seen)
+def unmeasurable(expectation: Expectation, message: str) -> ExpectationResult:
+    """Return the result of an expectation that could not be measured; ``message`` says why."""
+    return _result(expectation, "unmeasurable", num_rows=0, message=message)
 
 
 def _result(
@@ -123,7 +123,7 @@ def _result(
     outcome: Outcome,
     *,
     num_rows: int,
-    seen: str,
+    message: str,
     num_bad: int = 0,
     observed: float | None = None,
     examples: tuple[BadRow, ...] = (),
@@ -138,5 +138,5 @@ def _result(
         bad_rate=num_bad / num_rows if num_rows else 0.0,
         observed=observed,
         examples=examples,
-        seen=seen,
+        message=message,
     )

@@ -1,6 +1,6 @@
-"""How a gate's outcome becomes a check: always ERROR when it does not hold, never WARN.
+"""Blocking asset checks: a failure always has the severity ERROR.
 
-A warning never blocks in Dagster, whatever ``blocking`` says.
+A failure with the severity WARN does not block in Dagster, even if ``blocking`` is set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import dagster as dg
 def blocking(
     name: str, asset: list[str], description: str, *, reads: Sequence[list[str]] = ()
 ) -> dg.AssetCheckSpec:
-    """Declare a check that stops the run when it fails; ``reads`` are further assets it needs."""
+    """Declare a check that stops the run when it fails; ``reads`` lists its other input assets."""
     return dg.AssetCheckSpec(
         name=name,
         asset=dg.AssetKey(asset),
@@ -27,15 +27,15 @@ def result(
     asset: list[str],
     *,
     passed: bool,
-    seen: str,
+    message: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> dg.AssetCheckResult:
-    """Report one outcome; ``seen`` says what was seen, where, and what to do."""
+    """Return a check result; ``message`` says what was found, where, and what to do."""
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(asset),
         check_name=name,
         passed=passed,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=seen,
+        description=message,
         metadata=dict(metadata or {}),
     )

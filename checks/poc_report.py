@@ -1,4 +1,4 @@
-"""One blocking check per item of the proof-of-concept gate; the receipt is the lock."""
+"""One blocking check for each check of the proof-of-concept gate; its receipt blocks training."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,31 +8,28 @@ import dagster as dg
 from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
 from sluice.failfast.gate.checks import CHECKS
-from sluice.failfast.gate.timing import WHOLE_GATE
+from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
 
 
 def poc_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks (POC-12)."""
+    """Build the checks of ``poc_report``."""
     asset = [pipeline.name, "poc_report"]
-    declared = [(c.requirement, c.name, c.description) for c in CHECKS]
-    declared.append(("POC-11", WHOLE_GATE, "The whole gate takes no longer than it may."))
+    declared = [(check.name, check.description) for check in CHECKS]
+    declared.append((WHOLE_GATE_CHECK, "The whole gate finishes within its time limit."))
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__poc_checks",
-        specs=[
-            blocking(_name(requirement, name), asset, description)
-            for requirement, name, description in declared
-        ],
+        specs=[blocking(name, asset, description) for name, description in declared],
         ins={"poc_report": dg.AssetIn(key=asset)},
     )
     def poc_checks(poc_report: GateReport) -> Iterator[dg.AssetCheckResult]:
         for item in poc_report.results:
             yield result(
-                _name(item.requirement, item.name),
+                item.name,
                 asset,
                 passed=item.passed,
-                seen=" ".join(part for part in (item.summary, item.cause, item.fix) if part),
+                message=" ".join(part for part in (item.summary, item.cause, item.fix) if part),
                 metadata=_metadata(item),
             )
 
@@ -40,17 +37,13 @@ def poc_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
 
 
 def _metadata(item: CheckResult) -> dict[str, Any]:
-    """Return why it is likely and what to do first, then the numbers."""
-    said = {"why": item.cause, "what to do": item.fix}
+    """Return the likely cause and the fix, followed by the numbers."""
+    advice = {"likely cause": item.cause, "fix": item.fix}
     return {
-        **{name: text for name, text in said.items() if text},
+        **{name: text for name, text in advice.items() if text},
         "outcome": item.outcome,
         "seconds": item.seconds,
         "typical_s": item.typical_s,
         "max_s": item.max_s,
         **item.numbers,
     }
-
-
-def _name(requirement: str, name: str) -> str:
-    return f"{requirement.lower()}_{name}".replace("-", "_")

@@ -1,15 +1,15 @@
-"""The verdict on the verdict's page. It shows; the receipt decides."""
+"""Check that shows the promotion verdict; the receipt is what allows a promotion."""
 
 import dagster as dg
 
-from sluice.assets.promotion_verdict import Decision
+from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.config.pipeline import PipelineSettings
 
 BETTER = "candidate_is_better"
 
 
 def verdict_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the check. A candidate that is not better is no broken run, so it warns."""
+    """Build the check, which only warns: a candidate that is not better does not stop the run."""
     key = dg.AssetKey([pipeline.name, "promotion_verdict"])
 
     @dg.multi_asset_check(
@@ -18,12 +18,13 @@ def verdict_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 BETTER,
                 asset=key,
-                description="The gate said PROMOTE. Anything else leaves production as it is.",
+                description="The promotion gate returned PROMOTE. Otherwise production does not "
+                "change.",
             )
         ],
         ins={"promotion_verdict": dg.AssetIn(key=key)},
     )
-    def verdict_check(promotion_verdict: Decision) -> dg.AssetCheckResult:
+    def verdict_check(promotion_verdict: PromotionDecision) -> dg.AssetCheckResult:
         receipt = promotion_verdict.receipt
         return dg.AssetCheckResult(
             asset_key=key,

@@ -1,44 +1,45 @@
-"""What the registry says about itself, as a check of what is in production."""
+"""Check of the registry's consistency, shown with the production model."""
 
 import dagster as dg
 
-from sluice.assets.resources import State
-from sluice.base.pluralize import counted
+from sluice.assets.resources import SluiceState
+from sluice.base.pluralize import pluralize
 from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
 from sluice.registry.signing import SigningKey
 
-SOUND = "registry_holds_together"
+CONSISTENT = "registry_is_consistent"
 
 _MAX_NAMED = 20
-"""Findings in the check's table; the count names all."""
+"""Maximum number of findings in the metadata of the check."""
 
 
 def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the check of what ``sluice registry verify`` finds; a finding fails its run."""
+    """Build the check with the findings of ``sluice registry verify``; it fails on any finding."""
     asset = [pipeline.name, "production_model"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__registry_check",
         specs=[
             blocking(
-                SOUND,
+                CONSISTENT,
                 asset,
-                "Artifacts, receipts, lineage, history, pointer, log and triggers of the registry "
-                "agree, as in 'sluice registry verify'. Reads every artifact of the model.",
+                "Artifacts, receipts, lineage, history, production pointer, log and triggers of "
+                "the registry are consistent, as in 'sluice registry verify'. Reads every artifact "
+                "of the model.",
             )
         ],
     )
-    def registry_check(sluice_state: dg.ResourceParam[State]) -> dg.AssetCheckResult:
+    def registry_check(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         key = sluice_state.home.registry_key
         with sluice_state.ledger() as ledger:
             if pipeline.name not in ledger.models():
                 return dg.AssetCheckResult(
                     asset_key=dg.AssetKey(asset),
-                    check_name=SOUND,
+                    check_name=CONSISTENT,
                     passed=False,
                     severity=dg.AssetCheckSeverity.WARN,
-                    description="INCONCLUSIVE: the registry has no version of this model yet.",
+                    description="INCONCLUSIVE: the registry has no version of this model.",
                 )
             findings = ledger.verify(
                 pipeline.name,
@@ -47,13 +48,13 @@ def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             )
         lines = [f"- {finding.problem}: {finding.what} {finding.fix}" for finding in findings]
         return result(
-            SOUND,
+            CONSISTENT,
             asset,
             passed=not findings,
-            seen=f"{counted(len(findings), 'finding')}. {findings[0].what} {findings[0].fix} "
+            message=f"{pluralize(len(findings), 'finding')}. {findings[0].what} {findings[0].fix} "
             "To list all findings: sluice registry verify"
             if findings
-            else "Nothing wrong found.",
+            else "No findings.",
             metadata={
                 "findings": len(findings),
                 "list": dg.MetadataValue.md("\n".join(lines[:_MAX_NAMED]) or "None."),

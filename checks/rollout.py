@@ -1,26 +1,26 @@
-"""What the traffic said of a rollout, as a check (ROLL-2)."""
+"""Check of the rollout: whether the challenger was promoted after its last step."""
 
 import dagster as dg
 
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.assets.rollout import ROLLOUT
 from sluice.config.pipeline import PipelineSettings
 from sluice.rollout.state import Rollout
 
-HELD = "every_step_held"
+PROMOTED = "challenger_is_promoted"
 
 
 def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the check: it passes only once the challenger is production."""
+    """Build the check, which passes once the challenger is in production."""
     asset = [pipeline.name, ROLLOUT]
 
     @dg.asset_check(
         asset=dg.AssetKey(asset),
-        name=HELD,
-        description="Passes when the challenger became production, fails when it was rolled back; "
-        "a rollout under way has shown nothing yet, and says so.",
+        name=PROMOTED,
+        description="Passes when the challenger was promoted to production and fails when it was "
+        "rolled back. While the rollout is in progress, the check warns as INCONCLUSIVE.",
     )
-    def every_step_held(sluice_state: dg.ResourceParam[State]) -> dg.AssetCheckResult:
+    def challenger_is_promoted(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:
             rollout = ledger.rollout(pipeline.name)
             last = None if rollout is None else ledger.rollout_transitions(rollout.id)[-1]
@@ -28,7 +28,7 @@ def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             return dg.AssetCheckResult(
                 passed=False,
                 severity=dg.AssetCheckSeverity.WARN,
-                description="INCONCLUSIVE: there was no rollout yet.",
+                description="INCONCLUSIVE: no rollout was started yet.",
             )
         return dg.AssetCheckResult(
             passed=rollout.phase == "promoted",
@@ -36,14 +36,14 @@ def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             description=outcome(rollout, last.summary),
         )
 
-    return every_step_held
+    return challenger_is_promoted
 
 
 def evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCheckEvaluation:
-    """Return what the sensor tells of the check when the rollout moved by itself."""
+    """Return the check evaluation that the rollout sensor reports after a transition."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey([pipeline_name, ROLLOUT]),
-        check_name=HELD,
+        check_name=PROMOTED,
         passed=rollout.phase == "promoted",
         severity=severity(rollout),
         description=outcome(rollout, summary),
@@ -51,11 +51,11 @@ def evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCh
 
 
 def severity(rollout: Rollout) -> dg.AssetCheckSeverity:
-    """ERROR for harm that was proven; a rollout that is under way only warns."""
+    """Return ERROR after a rollback, which follows proven harm; WARN otherwise."""
     failed = rollout.phase == "rolled_back"
     return dg.AssetCheckSeverity.ERROR if failed else dg.AssetCheckSeverity.WARN
 
 
 def outcome(rollout: Rollout, summary: str) -> str:
-    """Say what is known."""
+    """Return the description of the check result."""
     return summary if rollout.is_over else f"INCONCLUSIVE so far: {summary}"

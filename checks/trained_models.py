@@ -1,4 +1,4 @@
-"""What must hold of every fitted member before its losses mean anything."""
+"""Checks of the trained networks before their losses are compared."""
 
 import math
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import dagster as dg
 from sluice.assets.best_config import BestConfig, with_best
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.replays import errors_of, shared_errors
-from sluice.assets.resources import State
+from sluice.assets.replays import shared_errors, trace_errors
+from sluice.assets.resources import SluiceState
 from sluice.assets.trained_models import epochs
 from sluice.base.errors import ContractError
 from sluice.checks.outcomes import blocking, result
@@ -22,14 +22,14 @@ from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
 LOG = "event_log_is_valid"
-COMPLETE = "every_seed_and_fold_is_there"
+ALL_TRAINED = "every_seed_and_fold_is_trained"
 FINITE = "losses_and_gradients_are_finite"
-ALIVE = "predictions_are_alive"
-SOUND = "the_tracer_found_no_error"
+NOT_CONSTANT = "predictions_have_plausible_spread"
+TRACE_CLEAN = "tracer_reports_no_errors"
 
 
 def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks (LOG-1, GRAD-1, PRED-1)."""
+    """Build the checks of ``trained_models``."""
     asset = [pipeline.name, "trained_models"]
     best_key = [pipeline.name, "best_config"]
     features_key = [pipeline.name, "features"]
@@ -37,16 +37,19 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
     @dg.multi_asset_check(
         name=f"{pipeline.name}__trained_models_checks",
         specs=[
-            blocking(LOG, asset, "Every event of the merged log has its fields."),
-            blocking(COMPLETE, asset, "There is one member per seed and fold."),
-            blocking(FINITE, asset, "No loss and no gradient norm is NaN or infinite."),
+            blocking(LOG, asset, "Every event of the merged event log has the required fields."),
             blocking(
-                ALIVE,
+                ALL_TRAINED, asset, "There is exactly one trained network for each seed and fold."
+            ),
+            blocking(FINITE, asset, "All losses and gradient norms are finite."),
+            blocking(
+                NOT_CONSTANT,
                 asset,
-                "Predictions on the test rows vary, in proportion to the targets.",
+                "The standard deviation of the predictions is plausible for the targets: the "
+                "networks do not predict a constant.",
                 reads=[features_key, best_key],
             ),
-            blocking(SOUND, asset, "No training had a silent fault that its trace shows."),
+            blocking(TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."),
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
@@ -55,24 +58,24 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
         },
     )
     def trained_models_checks(
-        sluice_state: dg.ResourceParam[State],
+        sluice_state: dg.ResourceParam[SluiceState],
         trained_models: TrainedModels,
         best_config: BestConfig,
         features: FeatureSet,
     ) -> Iterator[dg.AssetCheckResult]:
         yield _log(pipeline, sluice_state, trained_models, asset)
-        yield _complete(pipeline, trained_models, features, asset)
+        yield _all_trained(pipeline, trained_models, features, asset)
         yield _finite(sluice_state, trained_models, asset)
-        yield _alive(
+        yield _prediction_spread(
             with_best(pipeline, best_config), sluice_state, trained_models, features, asset
         )
-        yield _sound(trained_models, asset)
+        yield _trace(trained_models, asset)
 
     return trained_models_checks
 
 
 def _log(
-    pipeline: PipelineSettings, state: State, trained: TrainedModels, asset: list[str]
+    pipeline: PipelineSettings, state: SluiceState, trained: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     try:
         report = validate_log(
@@ -81,73 +84,79 @@ def _log(
             headline=f"mean_{pipeline.loaded_workload.headline_metric}",
         )
     except ContractError as error:
-        return result(LOG, asset, passed=False, seen=str(error))
+        return result(LOG, asset, passed=False, message=str(error))
     return result(
         LOG,
         asset,
         passed=report.valid,
-        seen=f"{sum(report.counts.values())} events, each with its fields.",
+        message=f"{sum(report.counts.values())} events have all required fields.",
         metadata=dict(report.counts),
     )
 
 
-def _complete(
+def _all_trained(
     pipeline: PipelineSettings, trained: TrainedModels, features: FeatureSet, asset: list[str]
 ) -> dg.AssetCheckResult:
-    places = {(m.seed, m.fold_id) for m in trained.members}
+    positions = {(m.seed, m.fold_id) for m in trained.members}
     wanted = {(seed, fold.fold_id) for seed in pipeline.seeds for fold in features.folds}
     return result(
-        COMPLETE,
+        ALL_TRAINED,
         asset,
-        passed=places == wanted and len(places) == len(trained.members),
-        seen=f"{len(trained.members)} members for {len(pipeline.seeds)} seeds and "
+        passed=positions == wanted and len(positions) == len(trained.members),
+        message=f"{len(trained.members)} members for {len(pipeline.seeds)} seeds and "
         f"{len(features.folds)} folds."
-        if places == wanted
-        else f"Missing (seed, fold): {sorted(wanted - places)}, not asked for: "
-        f"{sorted(places - wanted)}. Materialize trained_models again.",
+        if positions == wanted
+        else f"Missing (seed, fold): {sorted(wanted - positions)}, unexpected: "
+        f"{sorted(positions - wanted)}. Materialize trained_models again.",
     )
 
 
-def _finite(state: State, trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+def _finite(state: SluiceState, trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
     columns = ["train_loss", "val_loss", "grad_norm_max"]
     curves = epochs(trained.event_log, state.store)
     numbers = curves[columns].astype(float)
     bad = curves[~numbers.map(math.isfinite).all(axis=1)]
-    places = [f"seed {e.seed} fold {e.fold_id} epoch {e.epoch}" for e in bad.itertuples()]
+    positions = [f"seed {e.seed} fold {e.fold_id} epoch {e.epoch}" for e in bad.itertuples()]
     return result(
         FINITE,
         asset,
-        passed=not places and len(curves) > 0,
-        seen=f"Not finite: {', '.join(places[:5])} ({len(places)} epochs). Lower the learning "
-        "rate, or look for logarithms and divisions of 0 in the loss."
-        if places
+        passed=not positions and len(curves) > 0,
+        message=f"Non-finite losses or gradients: {', '.join(positions[:5])} "
+        f"({len(positions)} epochs). Lower the learning rate, or check the loss for log(0) and "
+        "division by 0."
+        if positions
         else f"All losses and gradient norms of {len(curves)} epochs are finite.",
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
 
 
-def _sound(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
     traced = [member for member in trained.members if member.replay]
     shared = shared_errors(trained.members)
-    told = [sentence for member in trained.members for sentence in errors_of(member)]
+    errors = [sentence for member in trained.members for sentence in trace_errors(member)]
     if shared:
-        seen = (
-            f"In most trainings: {', '.join(shared)}. {told[0]} Its replay, linked at "
-            "trained_models, shows it; where all this is meant, set training.trace to false."
+        message = (
+            f"In most trainings: {', '.join(shared)}. {errors[0]} See the trace replay in the "
+            "metadata of trained_models. If all of this is intended, set training.trace to false."
         )
     elif not traced:
-        seen = "No training was traced: set training.trace to true to have them watched."
-    elif told:
-        seen = f"In {len(told)} of {len(traced)} trainings, which is no habit: {told[0]}"
+        message = "No training was traced. Set training.trace to true to enable the tracer."
+    elif errors:
+        message = (
+            f"Errors in less than half of the {len(traced)} traced trainings ({len(errors)} in "
+            f"total): {errors[0]}"
+        )
     else:
-        questions = sum(len(member.diagnoses) for member in traced)
-        seen = f"{len(traced)} trainings were traced: no error, {questions} to look at."
-    return result(SOUND, asset, passed=not shared, seen=seen, metadata={"traced": len(traced)})
+        findings = sum(len(member.diagnoses) for member in traced)
+        message = f"{len(traced)} trainings were traced: no errors, {findings} other findings."
+    return result(
+        TRACE_CLEAN, asset, passed=not shared, message=message, metadata={"traced": len(traced)}
+    )
 
 
-def _alive(
+def _prediction_spread(
     pipeline: PipelineSettings,
-    state: State,
+    state: SluiceState,
     trained: TrainedModels,
     features: FeatureSet,
     asset: list[str],
@@ -170,14 +179,13 @@ def _alive(
         )
     bad = [row for row in rows if row["problem"]]
     return result(
-        ALIVE,
+        NOT_CONSTANT,
         asset,
         passed=not bad,
-        seen=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, predictions vary "
-        f"{bad[0]['prediction std / target std']:.3g} times as much as the targets "
-        f"({len(bad)} of {len(rows)} members). Look at dead units, the learning rate and the "
-        "scaling of the target."
+        message=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, prediction std "
+        f"/ target std is {bad[0]['prediction std / target std']:.3g} ({len(bad)} of {len(rows)} "
+        "members). Check for dead units, the learning rate and the scaling of the target."
         if bad
-        else f"Predictions of all {len(rows)} members vary in proportion to the targets.",
+        else f"The predictions of all {len(rows)} members have a plausible spread.",
         metadata={"members": table(rows)},
     )

@@ -1,7 +1,7 @@
-"""Judge many windows of rows at once: each as if it were the whole table (DATA-1).
+"""Evaluates expectations on many windows of rows at once, each as if it were the whole table.
 
-The engine needs 0.2 s for a table, whatever its size. So the windows are laid one under the other
-and judged row by row in one pass; what each window comes to is counted from that.
+The engine needs 0.2 s for a table of any size. The windows are therefore concatenated and
+evaluated by row in one pass; the result of each window is computed from the counts of its rows.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from sluice.checks.suite_report import columns_of
 from sluice.data.expectations import Between, Expectation, NotNull, RowCount, StdBetween
 
 
-def alarms(
+def find_alarms(
     windows: Sequence[pd.DataFrame], expectations: Sequence[Expectation]
 ) -> NDArray[np.bool_]:
-    """Return which windows (W) each expectation (E) does not pass, shape (W, E).
+    """Return which windows (W) do not pass each expectation (E), shape (W, E).
 
-    Not passing is what stops a run: measured and bad, or not measurable in that window.
+    A window does not pass if the expectation fails or cannot be measured in it, as in a run.
 
     Args:
-        windows: Tables with the columns the expectations speak of, all numbers or all text.
-        expectations: What must hold, with every implied not-null; no ``RowCount``, which asks
-            about a whole table and no window could answer.
+        windows: Tables with the columns of the expectations, all numeric or all text.
+        expectations: Expectations with their implied not-null; no ``RowCount``, which applies to
+            the whole table and not to a window.
 
     Raises:
         ContractError: An expectation cannot be measured on these columns at all.
@@ -37,7 +37,7 @@ def alarms(
     window_N = np.repeat(np.arange(len(windows)), sizes)
     by_row = [e for e in expectations if not isinstance(e, StdBetween)]
     broken = broken_rows(rows, by_row) if by_row and len(rows) else {}
-    result = np.ones((len(windows), len(expectations)), np.bool_)  # an empty window proves nothing
+    result = np.ones((len(windows), len(expectations)), np.bool_)  # an empty window does not pass
     for place, expectation in enumerate(expectations):
         if len(rows) == 0:
             continue
@@ -79,4 +79,4 @@ def _std_holds(
 ) -> NDArray[np.bool_]:
     std = column.groupby(window_N).std().reindex(range(num_windows)).to_numpy(np.float64)
     passed: NDArray[np.bool_] = (std >= expectation.low) & (std <= expectation.high)
-    return passed  # NaN lies in no range
+    return passed  # NaN is outside every range

@@ -1,4 +1,4 @@
-"""Windows of rows, good or with a corruption planted, followed down the line (DATA-1)."""
+"""Runs windows of rows, good or corrupted, through the schemas and the feature code."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +13,13 @@ from sluice.checks.alarm_report import AlarmSettings
 from sluice.checks.corruptions import CORRUPTIONS, Corruption, targets
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One window on its way; ``refusals`` names the schema or code that stopped it."""
+class WindowTrial:
+    """Result of one window; ``refusals`` lists the schemas or code that rejected it."""
 
     corruption: Corruption | None
     columns: tuple[str, ...]
@@ -40,36 +40,36 @@ def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.
             f"At least two windows of {length} rows are required ({settings.window_rows} and "
             f"{length - settings.window_rows} that the features need before and after), got "
             f"{len(raw)} rows at steps of {settings.step_rows}.",
-            fix="Ask for shorter windows or shorter steps.",
+            fix="Choose shorter windows or a shorter step.",
         )
-    kept = [starts[i] for i in spread(len(starts), settings.max_windows)]
+    kept = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
     return [raw.iloc[start : start + length] for start in kept]
 
 
-def spread(available: int, wanted: int) -> list[int]:
-    """Return at most ``wanted`` places, evenly spread over ``available``."""
+def evenly_spaced(available: int, wanted: int) -> list[int]:
+    """Return at most ``wanted`` positions, evenly spaced over ``available``."""
     places = np.linspace(0, available - 1, min(available, wanted))
     return sorted({round(place) for place in places})
 
 
 def plant_raw(
     workload: Workload, windows: Sequence[pd.DataFrame], settings: AlarmSettings
-) -> Iterator[Trial]:
-    """Yield every corruption of the raw rows in each window, followed down the line."""
+) -> Iterator[WindowTrial]:
+    """Yield the result of each corruption of the raw rows in each window."""
     for corruption, columns, changed in _planted(windows, workload.raw_schema, "raw", settings):
-        yield follow(workload, changed, corruption, columns)
+        yield run_through_pipeline(workload, changed, corruption, columns)
 
 
 def plant_features(
     workload: Workload, frames: Sequence[pd.DataFrame], settings: AlarmSettings
-) -> Iterator[Trial]:
-    """Yield every corruption of single feature columns in each frame: feature code gone wrong."""
+) -> Iterator[WindowTrial]:
+    """Yield the result of each corruption of a feature column, which simulates faulty code."""
     schema = workload.feature_schema
     for corruption, columns, changed in _planted(frames, schema, "features", settings):
         if corruption.reach != "column":
             continue
         refusal = _refusal(lambda c=changed: validate_schema(c, schema, "features"))  # type: ignore[misc]
-        yield Trial(
+        yield WindowTrial(
             corruption=corruption,
             columns=columns,
             raw=None,
@@ -81,7 +81,7 @@ def plant_features(
 def _planted(
     frames: Sequence[pd.DataFrame], schema: Schema, stage: str, settings: AlarmSettings
 ) -> Iterator[tuple[Corruption, tuple[str, ...], pd.DataFrame]]:
-    """Yield each corruption of each target in each frame, when it changes anything."""
+    """Yield each corruption of each target in each frame, unless it changes nothing."""
     for corruption in CORRUPTIONS:
         for columns in targets(corruption, schema):
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
@@ -92,28 +92,30 @@ def _planted(
                     yield corruption, columns, changed
 
 
-def follow(
+def run_through_pipeline(
     workload: Workload,
     raw: pd.DataFrame,
     corruption: Corruption | None = None,
     columns: tuple[str, ...] = (),
-) -> Trial:
-    """Take a window through the schema and the feature code, as a run would."""
+) -> WindowTrial:
+    """Run one window through the raw schema, the feature code and the feature schema."""
     refusals = []
     if _refusal(lambda: validate_schema(raw, workload.raw_schema, "raw")):
         refusals.append("the raw schema")
     features: pd.DataFrame | None = None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # corrupted rows divide by zero and worse
-            with users_code("compute_features of the workload"):
+            warnings.simplefilter(
+                "ignore"
+            )  # corrupted rows cause warnings such as division by zero
+            with wrap_user_errors("compute_features of the workload"):
                 features = workload.compute_features(raw)
         validate_schema(features, workload.feature_schema, "features")
     except ContractError:
         refusals.append("the feature code" if features is None else "the feature schema")
     if features is not None and not set(workload.feature_schema.names) <= set(features):
-        features = None  # nothing to judge
-    return Trial(
+        features = None  # expected columns are missing, so there is nothing to evaluate
+    return WindowTrial(
         corruption=corruption,
         columns=columns,
         raw=raw,

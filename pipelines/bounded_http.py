@@ -1,7 +1,7 @@
-"""An HTTP server of the standard library that no client can hold up.
+"""An HTTP server of the standard library with limits, so that no client can block it.
 
-The standard one waits for a request for ever, starts a thread for every connection, and reads 6 MB
-of headers.
+Without them it waits for a request without a time limit, starts a thread for every connection, and
+reads 6 MB of headers.
 """
 
 import http.client
@@ -19,9 +19,9 @@ from sluice.base.settings import Settings
 
 
 class HttpLimits(Settings):
-    """What one client of a small server may take up."""
+    """Limits of what clients may use."""
 
-    threads: int = Field(32, ge=1, le=1000, description="Connections that are served at a time.")
+    threads: int = Field(32, ge=1, le=1000, description="Number of connections served in parallel.")
     header_s: float = Field(
         5.0, gt=0, le=600, description="Longest time from connecting to the end of the header [s]."
     )
@@ -34,10 +34,10 @@ class HttpLimits(Settings):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Serves a bounded number of connections; when all are taken, a silent one makes room."""
+    """Serves a bounded number of connections; an idle one is closed when all are in use."""
 
     daemon_threads = True
-    request_queue_size = 128  # with the standard 5, 40 silent connections keep others out for 5 s
+    request_queue_size = 128  # with the default of 5, 40 idle connections block others for 5 s
     limits: ClassVar[HttpLimits] = HttpLimits()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,10 +45,10 @@ class BoundedServer(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(self.limits.threads)
         self._lock = threading.Lock()
         self._silent: dict[socket.socket, None] = {}
-        """Connections whose header is not complete, the oldest first."""
+        """Connections with an incomplete header, oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it when no other can be closed for it."""
+        """Serve a connection on a thread, or close it when no idle connection can be closed."""
         if not self._free.acquire(blocking=False):
             self._close_oldest()
             if not self._free.acquire(timeout=1.0):
@@ -59,7 +59,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, then give its thread back."""
+        """Serve a connection, then release its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -67,7 +67,7 @@ class BoundedServer(ThreadingHTTPServer):
             self._free.release()
 
     def spoke(self, request: Any) -> None:
-        """Record that the header of a connection is complete: it makes room for no other."""
+        """Record that a connection's header is complete, so that it is not closed for another."""
         with self._lock:
             self._silent.pop(request, None)
 
@@ -77,32 +77,32 @@ class BoundedServer(ThreadingHTTPServer):
             if oldest is None:
                 return
             del self._silent[oldest]
-            # Its thread reads the end of the stream. Under the lock: it may close the socket next.
+            # Its thread then reads the end of the stream. The lock prevents a closed socket.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # the client left
+                return  # the client disconnected
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a client leave, or be cut off, in the middle; print anything else on stderr."""
+        """Ignore disconnects and time-outs of clients; print other errors on stderr."""
         usual = (ConnectionError, TimeoutError, http.client.HTTPException)
         if not isinstance(sys.exception(), usual):
             super().handle_error(request, client_address)
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Reads one header within the server's limits, and sends within them."""
+    """Reads one header and sends the response within the server's limits."""
 
     server: BoundedServer
 
     def setup(self) -> None:
-        """Read through a reader that counts time and bytes."""
+        """Install a reader that limits time and bytes."""
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(_BoundedReader(self.connection, self.server.limits))
 
     def parse_request(self) -> bool:
-        """Read the header; from here on the connection is at work."""
+        """Read the header and mark the connection as active."""
         parsed = super().parse_request()
         self.server.spoke(self.connection)
         self.connection.settimeout(self.server.limits.send_s)

@@ -1,4 +1,4 @@
-"""The one component: a pipeline is an instance of it in YAML."""
+"""The Dagster component ``ModelPipeline``: one pipeline, configured in YAML."""
 
 import os
 from typing import Any, Self
@@ -8,24 +8,27 @@ from pydantic import BaseModel, ConfigDict
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.config.pipeline_file import BASED_ON, compose
-from sluice.pipelines.build import build_definitions
+from sluice.config.pipeline_file import BASED_ON, resolve_base
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
 
 
 class Attributes(BaseModel):
-    """What stands under ``attributes``, as it stands: it may be based on another file.
+    """The unparsed ``attributes`` of a ``defs.yaml``, which may be based on another file.
 
-    ``PipelineSettings`` judges it once both are one.
+    ``PipelineSettings`` validates them after both files are merged.
     """
 
     model_config = ConfigDict(extra="allow")
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the schema of the settings, in which all but the name may come from elsewhere."""
+        """Return the schema of the settings, of which only the name is required in this file."""
         schema = PipelineSettings.model_json_schema(*args, **kwargs)
-        based_on = {"type": "string", "description": "File that holds where this one is silent."}
+        based_on = {
+            "type": "string",
+            "description": "File with the settings that this file does not set.",
+        }
         required = schema.pop("required")
         return schema | {
             "properties": schema["properties"] | {BASED_ON: based_on},
@@ -34,7 +37,7 @@ class Attributes(BaseModel):
 
 
 class ModelPipeline(dg.Component):
-    """A gated line from raw rows to a model in production.
+    """A gated pipeline from raw rows to a model in production.
 
     The attributes in YAML are ``sluice.config.pipeline.PipelineSettings`` itself, so the command
     line, the component and ``dg check yaml`` read one schema.
@@ -50,16 +53,16 @@ class ModelPipeline(dg.Component):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Read the attributes, with what they are based on."""
+        """Read the attributes, merged with the file that they are based on."""
         assert isinstance(attributes, Attributes)
-        file = context.path / "defs.yaml"  # Dagster names the folder
-        own = compose(attributes.model_extra or {}, folder=file.parent, where=(str(file),))
+        file = context.path / "defs.yaml"  # Dagster gives the folder
+        own = resolve_base(attributes.model_extra or {}, folder=file.parent, where=(str(file),))
         return cls(PipelineSettings.parse(own, where=str(file)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the pipeline's assets, checks, jobs, schedule and sensors, with resources.
 
-        A relative ``SLUICE_HOME`` starts at the project's root.
+        A relative ``SLUICE_HOME`` is resolved against the project's root.
         """
         home = Home.from_environment(os.environ, cwd=context.project_root)
         return with_resources(build_definitions(self.settings), home)

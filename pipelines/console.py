@@ -1,4 +1,4 @@
-"""Live progress of a run on stderr: a line per stage, a bar for the long one."""
+"""Live progress of a run on stderr: a line per stage, and a progress bar."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from sluice.tuning.live_table import left_out_text, table_cells
+from sluice.tuning.live_table import omitted_text, table_cells
 
 _LONG = 20
-"""Pieces from which on a stage is told in tenths."""
+"""Number of pieces of a stage above which only every tenth is printed."""
 _SILENT_S = 15.0
-"""A shorter stage says where it is when nothing was said for so long."""
+"""Interval at which a stage with fewer pieces prints its progress [s]."""
 
 
 class RunConsole:
-    """Listens to one run's events and to the stages' own progress.
+    """Shows the events of one run and the progress of its stages.
 
-    On a terminal it draws; in a file or a pipe it prints one line per stage and per tenth of a
-    long one.
+    Draws a progress bar on a terminal; elsewhere prints one line per stage and per tenth of a long
+    stage.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -48,7 +48,7 @@ class RunConsole:
         )
         self._task = self._bar.add_task("starting", total=None, text="")
         self.seconds: dict[str, float] = {}
-        """Seconds of own work by stage."""
+        """Run time of each stage [s]."""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -67,7 +67,7 @@ class RunConsole:
     def __call__(
         self, text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
     ) -> None:
-        """Hear of a finished piece of the running stage, and what to show below the bar."""
+        """Report a finished piece of the running stage, and the table to show below the bar."""
         self._rows = rows
         self._bar.update(
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
@@ -78,8 +78,8 @@ class RunConsole:
             self._tenth, self._said = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
-    def hear(self, event: dg.EventLogEntry) -> None:
-        """Take one event of the run's log."""
+    def on_event(self, event: dg.EventLogEntry) -> None:
+        """Show one event of the run's log."""
         happened = event.dagster_event
         if happened is None or happened.step_key is None:
             return
@@ -95,14 +95,14 @@ class RunConsole:
             self._console.print(f"  {mark}  {stage:<24} {seconds:6.1f} s", highlight=False)
 
     def _drawn(self) -> RenderableType:
-        """Return the bar, and below it the table of what is under way."""
+        """Return the bar with the table of work in progress below it."""
         if not self._rows:
             return self._bar
-        cells, left_out = table_cells(self._rows, width=self._console.width - 2)
+        cells, omitted = table_cells(self._rows, width=self._console.width - 2)
         table = Table(*map(escape, cells[0]), box=None, padding=(0, 0, 0, 2), header_style="dim")
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in cells[1:]:
             table.add_row(*map(escape, row))
-        below = [Text(f"  {left_out_text(left_out)}", style="dim")] if left_out else []
+        below = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
         return Group(self._bar, table, *below)

@@ -1,4 +1,4 @@
-"""What ``dagster dev`` and ``dg dev`` load: every shipped pipeline, and those that are named."""
+"""The entry point of ``dagster dev`` and ``dg dev``: shipped pipelines and additional files."""
 
 import os
 from functools import partial
@@ -9,22 +9,22 @@ import dagster as dg
 from sluice.base.home import Home
 from sluice.base.redaction import redact_logs
 from sluice.config.pipeline import defs_folder, known_pipelines, read_pipeline
-from sluice.pipelines.broken import load_or_explain
-from sluice.pipelines.build import build_definitions
-from sluice.pipelines.resources import sealed, with_resources
+from sluice.pipelines.definitions_builder import build_definitions
+from sluice.pipelines.failed_pipeline import load_or_explain
+from sluice.pipelines.resources import with_resources, without_launchpad_config
 
 EXTRA = "SLUICE_PIPELINES"
-"""Environment variable: further pipeline files outside ``defs``, separated like PATH."""
+"""Environment variable with additional pipeline files outside ``defs``, separated like PATH."""
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Load the pipelines under ``defs`` and those that ``sluice dev FILE`` adds.
+    """Load the pipelines under ``defs`` and those added by ``sluice dev FILE``.
 
-    Each file is read by itself, as an installed package has no project file that Dagster's own
-    loader could start from, and one that is broken must not take the others away.
+    Each file is loaded separately: an installed package has no project file for Dagster's own
+    loader, and an invalid file must not remove the other pipelines.
     """
-    redact_logs()  # each process of Dagster loads the definitions
+    redact_logs()  # every process of Dagster loads the definitions
     extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()
@@ -34,7 +34,7 @@ def defs() -> dg.Definitions:
         return with_resources(build_definitions(read_pipeline(path)), home)
 
     loaded = (load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
-    return sealed(dg.Definitions.merge(*loaded), home)
+    return without_launchpad_config(dg.Definitions.merge(*loaded), home)
 
 
 def _name_of(path: Path) -> str:

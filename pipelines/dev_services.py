@@ -1,6 +1,6 @@
-"""What ``sluice dev`` becomes: Dagster's web server behind ``UiGuard``, its daemon and code server.
+"""The services of ``sluice dev``: Dagster's web server behind ``UiGuard``, daemon, code server.
 
-``dagster dev`` starts the same three, but its web server cannot be put behind anything.
+``dagster dev`` starts the same three, but without a way to filter requests to the web server.
 """
 
 import argparse
@@ -35,22 +35,22 @@ LOOPBACK = "127.0.0.1"
 DEFINITIONS = "sluice.pipelines.definitions"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
-"""How often the page asks for what changed, as with ``dagster dev``."""
+"""Interval at which the page polls for changes, as with ``dagster dev``."""
 
 _DAEMON_END_S = 60.0
 _UI_END_S = 3
-"""Longest wait for open requests at the end; subscriptions stay open for as long as a page is."""
+"""Maximum wait for open requests at shutdown; subscriptions stay open while a page is open."""
 
 _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW = 15_000, 3600, 20
-"""Dagster's own for its web server; SQLite has none of them."""
+"""Dagster's defaults for its web server; not used with SQLite."""
 
 
 def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM, or until the daemon ends.
 
     Args:
-        port: On loopback.
-        trusted_hosts: Names beside those of loopback under which the UI may be opened.
+        port: Port on loopback.
+        trusted_hosts: Host names, besides loopback, under which the UI may be opened.
     """
     configure_loggers(formatter="colored", log_level=_LOG_LEVEL.upper())
     with (
@@ -81,16 +81,18 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
             _end_with(daemon, server)
             server.run()
         if daemon.poll() is not None:
-            raise SystemExit(f"Dagster's daemon ended by itself with exit code {daemon.poll()}.")
+            raise SystemExit(
+                f"Dagster's daemon stopped unexpectedly with exit code {daemon.poll()}."
+            )
 
 
 @contextlib.contextmanager
 def _own_path() -> Iterator[Path]:
-    """Keep the working folder off the path of Dagster's processes; yield an empty folder.
+    """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
-    Dagster starts Python without ``-P``, searches what it calls its working directory before the
-    standard library, and removes the first folder of the path while it loads the pipelines. That
-    folder is empty and new: the state folder may have been downloaded with the working folder.
+    Dagster starts Python without ``-P``, searches its working directory before the standard
+    library, and removes the first folder of the path while it loads the pipelines. The yielded
+    folder is new and empty, because a state folder may have been downloaded with untrusted files.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -103,7 +105,7 @@ def _own_path() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _code_server(instance: dg.DagsterInstance, nowhere: Path) -> Iterator[Path]:
-    """Start the process that loads the pipelines; yield the file that says where it listens."""
+    """Start the code server, which loads the pipelines; yield the file with its address."""
     target = ModuleTarget(DEFINITIONS, None, str(nowhere), None)
     with (
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
@@ -116,11 +118,11 @@ def _code_server(instance: dg.DagsterInstance, nowhere: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _daemon(workspace: Path, nowhere: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the process that runs schedules and sensors; end it on the way out.
+    """Start the daemon, which runs schedules and sensors; stop it on exit.
 
-    It reads DAGSTER_HOME as this one does: a command line, where passwords of the instance's
-    database would be, is for every user of the machine to read. Its working folder is an empty
-    one: from a ``.env`` there it would take variables, DAGSTER_HOME and LD_PRELOAD among them.
+    The instance is passed by DAGSTER_HOME: a command line, which could contain database passwords,
+    is readable by all users of the machine. The working folder is empty, because the daemon would
+    read variables such as LD_PRELOAD from a ``.env`` file there.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
@@ -136,7 +138,7 @@ def _daemon(workspace: Path, nowhere: Path) -> Iterator["subprocess.Popen[bytes]
     try:
         yield process
     finally:
-        with contextlib.suppress(BrokenPipeError):  # it ended before
+        with contextlib.suppress(BrokenPipeError):  # it had already ended
             send_ipc_shutdown_message(write_end)
         try:
             process.wait(_DAEMON_END_S)
@@ -159,7 +161,7 @@ def main() -> None:
     parser.add_argument("trusted_hosts", nargs="*")
     given = parser.parse_args()
     os.environ["DAGSTER_IS_DEV_CLI"] = "1"
-    # uvicorn raises the signal again after its own end: as an exception, the daemon is ended too.
+    # uvicorn raises the signal again after its shutdown; as an exception it also stops the daemon.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         serve(port=given.port, trusted_hosts=given.trusted_hosts)

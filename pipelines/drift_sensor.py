@@ -1,4 +1,4 @@
-"""From new rows to a look for drift, and from drift that stays to one training (ROLL-3)."""
+"""Starts a drift check when new rows exist, and one training when drift persists."""
 
 from datetime import datetime, timedelta
 
@@ -9,42 +9,44 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from pydantic import Field, ValidationError
 
 from sluice.assets.drift_report import DRIFT_REPORT, newest_samples, production_since
-from sluice.assets.records import newest_record
-from sluice.assets.resources import State, utc_now
+from sluice.assets.record_io_manager import read_latest_record
+from sluice.assets.resources import SluiceState, utc_now
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import SluiceError
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
-from sluice.drift.held_out import KeptReference, known_until
-from sluice.drift.news import Labels, News, what_is_new
-from sluice.drift.watch import DriftWatch
-from sluice.pipelines.asked_run import AskedRun, asked_run
+from sluice.drift.monitor_state import MonitorState
+from sluice.drift.pending_windows import PendingWindows, SourceLabels, find_pending_windows
+from sluice.drift.reference_store import ReferenceArtifacts, last_known_label
+from sluice.pipelines.active_run import describe_active_run
 from sluice.pipelines.jobs import drift_name, training_name
-from sluice.pipelines.source_look import NoAnswer, SourceLook
-from sluice.pipelines.under_way import under_way
+from sluice.pipelines.requested_run import RequestedRun, find_requested_run
+from sluice.pipelines.source_poll import SourcePoll, SourceUnavailable
 from sluice.registry.records import Version
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.deployed import deployed_members
 
 EVERY_S = 300
 TRAIN_AGAIN = timedelta(hours=1)
-"""A training that failed is started again so long after its end."""
+"""Delay before a failed training is started again."""
 DRIFT_TAG = "sluice/drift"
-"""Run tag: id of the drift that asked for the training."""
-_TOLD = 10
-"""Columns named in a tag."""
+"""Run tag with the id of the drift alarm that started the training."""
+_MAX_TAGGED_COLUMNS = 10
+"""Maximum number of columns listed in a run tag."""
 
 
 class Cursor(Record):
-    """What was asked for last, so that nothing is asked for twice."""
+    """The last requests, so that none is made twice."""
 
-    looked_for: str = Field("", description="Run key of the last look.")
-    trained_for: str = Field("", description="Id of the last drift that training was started for.")
+    last_check: str = Field("", description="Run key of the last drift check.")
+    last_alarm: str = Field(
+        "", description="Id of the last alarm for which a training was started."
+    )
 
     @classmethod
     def read(cls, text: str | None) -> "Cursor":
-        """Return the cursor; a new one when there is none, or one of another form."""
+        """Return the cursor; an empty one when the text is missing or has another format."""
         try:
             return cls.model_validate_json(text) if text else cls()
         except ValidationError:
@@ -54,31 +56,31 @@ class Cursor(Record):
 def drift_sensor(
     pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Start a look when a window is new, and one training when drift stays."""
-    source = SourceLook(pipeline)
+    """Return the sensor that starts drift checks and, for persistent drift, one training."""
+    source = SourcePoll(pipeline)
 
     @dg.sensor(
         jobs=jobs,
         name=f"{pipeline.name}_drift_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
-        description="Judges nothing: starts a look for drift when the source or the servers have "
-        "a window that was not judged yet, and the training job once for each drift that stays.",
+        description="Starts the drift job when the source or the servers have a new window of "
+        "data, and the training job once for each persistent drift. Decides nothing itself.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.SensorResult | dg.SkipReason:
         cursor = Cursor.read(context.cursor)
         with sluice_state.ledger() as ledger:
             version = ledger.production(pipeline.name)
             if version is None:
-                return dg.SkipReason("Nothing is in production, so there is no drift of it.")
-            watch = newest_record(
-                DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT
+                return dg.SkipReason("No version is in production.")
+            watch = read_latest_record(
+                MonitorState, sluice_state.home.records, pipeline.name, DRIFT_REPORT
             )
             if watch is not None and watch.candidate != version.candidate:
                 watch = None
-            busy = under_way(context.instance, training_name(pipeline))
+            busy = describe_active_run(context.instance, training_name(pipeline))
             drift = watch.training if watch is not None else None
             answers = [
                 request_training(
@@ -86,10 +88,12 @@ def drift_sensor(
                     watch,
                     cursor,
                     busy=busy,
-                    asked=asked_run(context.instance, {DRIFT_TAG: drift.id}) if drift else None,
+                    asked=find_requested_run(context.instance, {DRIFT_TAG: drift.id})
+                    if drift
+                    else None,
                     now=utc_now(),
                 ),
-                request_look(
+                request_drift_check(
                     pipeline,
                     version,
                     watch,
@@ -102,7 +106,7 @@ def drift_sensor(
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]
         if not requests:
-            return dg.SkipReason(" ".join(said for said in answers if isinstance(said, str)))
+            return dg.SkipReason(" ".join(answer for answer in answers if isinstance(answer, str)))
         return dg.SensorResult(
             run_requests=requests, cursor=_moved(cursor, requests, watch).model_dump_json()
         )
@@ -112,72 +116,75 @@ def drift_sensor(
 
 def request_training(
     pipeline: PipelineSettings,
-    watch: DriftWatch | None,
+    watch: MonitorState | None,
     cursor: Cursor,
     *,
     busy: str,
-    asked: AskedRun | None,
+    asked: RequestedRun | None,
     now: datetime,
 ) -> dg.RunRequest | str:
-    """Return the training that drift asks for, or why none; one drift asks for one.
+    """Return the training request for a drift alarm, or why no training is started.
 
-    One that failed is asked for again, an hour after its end.
+    Each alarm starts one training; a failed one is started again an hour after its end.
 
     Args:
-        pipeline: Whose production drifts.
-        watch: What was found; None before the first look.
-        cursor: What was asked for already.
-        busy: The training under way, which a second one waits for; "" for none.
-        asked: What became of the last training that this drift asked for.
+        pipeline: Settings of the pipeline.
+        watch: State of the drift monitor; None before the first check.
+        cursor: The last requests.
+        busy: Description of a training in progress; empty for none.
+        asked: The last training started for this alarm.
         now: Present time.
     """
     if watch is None:
         return ""
     if watch.training is None:
         cause = watch.repair
-        return f"Training would not mend what stays: {cause.reason}" if cause else ""
+        return f"A training would not remove the drift: {cause.reason}" if cause else ""
     drift = watch.training
     since = f"the drift since {drift.began_at:%Y-%m-%d %H:%M}"
-    if asked is None and drift.id == cursor.trained_for:
-        return f"For {since} training was started."
+    if asked is None and drift.id == cursor.last_alarm:
+        return f"A training was started for {since}."
     if asked is not None and asked.failed_at is None:
-        return f"For {since} training was started: {asked}."
+        return f"A training was started for {since}: {asked}."
     if busy:
-        return f"{busy} For {since} it is started after."
+        return f"{busy} A training for {since} starts after it."
     if asked is not None and asked.failed_at is not None:
         again = asked.failed_at + TRAIN_AGAIN
         if now < again:
-            return f"For {since} training was started: {asked}, again after {again:%H:%M} UTC."
+            return (
+                f"A training was started for {since}: {asked}. It restarts after {again:%H:%M} UTC."
+            )
     return dg.RunRequest(
         run_key=f"drift-{drift.id}" if asked is None else f"drift-{drift.id} after {asked.run_id}",
         job_name=training_name(pipeline),
         tags={
             DRIFT_TAG: drift.id,
-            "sluice/drift_in": ", ".join(drift.subjects),
-            "sluice/drift_columns": ", ".join(drift.columns[:_TOLD]) or "none by itself",
+            "sluice/drift_in": ", ".join(drift.signals),
+            "sluice/drift_columns": ", ".join(drift.columns[:_MAX_TAGGED_COLUMNS])
+            or "none individually",
         },
     )
 
 
-def request_look(
+def request_drift_check(
     pipeline: PipelineSettings,
     version: Version,
-    watch: DriftWatch | None,
+    watch: MonitorState | None,
     cursor: Cursor,
-    source: SourceLook,
+    source: SourcePoll,
     store: ArtifactStore,
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
 ) -> dg.RunRequest | str:
-    """Return the look that new rows or samples ask for, or why none."""
+    """Return the request of a drift check for new rows or samples, or why none is needed."""
     answer = source.ask()
-    if isinstance(answer, NoAnswer):
+    if isinstance(answer, SourceUnavailable):
         return answer.reason
     if answer.index.empty:
-        return "The source holds no rows, so there is nothing to look at."
+        return "The source has no rows."
     samples = newest_samples(ledger, pipeline)
     try:
-        news = what_is_new(
+        news = find_pending_windows(
             _labels(pipeline, version, answer.index, store),
             samples,
             watch,
@@ -185,62 +192,61 @@ def request_look(
             in_production_since=production_since(ledger, pipeline.name),
         )
     except SluiceError as error:
-        return f"What is new cannot be told: {error}"
-    if watch is not None and not news.subjects:
-        return " ".join(news.waits) or "Neither the source nor a server tells of anything new."
+        return f"New windows cannot be determined: {error}"
+    if watch is not None and not news.signals:
+        return " ".join(news.wait_reasons) or "Neither the source nor a server has new data."
     key = _key(version, news, str(answer.index[-1]), samples[-1].at.isoformat() if samples else "")
-    if key == cursor.looked_for:
-        return _became_of_look(pipeline, asked_run(instance, {RUN_KEY_TAG: key}))
+    if key == cursor.last_check:
+        return _requested_check(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
     return dg.RunRequest(
         run_key=key,
         job_name=drift_name(pipeline),
         tags={
             "sluice/version": str(version.number),
-            "sluice/new": ", ".join(news.subjects) or "the version",
+            "sluice/new": ", ".join(news.signals) or "the version",
         },
     )
 
 
-def _became_of_look(pipeline: PipelineSettings, asked: AskedRun | None) -> str:
+def _requested_check(pipeline: PipelineSettings, asked: RequestedRun | None) -> str:
     if asked is None:
-        return "A look at the newest rows was asked for; nothing came since."
+        return "A check of the newest rows was requested; no new data since."
     if asked.failed_at is None:
-        return f"A look at the newest rows was asked for, {asked}; nothing came since."
+        return f"A check of the newest rows was requested, {asked}; no new data since."
     return (
-        f"The look at the newest rows failed ({asked}), so what they say is not known. Another is "
-        "started when something comes that it did not see; or mend what the run's log names and "
-        f"launch {drift_name(pipeline)} in the UI."
+        f"The check of the newest rows failed ({asked}). The next one starts when new data "
+        f"arrive; or fix the error in the run's log and launch {drift_name(pipeline)} in the UI."
     )
 
 
 def _labels(
     pipeline: PipelineSettings, version: Version, index: pd.Index, store: ArtifactStore
-) -> Labels | None:
+) -> SourceLabels | None:
     horizon = pipeline.loaded_workload.horizon_rows
     if horizon == 0:
         return None
-    kept = KeptReference.of(version.lineage.artifacts)
-    return Labels(
+    kept = ReferenceArtifacts.of(version.lineage.artifacts)
+    return SourceLabels(
         index=index[:-horizon],  # the newest rows have no target yet
-        known_until=known_until(kept, deployed_members(version.lineage.members), store),
+        known_until=last_known_label(kept, deployed_members(version.lineage.members), store),
         has_losses=kept is not None and kept.losses is not None,
     )
 
 
-def _key(version: Version, news: News, row: str, sample: str) -> str:
-    """A look that failed is started again when something came that it did not see."""
+def _key(version: Version, news: PendingWindows, row: str, sample: str) -> str:
+    """Return the run key of a check, which changes with new data to repeat a failed check."""
     seen = {
-        "rows": row if {"rows", "losses"} & set(news.subjects) or not news.subjects else "",
-        "samples": sample if {"requests", "latency"} & set(news.subjects) else "",
+        "rows": row if {"rows", "losses"} & set(news.signals) or not news.signals else "",
+        "samples": sample if {"requests", "latency"} & set(news.signals) else "",
     }
-    return f"look-{digest_json([version.candidate, news.subjects, seen])[:16]}"
+    return f"look-{digest_json([version.candidate, news.signals, seen])[:16]}"
 
 
-def _moved(cursor: Cursor, requests: list[dg.RunRequest], watch: DriftWatch | None) -> Cursor:
+def _moved(cursor: Cursor, requests: list[dg.RunRequest], watch: MonitorState | None) -> Cursor:
     update: dict[str, str] = {}
     for request in requests:
         if request.run_key and request.run_key.startswith("look-"):
-            update["looked_for"] = request.run_key
+            update["last_check"] = request.run_key
         elif watch is not None and watch.training is not None:
-            update["trained_for"] = watch.training.id
+            update["last_alarm"] = watch.training.id
     return cursor.model_copy(update=update)

@@ -1,4 +1,4 @@
-"""How a job's steps are executed: one after the other in the run's process, which signs the run."""
+"""The executor of all jobs: runs the steps in sequence in one process, recorded in a run tag."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ from sluice.pipelines.run_process import RunProcess
 
 
 class SigningExecutor(InProcessExecutor):
-    """Notes in the run's tags which process works on it, before its first step."""
+    """Records the executing process in the run's tags before the first step."""
 
     def execute(
         self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan
     ) -> Iterator[dg.DagsterEvent]:
-        """Sign the run, then execute the steps."""
+        """Record the process, then execute the steps."""
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
         yield from super().execute(plan_context, execution_plan)
@@ -25,6 +25,6 @@ class SigningExecutor(InProcessExecutor):
 
 @dg.executor(name="in_process")
 def one_process(context: dg.InitExecutorContext) -> SigningExecutor:
-    """Execute all steps of a run in its own process."""
+    """Execute all steps of a run in the process of the run."""
     del context
     return SigningExecutor(retries=RetryMode.ENABLED)

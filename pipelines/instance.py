@@ -1,4 +1,4 @@
-"""Dagster's own home, opened so that it sends nothing anywhere and keeps no ghost runs."""
+"""The Dagster instance under ``SLUICE_HOME``: without telemetry, and without ghost runs."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from sluice.base.yaml_text import load_yaml
 from sluice.pipelines.run_process import RunProcess
 
 HANDLERS = "dagster_handler_config"
-CONFIG = b"""# Written by Sluice when the folder was new; yours to change.
+CONFIG = b"""# Created by Sluice. You may edit this file.
 telemetry:
   enabled: false
 run_monitoring:
@@ -31,7 +31,7 @@ concurrency:
   pools:
     default_limit: 1
 python_logs:
-  # The terminal of `sluice dev`: what happened, not every event. The UI shows them all.
+  # For the terminal of `sluice dev`; the UI shows all events.
   python_log_level: INFO
 """
 
@@ -41,8 +41,8 @@ PRINT_TO_THE_TERMINAL = {
         "class": "NoOpComputeLogManager",
     }
 }
-"""What a run in this process prints belongs on its terminal; Dagster would start two processes per
-step to copy it, which cost seconds and print a traceback on Ctrl-C. The UI keeps its own copy."""
+"""Disables the capture of stdout and stderr: Dagster would start two processes per step for it,
+which takes seconds and prints a traceback on Ctrl-C."""
 
 UNFINISHED = (
     dg.DagsterRunStatus.STARTING,
@@ -54,58 +54,58 @@ UNFINISHED = (
 _MAX_CONFIG_BYTES = 1_000_000
 
 _NO_ROOM = ("disk is full", "disk I/O error")
-"""What SQLite says when there is none; the second, when a file beside the database has none."""
+"""Messages of SQLite on a full disk; the second one concerns a file beside the database."""
 
 
 @contextlib.contextmanager
 def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
-    """Yield the instance under ``home``; the first time, its folder is made.
+    """Yield the instance under ``home``; its folder is created when missing.
 
     Raises:
-        SettingsError: Its ``dagster.yaml`` cannot be read, or calls what it names.
-        StorageError: The folder cannot be written, or its disk is full; also in the block.
+        SettingsError: Its ``dagster.yaml`` cannot be read, or sets log handlers.
+        StorageError: The folder is not writable or its disk is full; also raised in the block.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
-        write_secret(config, CONFIG)  # who adds a database adds its password
+        write_secret(config, CONFIG)  # private, because a database URL added later has a password
     _require_no_call(config)
     if not os.access(home.dagster, os.W_OK):
         raise StorageError(
             f"Cannot write {home.dagster} (Permission denied).",
-            fix="Make the folder writable, or point SLUICE_HOME at one that is.",
+            fix="Make the folder writable, or set SLUICE_HOME to a writable folder.",
         )
     os.environ["DAGSTER_HOME"] = str(home.dagster)
-    with _full_disk_said(home.dagster):
+    with _full_disk_reported(home.dagster):
         try:
             instance = dg.DagsterInstance.from_ref(
                 InstanceRef.from_dir(str(home.dagster), overrides=PRINT_TO_THE_TERMINAL)
             )
         except OSError as error:
             raise storage_error(home.dagster, error) from error
-        # Dagster's own would print the error before it is raised, once per event.
+        # Dagster's own handler prints each error before it raises it.
         instance.get_event_log_handler = lambda: _EventHandler(instance)  # type: ignore[method-assign]
         with instance:
             yield instance
 
 
 def _require_no_call(config: Path) -> None:
-    """Refuse log handlers, which Python's ``dictConfig`` makes by calling whatever they name.
+    """Reject log handlers: ``logging.config.dictConfig`` calls any function that they name.
 
-    A state folder may have been downloaded with the working folder that contains it.
+    A state folder may have been downloaded with untrusted files.
     """
     try:
         content = load_yaml(read_regular(config, max_bytes=_MAX_CONFIG_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(
-            f"Dagster's settings in {config} must be YAML, and cannot be read: {error}.",
-            fix="Correct the file, or remove it: Sluice writes it again.",
+            f"Dagster's settings in {config} must be valid YAML: {error}.",
+            fix="Correct the file, or remove it: Sluice creates it again.",
         ) from None
     logs = content.get("python_logs") if isinstance(content, dict) else None
     if isinstance(logs, dict) and HANDLERS in logs:
         raise SettingsError(
-            f"{config} must not set python_logs.{HANDLERS}, and does.",
-            cause="A handler may name any function of Python, which Dagster would call.",
-            fix=f"Remove {HANDLERS} from the file. If you did not write it, look at who did.",
+            f"{config} must not set python_logs.{HANDLERS}.",
+            cause="A handler can name any Python function, which Dagster would call.",
+            fix=f"Remove {HANDLERS} from the file. If you did not write it, find out who did.",
         )
 
 
@@ -126,14 +126,14 @@ class _EventHandler(_EventListenerLogHandler):
 
 
 class _Relay:
-    """Stands between a handler and its instance, and keeps the StorageError of an event."""
+    """Forwards events from a handler to its instance, and keeps the StorageError of an event."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance
         self.error: StorageError | None = None
 
     def handle_new_event(self, *args: Any, **kwargs: Any) -> None:
-        """Hand an event on; the handler raises what is kept here."""
+        """Forward an event; the handler raises a stored error afterwards."""
         try:
             self._instance.handle_new_event(*args, **kwargs)
         except StorageError as error:
@@ -144,10 +144,10 @@ class _Relay:
 
 
 @contextlib.contextmanager
-def _full_disk_said(folder: Path) -> Iterator[None]:
-    """Let Dagster's databases in a folder say in our words that their disk is full.
+def _full_disk_reported(folder: Path) -> Iterator[None]:
+    """Raise a StorageError when a database of Dagster in a folder reports a full disk.
 
-    Where the error arises: Dagster prints some of them before it passes them on.
+    Converted where the error occurs, because Dagster prints some errors before it raises them.
     """
 
     def explain(context: ExceptionContext) -> StorageError | None:
@@ -165,14 +165,14 @@ def _full_disk_said(folder: Path) -> Iterator[None]:
 
 
 def close_ghost_runs(instance: dg.DagsterInstance) -> int:
-    """Mark runs as failed whose executing process was killed; return how many."""
+    """Mark runs whose process was killed as failed; return their number."""
     ghosts = 0
     for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
         process = RunProcess.of(run.run_id, run.tags)
         if process is None or not process.is_gone:
             continue
         now = instance.get_run_by_id(run.run_id)
-        if now is not None and now.status in UNFINISHED:  # it did not end well a moment ago
+        if now is not None and now.status in UNFINISHED:  # it has not ended in the meantime
             instance.report_run_failed(now, "The process that executed this run was killed.")
             ghosts += 1
     return ghosts

@@ -1,7 +1,7 @@
-"""What Prometheus is told of pipelines, rollouts and alerts, read when it asks (OBS-1).
+"""Prometheus metrics of pipelines, rollouts and alerts, collected on each scrape.
 
-Everything comes from the registry, Dagster's run history and the file of alerts: nothing is counted
-here, so nothing is lost when this process ends.
+All values are read from the registry, Dagster's run history and the file of alerts; no counter is
+kept here that a restart would lose.
 """
 
 import threading
@@ -19,18 +19,18 @@ from sluice.base.errors import SluiceError
 from sluice.base.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.state import Phase
+from sluice.rollout.state import RolloutPhase
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _KEPT_S = 5.0
-"""Who asks again within this time gets the same answer: a scrape reads three databases."""
+"""Time for which a scrape is cached, because it reads three databases [s]."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
 
 
 def metrics_reader(home: Home) -> Callable[[], bytes]:
-    """Return a call that answers in Prometheus' text format; threads may share it."""
+    """Return a thread-safe function that returns the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_FromLedger(home))
     registry.register(_FromRuns(home))
@@ -55,7 +55,7 @@ class _FromLedger(Collector):
         self._home = home
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing before the first scrape: the registry may not be there yet."""
+        """Return no metric before the first scrape: the registry may not exist yet."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -63,7 +63,7 @@ class _FromLedger(Collector):
         up = GaugeMetricFamily("sluice_registry_up", "1 when the registry could be read.")
         findings = GaugeMetricFamily(
             "sluice_registry_findings",
-            "Contradictions in the registry about what is in production; 0 when it holds together.",
+            "Inconsistencies of the registry concerning production; 0 when it is consistent.",
             labels=("model",),
         )
         families = _ledger_families()
@@ -72,7 +72,7 @@ class _FromLedger(Collector):
                 self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
             ) as ledger:
                 models = ledger.models()
-                for model in models:  # first: the rest cannot be read of a damaged registry
+                for model in models:  # first, because the rest of a damaged registry cannot be read
                     findings.add_metric((model,), len(ledger.production_findings(model)))
                 for model in models:
                     _add_model(families, ledger, model)
@@ -89,21 +89,30 @@ class _FromLedger(Collector):
 
 def _ledger_families() -> dict[str, Metric]:
     gauges = {
-        "production_version": ("Number in production; 0 for none.", ("model",)),
+        "production_version": ("Version number in production; 0 for none.", ("model",)),
         "versions": ("Versions by state.", ("model", "state")),
-        "production_since_timestamp_seconds": ("When production last moved.", ("model",)),
+        "production_since_timestamp_seconds": (
+            "Time of the last change of production.",
+            ("model",),
+        ),
         "rollout_phase": ("1 for the phase of the model's last rollout.", ("model", "phase")),
-        "rollout_version": ("Number of its challenger.", ("model",)),
-        "rollout_step": ("Index of its step, from 0.", ("model",)),
-        "rollout_share": ("Of the users that its challenger answers.", ("model",)),
-        "rollout_step_since_timestamp_seconds": ("When its step began.", ("model",)),
-        "rollout_patience_timestamp_seconds": ("When it pauses by itself.", ("model",)),
-        "rollout_lease_timestamp_seconds": ("When servers leave it by themselves.", ("model",)),
+        "rollout_version": ("Version number of the challenger.", ("model",)),
+        "rollout_step": ("Index of the rollout step, from 0.", ("model",)),
+        "rollout_share": ("Share of users served by the challenger.", ("model",)),
+        "rollout_step_since_timestamp_seconds": ("Start time of the rollout step.", ("model",)),
+        "rollout_patience_timestamp_seconds": (
+            "Time at which the rollout pauses automatically.",
+            ("model",),
+        ),
+        "rollout_lease_timestamp_seconds": (
+            "Time at which servers return to production unless the lease is renewed.",
+            ("model",),
+        ),
     }
     counters = {
         "verdicts": ("Decisions of the promotion gate.", ("model", "outcome")),
-        "production_moves": ("Moves of the production pointer.", ("model", "action")),
-        "rollout_ends": ("Rollouts that ended, by how.", ("model", "phase")),
+        "production_moves": ("Changes of the production pointer.", ("model", "action")),
+        "rollout_ends": ("Rollouts that have ended, by phase.", ("model", "phase")),
     }
     made: dict[str, Metric] = {
         name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
@@ -141,40 +150,40 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
     rollout = ledger.rollout(model)
     if rollout is None:
         return
-    for phase in get_args(Phase):
+    for phase in get_args(RolloutPhase):
         add("rollout_phase", float(rollout.phase == phase), phase)
     add("rollout_version", rollout.version)
     add("rollout_share", rollout.share)
     if not rollout.is_over:
         add("rollout_step", rollout.step)
         add("rollout_step_since_timestamp_seconds", rollout.step_since.timestamp())
-        add("rollout_patience_timestamp_seconds", rollout.patience_until.timestamp())
+        add("rollout_patience_timestamp_seconds", rollout.step_times_out_at.timestamp())
         add("rollout_lease_timestamp_seconds", rollout.lease_until.timestamp())
 
 
 class _FromRuns(Collector):
-    """Runs of each pipeline's jobs, as Dagster keeps them."""
+    """Runs of each pipeline's jobs in Dagster's history."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing before the first scrape: there may be no run yet."""
+        """Return no metric before the first scrape: no run may exist yet."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
         """Read Dagster's run history."""
         runs = GaugeMetricFamily(
-            "sluice_runs", "Runs that Dagster keeps.", labels=("pipeline", "job", "status")
+            "sluice_runs", "Runs in Dagster's history.", labels=("pipeline", "job", "status")
         )
         ended = GaugeMetricFamily(
             "sluice_last_run_timestamp_seconds",
-            "When the last run that ended so did.",
+            "End time of the last run with this status.",
             labels=("pipeline", "job", "status"),
         )
         took = GaugeMetricFamily(
             "sluice_last_run_seconds",
-            "How long the last run that ended took [s].",
+            "Duration of the last run that ended [s].",
             labels=("pipeline", "job"),
         )
         if (self._home.dagster / "dagster.yaml").exists():
@@ -213,7 +222,7 @@ class _FromRuns(Collector):
 
 
 class _FromAlerts(Collector):
-    """The alerts that Sluice itself raised, drift among them."""
+    """Alerts raised by Sluice, drift included."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -223,7 +232,7 @@ class _FromAlerts(Collector):
         labels = ("model", "kind", "severity")
         raised = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
         last = GaugeMetricFamily(
-            "sluice_last_alert_timestamp_seconds", "When the last one was raised.", labels=labels
+            "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=labels
         )
         alerts = read_alerts(self._home)
         for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):

@@ -1,30 +1,30 @@
-"""The end of a run that promoted: what is new in production goes through a rollout once."""
+"""Rehearses a rollout at the end of a run that promoted a version."""
 
 import os
 import time
 
 from rich.console import Console
 
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.base.errors import SluiceError
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.run import RunReport
-from sluice.rehearsal.settings import FEWEST_SECONDS
+from sluice.rehearsal.settings import MIN_SECONDS
 
 
 def with_rehearsal(
     report: RunReport, pipeline: PipelineSettings, home: Home, console: Console
 ) -> RunReport:
-    """Return the report with how a healthy rehearsal went, when the run moved production.
+    """Return the report with the result of a rehearsal, when the run changed production.
 
-    A rehearsal that fails undoes nothing; it is said.
+    A failed rehearsal is reported and does not undo the promotion.
 
     Args:
-        report: Of the run.
-        pipeline: Its settings.
+        report: Report of the run.
+        pipeline: Settings of the pipeline.
         home: State folder.
-        console: Hears how long it took.
+        console: Shows the duration.
     """
     if not report.promoted:
         return report
@@ -32,7 +32,7 @@ def with_rehearsal(
     from sluice.rehearsal.run import rehearse
 
     began = time.perf_counter()
-    state = State.at(home)
+    state = SluiceState.at(home)
     try:
         with state.ledger() as ledger:
             found = rehearse(
@@ -40,25 +40,25 @@ def with_rehearsal(
                 ledger,
                 state.store,
                 fault="none",
-                seconds=FEWEST_SECONDS,
+                seconds=MIN_SECONDS,
                 seed=0,
                 port=0,
-                tell=lambda *_: None,
+                on_sample=lambda *_: None,
             )
         page = save_rehearsal(found, home=home, environ=os.environ)
     except SluiceError as error:
-        is_good, said = False, f"the rehearsal did not run: {error}"
+        is_good, text = False, f"the rehearsal did not run: {error}"
     else:
         is_good = found.as_expected
-        said = " ".join(
-            [f"rehearsed, fault {found.summary}.", *found.flaws, f"Report: {page.path}"]
+        text = " ".join(
+            [f"rehearsed, fault {found.summary}.", *found.deviations, f"Report: {page.path}"]
         )
     seconds = time.perf_counter() - began
     mark = "[green]ok[/green]" if is_good else "[red]no[/red]"
     console.print(f"  {mark}  {'rehearsal':<24} {seconds:6.1f} s", highlight=False)
     return report.model_copy(
         update={
-            "rehearsal": said,
+            "rehearsal": text,
             "rehearsal_good": is_good,
             "stage_seconds": report.stage_seconds | {"rehearsal": seconds},
             "wall_seconds": report.wall_seconds + seconds,

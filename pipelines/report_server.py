@@ -1,10 +1,9 @@
-"""Serve the pages under ``SLUICE_HOME/reports``, and metrics, on this machine alone.
+"""Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
-Read only, loopback only, no path that leads out of the folder, no dotfiles, and within the limits
-of ``bounded_http``. It ends when the
-process that started it ends, however that happens. Any feature may put ``*.html`` files into the
-folder, or a folder with an ``index.html``; the first page lists them, newest first. ``/metrics``
-tells Prometheus of pipelines and rollouts.
+Read-only, without paths outside the folder or dotfiles, and within the limits of ``bounded_http``.
+The server ends with the process that started it, also when that is killed. Every feature can add
+``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists them,
+newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
 import argparse
@@ -32,15 +31,15 @@ _POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'"
 )
-"""A page may run its own scripts, but reaches no other host, nor the UI by a form; no page of
-another origin shows it in a frame."""
+"""Content security policy: a page may run its own scripts, but cannot reach other hosts, send forms
+to the UI, or be shown in a frame of another origin."""
 
 _FIRST_TRIES = 20
 _WATCH_S = 0.5
 
 
 class ReportServer(BoundedServer):
-    """Listens on an open socket of loopback and answers from one folder."""
+    """Serves one folder on an open loopback socket."""
 
     def __init__(
         self,
@@ -60,28 +59,28 @@ class ReportServer(BoundedServer):
 
 
 class ReportHandler(BoundedHandler):
-    """One request; only GET and HEAD exist."""
+    """Handles one request; only GET and HEAD are supported."""
 
     server: ReportServer
     server_version = "sluice"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with a page and its content."""
+        """Send a page with its content."""
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
-        """Answer with the head of what GET would send."""
+        """Send the headers of the response to GET."""
         self._answer(with_content=False)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the terminal belongs to Dagster."""
+        """Log nothing: the terminal is used by Dagster."""
 
     def _answer(self, *, with_content: bool) -> None:
         path = urlsplit(self.path).path
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not is_trusted_host(hosts[0], self.server.trusted_hosts):
-            self.send_error(HTTPStatus.FORBIDDEN, "Only this machine's own name is served")
+            self.send_error(HTTPStatus.FORBIDDEN, "The Host header must name this machine")
             return
         if path == "/":
             page = index_page(self.server.folder).encode()
@@ -94,7 +93,7 @@ class ReportHandler(BoundedHandler):
         if found is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
         elif found.name == "index.html" and not path.endswith(("/", ".html")):
-            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # or its relative links break
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # so that relative links work
             place = found.parent.relative_to(self.server.folder).as_posix()
             self.send_header("Location", f"/{quote(place)}/")
             self.send_header("Content-Length", "0")
@@ -126,15 +125,17 @@ class ReportHandler(BoundedHandler):
         self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Content-Security-Policy", _POLICY)
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")  # embedded by no other page
+        self.send_header(
+            "Cross-Origin-Resource-Policy", "same-origin"
+        )  # not embeddable in other pages
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
 
 
 def find_file(folder: Path, path: str) -> Path | None:
-    """Return the file an address path names; None when there is none inside ``folder``.
+    """Return the file of a URL path, or None when it does not exist inside ``folder``.
 
-    A folder is answered by its ``index.html``. Links are followed before the place is judged.
+    For a folder, its ``index.html`` is returned. Links are resolved before the path is checked.
     """
     parts = [part for part in unquote(path).split("/") if part]
     if any(part.startswith(".") or "\0" in part or "\\" in part for part in parts):
@@ -144,17 +145,17 @@ def find_file(folder: Path, path: str) -> Path | None:
         if found.is_dir():
             found = (found / "index.html").resolve()
         inside = found.is_relative_to(folder.resolve()) and found.is_file()
-    except OSError:  # such as a name longer than the disk allows
+    except OSError:  # such as a name that is too long
         return None
     return found if inside else None
 
 
 def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
-    """Open the first free port of loopback from ``first_port`` on, or any free one.
+    """Listen on the first free loopback port from ``first_port`` on, or any free port.
 
     Args:
-        first_port: Tried first.
-        kept_free: A port that somebody else is about to open; passed over.
+        first_port: The preferred port.
+        kept_free: A port that another service is about to open; skipped.
     """
     for port in _candidates(first_port):
         if port == kept_free:
@@ -163,12 +164,12 @@ def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((LOOPBACK, port))
-            listener.listen()  # a socket that only bound does not keep others off the port
+            listener.listen()  # a socket that is only bound does not reserve the port
         except OSError:
             listener.close()
         else:
             return listener
-    raise AssertionError("the system hands out any free port for 0")
+    raise AssertionError("the system assigns a free port for 0")
 
 
 def _candidates(first_port: int) -> Iterator[int]:
@@ -183,9 +184,9 @@ def start_server(
     kept_free: int | None = None,
     trusted_hosts: Sequence[str] = (),
 ) -> str:
-    """Serve ``folder`` from a process of its own that ends with this one; return the address.
+    """Serve ``folder`` from a child process that ends with this one; return the address.
 
-    This process may replace itself by ``exec``: it keeps its id. Ports as for ``listen``.
+    This process may replace itself by ``exec``, which keeps its id. Ports as for ``listen``.
     """
     with listen(first_port, kept_free=kept_free) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
@@ -193,12 +194,12 @@ def start_server(
             [*command, str(folder), str(listener.fileno()), str(os.getpid()), *trusted_hosts],
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # or a pipe after this command would wait for the server
+            stdout=subprocess.DEVNULL,  # a pipe would wait for the server
         )
         return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
 
-def end_with(parent: int) -> None:
+def wait_for_parent(parent: int) -> None:
     """Wait until this process is no longer a child of ``parent``."""
     while os.getppid() == parent:
         time.sleep(_WATCH_S)
@@ -209,8 +210,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
-    parser.add_argument("parent", type=int, help="process to end with")
-    parser.add_argument("trusted_hosts", nargs="*", help="names beside those of loopback")
+    parser.add_argument("parent", type=int, help="process to end together with")
+    parser.add_argument("trusted_hosts", nargs="*", help="host names besides loopback")
     given = parser.parse_args()
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     listener = socket.socket(fileno=given.listener)
@@ -219,8 +220,8 @@ def main() -> None:
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        end_with(given.parent)
-    except KeyboardInterrupt:  # Ctrl-C reaches the whole group
+        wait_for_parent(given.parent)
+    except KeyboardInterrupt:  # Ctrl-C is sent to the whole process group
         sys.exit(0)
 
 

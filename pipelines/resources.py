@@ -1,4 +1,4 @@
-"""The resources every pipeline is run with."""
+"""The Dagster resources of all pipelines."""
 
 import functools
 from collections.abc import Hashable
@@ -7,8 +7,8 @@ from typing import cast
 import dagster as dg
 
 from sluice.assets.config_schema import refuse_config
-from sluice.assets.records import RecordIOManager
-from sluice.assets.resources import RECORDS, Progress, State, silent
+from sluice.assets.record_io_manager import RecordIOManager
+from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, ignore_progress
 from sluice.base.home import Home
 
 _NO_CONFIG = refuse_config(
@@ -17,8 +17,8 @@ _NO_CONFIG = refuse_config(
 )
 
 
-def resources(home: Home, progress: Progress = silent) -> dict[str, object]:
-    """Return the resources for one state folder, the same objects for every pipeline of a process.
+def resources(home: Home, progress: ProgressReporter = ignore_progress) -> dict[str, object]:
+    """Return the resources for one home, as the same objects for all pipelines of a process.
 
     Dagster compares resources by identity when it merges definitions.
     """
@@ -28,7 +28,7 @@ def resources(home: Home, progress: Progress = silent) -> dict[str, object]:
 @functools.cache
 def _of_home(home: Home) -> dict[str, object]:
     return {
-        "sluice_state": _fixed(State.at(home)),
+        "sluice_state": _fixed(SluiceState.at(home)),
         RECORDS: _fixed_io_manager(RecordIOManager(home.records)),
     }
 
@@ -42,18 +42,18 @@ def _fixed_io_manager(manager: dg.IOManager) -> dg.IOManagerDefinition:
     return dg.IOManagerDefinition(lambda _: manager, config_schema=_NO_CONFIG)
 
 
-def sealed(definitions: dg.Definitions, home: Home) -> dg.Definitions:
-    """Return definitions of which no resource can be configured in the launchpad.
+def without_launchpad_config(definitions: dg.Definitions, home: Home) -> dg.Definitions:
+    """Return definitions whose resources cannot be configured in the launchpad.
 
-    For a code location that is ours alone. Dagster gives jobs whose checks name no IO manager one
-    of its own, whose folder ``{env: NAME}`` may set.
+    For the code location of Sluice only. Dagster adds an IO manager to jobs whose checks name none,
+    with a folder that ``{env: NAME}`` could set.
     """
     ours = dg.Definitions(resources={"io_manager": _of_home(home)[RECORDS]})
     return dg.Definitions.merge(definitions, ours)
 
 
 def with_resources(
-    definitions: dg.Definitions, home: Home, progress: Progress = silent
+    definitions: dg.Definitions, home: Home, progress: ProgressReporter = ignore_progress
 ) -> dg.Definitions:
-    """Return a pipeline's definitions with the resources that its assets require."""
+    """Return the definitions of a pipeline with the resources that its assets require."""
     return dg.Definitions.merge(definitions, dg.Definitions(resources=resources(home, progress)))

@@ -1,4 +1,4 @@
-"""Drives the rollout under way, and tells Dagster what happened to it (ROLL-2)."""
+"""Runs the controller of the active rollout, and reports transitions to Dagster."""
 
 import os
 from datetime import datetime
@@ -6,7 +6,7 @@ from datetime import datetime
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
 from sluice.checks.rollout import evaluation
@@ -14,17 +14,18 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout_control.aftermath import tell
-from sluice.rollout_control.drive import try_drive
+from sluice.rollout_control.controller import try_reconcile
+from sluice.rollout_control.notifications import publish_transitions
 
 EVERY_S = 5
 REVIEW_EVERY_S = 600
-"""Labels are looked for this often while a rollout is under way whose rows have names."""
+"""Interval of reviews during a rollout whose rows have keys [s]."""
 PROMOTE_EVERY_S = 300
-"""A promotion whose run failed or was killed is asked for again: a run key is good for one run."""
+"""Interval after which a promotion whose run failed is requested again [s]; a run key starts one
+run only."""
 FAILED_EVERY_S = 86_400
-FAILED_LOOKS = 7
-"""Rows that failed live come into the source later; so often they are looked for again."""
+MAX_FAILED_REVIEWS = 7
+"""Maximum number of reviews after a rollback; failed rows reach the source later."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
@@ -32,35 +33,37 @@ Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvalu
 def rollout_sensor(
     pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Look at the rollout every few seconds; each transition becomes an observation."""
+    """Return the sensor that runs the controller; each transition becomes an asset observation."""
 
     @dg.sensor(
         jobs=jobs,
         name=f"{pipeline.name}_rollout_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
-        description="Reads what the servers saw and lets the rollout's rules decide: go on, wait, "
-        "pause or go back. Starts the promotion job when every step held, again when its run came "
-        "to nothing, and the review of labels and failed rows.",
+        description="Reads the observations of the servers and applies the rules of the rollout: "
+        "advance, wait, pause or roll back. Starts the promotion job after the last step (again "
+        "when its run failed), and the reviews of labels and failed rows.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
         with sluice_state.ledger() as ledger:
-            looked = try_drive(ledger, pipeline.name, now=now)
+            looked = try_reconcile(ledger, pipeline.name, now=now)
             rollout = ledger.rollout(pipeline.name)
             if rollout is None:
-                return dg.SkipReason("There was no rollout yet.")
-            news = _news(ledger, rollout, context.cursor)
+                return dg.SkipReason("No rollout has been started.")
+            news = _new_transitions(ledger, rollout, context.cursor)
             page = ""
             if news:
                 environ, home = os.environ, sluice_state.home
                 try:
-                    page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
+                    page = publish_transitions(
+                        ledger, news, failed=None, home=home, environ=environ, now=now
+                    ).url
                 except StorageError as error:  # a full disk must not keep production from moving
                     context.log.warning(f"The rollout's page was not written: {error}")
-            requests = requests_of(pipeline, ledger, rollout, now)
+            requests = requested_runs(pipeline, ledger, rollout, now)
         if not news and not requests:
             return dg.SkipReason(
                 looked.summary if looked else f"The last rollout is {rollout.phase}."
@@ -74,10 +77,12 @@ def rollout_sensor(
     return sensor
 
 
-def _news(ledger: RolloutLedger, rollout: Rollout, cursor: str | None) -> list[Transition]:
-    """Return the transitions that were not told yet, whoever caused them."""
-    told, _, revision = (cursor or "").partition(" ")
-    after = int(revision) if told == rollout.id else -1
+def _new_transitions(
+    ledger: RolloutLedger, rollout: Rollout, cursor: str | None
+) -> list[Transition]:
+    """Return the transitions that have not been reported yet."""
+    rollout_id, _, revision = (cursor or "").partition(" ")
+    after = int(revision) if rollout_id == rollout.id else -1
     return [t for t in ledger.rollout_transitions(rollout.id) if t.rollout.revision > after]
 
 
@@ -96,14 +101,14 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
     return events
 
 
-def requests_of(
+def requested_runs(
     pipeline: PipelineSettings, ledger: RolloutLedger, rollout: Rollout, now: datetime
 ) -> list[dg.RunRequest]:
-    """Return the runs that the rollout asks for; run keys make each happen once."""
+    """Return the run requests of a rollout; run keys ensure that each run starts once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
     since = ledger.rollout_transitions(rollout.id)[-1].at
     passed_s = max(0.0, (now - since).total_seconds())
-    if rollout.phase == "held":
+    if rollout.phase == "awaiting_promotion":
         config = {"version": rollout.version}
         return [
             dg.RunRequest(
@@ -115,8 +120,8 @@ def requests_of(
         ]
     named = ledger.observations.has_keys(rollout.id)
     if rollout.phase == "rolled_back":
-        looks = min(int(passed_s // FAILED_EVERY_S), FAILED_LOOKS) if named else 0
-        key = f"{rollout.id}:failed {looks}"
+        reviews = min(int(passed_s // FAILED_EVERY_S), MAX_FAILED_REVIEWS) if named else 0
+        key = f"{rollout.id}:failed {reviews}"
     elif not rollout.is_over and named:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:

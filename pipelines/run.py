@@ -1,4 +1,4 @@
-"""Run a whole pipeline in this process: train, decide, promote; all recorded for the UI."""
+"""Runs a whole pipeline in this process: trains, decides, promotes. Recorded for the UI."""
 
 import time
 import uuid
@@ -10,29 +10,29 @@ from pydantic import Field
 
 from sluice.assets.best_config import BestConfig
 from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
-from sluice.assets.evaluated import Evaluation
-from sluice.assets.resources import State, utc_now
-from sluice.assets.traced import TRACEPARENT
+from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.resources import SluiceState, utc_now
+from sluice.assets.spans import TRACEPARENT
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
 from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
-from sluice.observability import tracing
-from sluice.pipelines.build import build_definitions
+from sluice.observability import spans
 from sluice.pipelines.console import RunConsole
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.jobs import search_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_process import RunProcess
-from sluice.pipelines.sensors import request_promotion, situation
-from sluice.tuning.study import Study
+from sluice.pipelines.sensors import read_model_status, request_promotion
+from sluice.tuning.study_summary import StudySummary
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 class RunReport(Record):
-    """What a run came to."""
+    """Result of a run."""
 
     pipeline: str
     run_id: str
@@ -43,38 +43,42 @@ class RunReport(Record):
     created: bool
     production: int | None
     promoted: bool
-    rolls_out: bool = Field(False, description="Its rollout is under way.")
-    waits: str = Field("", description="Why nothing was started for it.")
+    rolls_out: bool = Field(False, description="Whether its rollout is in progress.")
+    waits_for: str = Field(
+        "", description="Why neither a rollout nor a promotion was started; else empty."
+    )
     compared_with: str
     metrics: dict[str, float]
     reference_metrics: dict[str, float]
     stage_seconds: dict[str, float]
     wall_seconds: float
-    rehearsal: str = Field("", description="How a healthy rollout of it went; empty without one.")
-    rehearsal_good: bool = Field(True, description="False when that was not as it should be.")
-    overhead_seconds: float = Field(description="Wall time outside the stages' own work [s].")
+    rehearsal: str = Field("", description="Result of the rehearsed rollout; empty without one.")
+    rehearsal_good: bool = Field(
+        True, description="False when the rehearsal did not end as expected."
+    )
+    overhead_seconds: float = Field(description="Wall time outside the stages [s].")
 
     @property
     def in_production(self) -> bool:
-        """Whether the candidate of this run is what production points at."""
+        """Whether the candidate of this run is in production."""
         return self.production == self.version
 
     @property
-    def gate_said_yes(self) -> bool:
-        """Whether the candidate is in production, or only its rollout is still to come."""
+    def gate_passed(self) -> bool:
+        """Whether the candidate is in production, or its rollout is all that remains."""
         return self.in_production or self.verdict == "PROMOTE"
 
 
 def run_pipeline(
     pipeline: PipelineSettings, home: Home, console: RunConsole, *, started: float
 ) -> RunReport:
-    """Take the pipeline from raw rows to a verdict, and promote when the verdict says so.
+    """Run the pipeline from raw rows to a verdict; promote the candidate on PROMOTE.
 
     Args:
         pipeline: Its settings.
         home: State folder.
-        console: Hears of stages and of progress inside them.
-        started: ``time.perf_counter()`` when the command began [s].
+        console: Shows stages and their progress.
+        started: ``time.perf_counter()`` at the start of the command [s].
 
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
@@ -84,11 +88,11 @@ def run_pipeline(
         close_ghost_runs(instance)
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
         event = _candidate_event(instance, pipeline, run_id)
-        with State.at(home).ledger() as ledger:
-            now = situation(ledger, pipeline.name, now=utc_now())
+        with SluiceState.at(home).ledger() as ledger:
+            now = read_model_status(ledger, pipeline.name, now=utc_now())
         request = request_promotion(pipeline, event, now)
         metadata = _metadata(event)
-        waits = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
+        waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if isinstance(request, dg.RunRequest):
             assert request.job_name is not None
             _execute(
@@ -99,7 +103,7 @@ def run_pipeline(
                 config=request.run_config,
                 tags=request.tags,
             )
-        with State.at(home).ledger() as ledger:
+        with SluiceState.at(home).ledger() as ledger:
             after = ledger.production_number(pipeline.name)
             rollout = ledger.rollout(pipeline.name)
     evaluation = Evaluation.model_validate_json(
@@ -119,7 +123,7 @@ def run_pipeline(
         production=after,
         promoted=after == version and now.production != after,
         rolls_out=rolls_out,
-        waits=waits,
+        waits_for=waits_for,
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
@@ -131,13 +135,13 @@ def run_pipeline(
 
 def search_pipeline(
     pipeline: PipelineSettings, home: Home, console: RunConsole
-) -> tuple[BestConfig, Study]:
-    """Take the pipeline from raw rows through its gates to the settings that a search finds.
+) -> tuple[BestConfig, StudySummary]:
+    """Run the pipeline from raw rows through its gates to the best settings of a search.
 
     Args:
         pipeline: Its settings, with a search.
         home: State folder.
-        console: Hears of stages and of progress inside them.
+        console: Shows stages and their progress.
 
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
@@ -149,7 +153,7 @@ def search_pipeline(
     record = home.records / pipeline.name / "best_config.json"
     best = BestConfig.model_validate_json(record.read_bytes())
     assert best.study is not None  # the pipeline has a search
-    return best, Study.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
+    return best, StudySummary.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
 
 
 def _execute(
@@ -162,9 +166,9 @@ def _execute(
     tags: Mapping[str, str] | None = None,
 ) -> str:
     run_id = str(uuid.uuid4())
-    instance.add_event_listener(run_id, console.hear)
+    instance.add_event_listener(run_id, console.on_event)
     try:
-        with tracing.span("job", job=job, run=run_id) as span:
+        with spans.span("job", job=job, run=run_id) as span:
             definitions.resolve_job_def(job).execute_in_process(
                 run_config=QUIET | dict(config or {}),
                 instance=instance,
@@ -179,10 +183,10 @@ def _execute(
         raise _blocked(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise Interrupted(
-            "Interrupted.", fix="Start again: what was finished is kept and training resumes."
+            "Interrupted.", fix="Start again: completed work is kept and training resumes."
         ) from None
     except Exception as error:
-        ours = _find_ours(error)
+        ours = _sluice_error(error)
         if ours is None:
             raise
         raise ours from None
@@ -190,7 +194,7 @@ def _execute(
 
 
 def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
-    """Say which checks failed, in their own words."""
+    """Return the error that lists the failed checks with their descriptions."""
     failed = [
         record.event_log_entry.dagster_event.asset_check_evaluation_data
         for record in instance.get_records_for_run(
@@ -203,19 +207,19 @@ def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
     seen = [f"  {e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
     return GateBlocked(
         "\n".join(["A gate stopped the run.", *seen]),
-        fix="Fix what the check names and run again; the page of the check in the UI "
+        fix="Fix what the check reports and run again; the check's page in the UI "
         "('sluice dev') shows its numbers.",
     )
 
 
-def _find_ours(error: BaseException) -> SluiceError | None:
-    """Return our own error among the causes; Dagster's chain of them may be a circle."""
+def _sluice_error(error: BaseException) -> SluiceError | None:
+    """Return the error of Sluice in a chain of causes, which may be circular in Dagster."""
     link: BaseException | None = error
-    met: set[int] = set()
-    while link is not None and id(link) not in met:
+    visited: set[int] = set()
+    while link is not None and id(link) not in visited:
         if isinstance(link, SluiceError):
             return link
-        met.add(id(link))
+        visited.add(id(link))
         link = link.__cause__ or link.__context__
     return None
 

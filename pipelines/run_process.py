@@ -1,4 +1,4 @@
-"""Which process executes a run, told by a tag: a run that was killed cannot say so itself."""
+"""The process that executes a run, recorded in a run tag so that killed runs can be detected."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PROCESS_TAG = "sluice/process"
-"""Run tag: run, host, process number and start of the process that executes the run."""
+"""Run tag with run id, host, process id and start time of the executing process."""
 
 _FORM = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _SAME_S = 1.0
@@ -18,23 +18,23 @@ class RunProcess:
     """A process and the run that it executes."""
 
     run_id: str
-    """A run that is executed again begins with the tags of the first."""
+    """Id of the run; a re-executed run starts with the tags of the first one."""
 
     host: str
     pid: int
 
     started_s: float
-    """Seconds after the machine's start: process numbers are given again, and clocks are set."""
+    """Start time after boot [s], because process ids are reused and clocks are changed."""
 
     @classmethod
     def this(cls, run_id: str) -> "RunProcess":
-        """Return this process, which executes the run."""
+        """Return the present process as the executor of a run."""
         pid = os.getpid()
         return cls(run_id=run_id, host=socket.gethostname(), pid=pid, started_s=_started_s(pid))
 
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> "RunProcess | None":
-        """Return the process that the tags of a run name; None when they name none of this run."""
+        """Return the process in the tags of a run; None when they have no process of this run."""
         found = _FORM.fullmatch(tags.get(PROCESS_TAG, ""))
         if found is None or found[1] != run_id:
             return None
@@ -42,18 +42,18 @@ class RunProcess:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tag that ``of`` reads."""
+        """Run tags in the format that ``of`` reads."""
         where = f"on {self.host} in process {self.pid} of second {self.started_s:.2f}"
         return {PROCESS_TAG: f"run {self.run_id} {where}"}
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs, or ran, on this host."""
+        """Whether the process runs, or ran, on this host."""
         return self.host == socket.gethostname()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it ended for certain; of another host nobody here knows."""
+        """Whether the process has ended; False for processes of other hosts."""
         import psutil
 
         if not self.is_here:
@@ -63,7 +63,7 @@ class RunProcess:
             return ended or abs(_started_s(self.pid) - self.started_s) > _SAME_S
         except psutil.NoSuchProcess:
             return True
-        except psutil.Error:  # somebody else's process, but a process
+        except psutil.Error:  # a process of another user, but it exists
             return False
 
 

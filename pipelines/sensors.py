@@ -1,4 +1,4 @@
-"""From a verdict to the job that acts on it: thin, because a sensor is cut off after a minute."""
+"""The promotion sensor: starts the job that acts on a verdict."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,39 +8,39 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.base.errors import GateBlocked
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.asked_run import asked_run
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
+from sluice.pipelines.requested_run import find_requested_run
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
-from sluice.rollout_control.drive import live_servers
+from sluice.rollout_control.controller import live_servers
 
 START_EVERY_S = 600
-"""A start that failed is tried again after this long at most: a run key is good for one run."""
+"""Interval after which a failed start is repeated [s]; a run key starts one run only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """Where a model stands, as far as its next promotion is concerned."""
+class ModelStatus:
+    """Status of a model, as needed for its next promotion."""
 
     production: int | None
     """Number of the version in production."""
 
     rollout: Rollout | None
-    """The model's last one."""
+    """The last rollout of the model."""
 
     num_servers: int
-    """Servers that answer for the model now."""
+    """Number of servers that serve the model now."""
 
     at: datetime
 
 
-def situation(ledger: RolloutLedger, model: str, *, now: datetime) -> Situation:
-    """Read where a model stands."""
-    return Situation(
+def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> ModelStatus:
+    """Read the status of a model."""
+    return ModelStatus(
         production=ledger.production_number(model),
         rollout=ledger.rollout(model),
         num_servers=len(live_servers(ledger, model, now=now)),
@@ -51,7 +51,7 @@ def situation(ledger: RolloutLedger, model: str, *, now: datetime) -> Situation:
 def promotion_sensor(
     pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Start a rollout, or a promotion, when the newest candidate's verdict says PROMOTE."""
+    """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE."""
     key = dg.AssetKey([pipeline.name, "candidate"])
 
     @dg.sensor(
@@ -59,16 +59,15 @@ def promotion_sensor(
         name=f"{pipeline.name}_promotion_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
-        description="Decides nothing: reads the verdict on the newest candidate and, when it says "
-        "PROMOTE, starts its rollout; or its promotion, where there is nothing to roll out "
-        "against.",
+        description="Reads the verdict on the newest candidate. When it is PROMOTE, starts the "
+        "rollout, or the promotion when no version is in production or no rollout is configured.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.RunRequest | dg.SkipReason:
         event = context.instance.get_latest_materialization_event(key)
         if event is None:
-            return dg.SkipReason("There is no candidate yet.")
+            return dg.SkipReason("No candidate exists yet.")
         with sluice_state.ledger() as ledger:
             return next_request(pipeline, event, ledger, context.instance, now=utc_now())
 
@@ -83,42 +82,42 @@ def next_request(
     *,
     now: datetime,
 ) -> dg.RunRequest | dg.SkipReason:
-    """Return the run that the newest candidate needs now, or why none is started.
+    """Return the run request for the newest candidate, or the reason to skip.
 
     Args:
-        pipeline: Whose candidate it is.
+        pipeline: Pipeline of the candidate.
         event: Materialization of the candidate.
-        ledger: Whether the evidence still allows it; nothing is changed.
-        instance: What became of a run that was started for it.
+        ledger: Read to verify that the evidence still allows a promotion.
+        instance: Read to find a run that was already started.
         now: Present time.
     """
-    request = request_promotion(pipeline, event, situation(ledger, pipeline.name, now=now))
+    request = request_promotion(pipeline, event, read_model_status(ledger, pipeline.name, now=now))
     if isinstance(request, dg.SkipReason):
         return request
     version = int(request.tags["sluice/version"])
     refusal = _refusal(pipeline, ledger, version)
     if refusal:
         return dg.SkipReason(
-            f"The gate said PROMOTE for version {version}, and it is kept back: {refusal}"
+            f"The verdict on version {version} is PROMOTE, but it cannot be promoted: {refusal}"
         )
-    asked = asked_run(instance, {RUN_KEY_TAG: str(request.run_key)})
+    asked = find_requested_run(instance, {RUN_KEY_TAG: str(request.run_key)})
     if asked is not None:
         return dg.SkipReason(
-            f"The gate says PROMOTE for version {version}, and {asked}. If nothing comes of it, "
-            f"another is started after {_next_start(now):%H:%M} UTC."
+            f"The verdict on version {version} is PROMOTE, and {asked}. If that run fails, another "
+            f"starts after {_next_start(now):%H:%M} UTC."
         )
     return request
 
 
 def request_promotion(
-    pipeline: PipelineSettings, event: dg.EventLogEntry, now: Situation
+    pipeline: PipelineSettings, event: dg.EventLogEntry, now: ModelStatus
 ) -> dg.RunRequest | dg.SkipReason:
-    """Return what one materialization of a candidate asks for.
+    """Return the run request for one materialization of a candidate, or the reason to skip.
 
     Args:
-        pipeline: Whose candidate it is.
+        pipeline: Pipeline of the candidate.
         event: Materialization of the candidate.
-        now: Where the model stands.
+        now: Status of the model.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
@@ -134,7 +133,7 @@ def request_promotion(
         return dg.SkipReason(waits)
     asset = PRODUCTION if is_first else ROLLOUT
     return dg.RunRequest(
-        # A start that failed is asked for again; one that worked is under way, and waited for.
+        # The key changes with time, so that a failed start is repeated.
         run_key=f"{receipt}:{asset} {_slot(now.at)}",
         job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
         run_config={"ops": {f"{pipeline.name}__{asset}": {"config": {"version": version}}}},
@@ -146,7 +145,7 @@ def request_promotion(
 
 
 def _refusal(pipeline: PipelineSettings, ledger: RolloutLedger, version: int) -> str:
-    """Return why no run could bring a version into production; "" when one can."""
+    """Return why a version cannot be promoted; empty when it can."""
     try:
         ledger.require_promotable(pipeline.name, version, rules=pipeline.promotion_rules)
     except GateBlocked as blocked:
@@ -162,21 +161,21 @@ def _next_start(at: datetime) -> datetime:
     return datetime.fromtimestamp((_slot(at) + 1) * START_EVERY_S, UTC)
 
 
-def _waits(model: str, version: int, now: Situation) -> str:
-    """Return why no rollout of a version can start now; "" when one can."""
+def _waits(model: str, version: int, now: ModelStatus) -> str:
+    """Return why no rollout of a version can start now; empty when it can."""
     last = now.rollout
     if last is not None and not last.is_over:
         whose = "its own" if last.version == version else f"that of version {last.version}"
-        return f"A rollout is under way, {whose} ({last.phase}): sluice rollout status {model}"
+        return f"A rollout is in progress, {whose} ({last.phase}): sluice rollout status {model}"
     if last is not None and last.version == version and last.phase == "rolled_back":
         return (
-            f"Version {version} was rolled back ({last.id[:8]}) and is not tried again by itself: "
+            f"Version {version} was rolled back ({last.id[:8]}) and is not retried automatically: "
             f"sluice rollout status {model}"
         )
     if not now.num_servers:
         return (
-            f"The gate says PROMOTE for version {version}, and no server answers for {model} that "
-            f"could show it real traffic. Start one: sluice serve {model} (a pipeline of your own: "
-            "sluice serve with the path of its YAML)"
+            f"The verdict on version {version} is PROMOTE, but no server answers requests for "
+            f"{model}, which a rollout requires. Start one: sluice serve {model} (for a pipeline "
+            "of your own: sluice serve with the path of its YAML)"
         )
     return ""

@@ -1,39 +1,39 @@
-"""What a person reads at the end of a run: the verdict and why, the time, what to open next."""
+"""The summary at the end of a run: verdict, reason, durations, next commands."""
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.assets.resources import State
-from sluice.base.command_lines import runnable
+from sluice.assets.resources import SluiceState
+from sluice.base.command_lines import make_commands_runnable
 from sluice.base.digests import short
 from sluice.base.home import Home
 from sluice.pipelines.run import RunReport
 
 
-def summary(
+def print_summary(
     report: RunReport, home: Home, console: Console, *, pipeline: str, program: str
 ) -> None:
-    """Print the end of a run on ``console``.
+    """Print the summary of a run on ``console``.
 
     Args:
-        report: Of the run.
+        report: Report of the run.
         home: State folder.
         console: Where to print.
-        pipeline: The name or path that was asked for; other commands need the same.
-        program: How the user starts ``sluice``.
+        pipeline: The name or path given by the user, for the next commands.
+        program: The command by which the user starts ``sluice``.
     """
     console.print()
     console.print(_headline(report), highlight=False)
-    why = runnable(report.reason, [pipeline], program=program)
+    why = make_commands_runnable(report.reason, [pipeline], program=program)
     console.print(f"  why      {escape(why)}", highlight=False)
     if not report.created:
         console.print(
-            "  same     Nothing changed since that version was made: same data, config, code and "
-            "weights; no new version was written.",
+            "  same     Nothing has changed since that version: same data, config, code and "
+            "weights; no new version was registered.",
             highlight=False,
         )
-    with State.at(home).ledger() as ledger:
+    with SluiceState.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
     console.print(f"  digest   {short(version.candidate)}", highlight=False)
     if report.rehearsal:
@@ -59,12 +59,12 @@ def summary(
 
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
-    """Return what a person may do now, as arguments of ``sluice``, and what each does."""
+    """Return the suggested next commands, as arguments of ``sluice``, with what each does."""
     steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
     if report.rolls_out:
-        steps.append((f"rollout watch {report.pipeline}", "where its rollout stands"))
+        steps.append((f"rollout watch {report.pipeline}", "status of its rollout"))
     elif report.production is not None:
-        steps.append((f"serve {pipeline}", "answers with what is in production"))
+        steps.append((f"serve {pipeline}", "serve the production model"))
     return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
 
 
@@ -75,14 +75,14 @@ def _headline(report: RunReport) -> str:
     if report.promoted:
         return f"{name}: [green]PROMOTED[/green]{price}. Version {number} is in production."
     if report.in_production:
-        return f"{name}: version {number} is in production already; nothing to decide."
+        return f"{name}: version {number} is already in production; no decision was needed."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has begun; "
-            f"version {report.production} stays in production until every step held."
+            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has started; "
+            f"version {report.production} stays in production until all steps have passed."
         )
     if report.verdict == "PROMOTE":
-        return f"{name}: [yellow]PROMOTE, and not in production yet[/yellow]{price}. {report.waits}"
+        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{price}. {report.waits_for}"
     serving = f"version {report.production}" if report.production else "no version"
     return (
         f"{name}: [red]not promoted[/red] ({report.verdict}). Version {number} is registered; "
@@ -101,10 +101,10 @@ def _metrics(report: RunReport) -> Table:
 
 
 def _times(report: RunReport) -> Table:
-    table = Table("where the time went", "s", box=None, pad_edge=False)
+    table = Table("duration", "s", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for stage, seconds in report.stage_seconds.items():
         table.add_row(f"  {stage}", f"{seconds:.1f}")
-    table.add_row("  everything around the stages", f"{report.overhead_seconds:.1f}")
+    table.add_row("  outside the stages", f"{report.overhead_seconds:.1f}")
     table.add_row("[bold]  wall time[/bold]", f"[bold]{report.wall_seconds:.1f}[/bold]")
     return table

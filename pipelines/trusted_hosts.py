@@ -1,4 +1,4 @@
-"""Under which names what listens on loopback may be addressed."""
+"""Host names under which services on loopback accept requests."""
 
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -9,12 +9,12 @@ LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost"})
 def is_trusted_host(host: str, extra: Iterable[str] = ()) -> bool:
     """Return whether a ``Host`` header names this machine's loopback or one of ``extra``.
 
-    A page of another site can have its own name resolved to 127.0.0.1 (DNS rebinding), and is then
-    of one origin with what listens here. The port does not matter: a tunnel changes it.
+    By DNS rebinding, another site can resolve its own name to 127.0.0.1; its pages then have the
+    same origin as the services here. The port is ignored, because a tunnel changes it.
 
     Args:
         host: Value of the header, with or without a port.
-        extra: Names, without ports.
+        extra: Additional host names, without ports.
     """
     try:
         parts = urlsplit(f"//{host}")

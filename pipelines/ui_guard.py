@@ -1,7 +1,7 @@
-"""Which requests reach Dagster's web server: those of its own page, and of programs on purpose.
+"""Filters the requests to Dagster's web server: only its own pages and programs are allowed.
 
-Dagster answers to any name, takes GraphQL mutations by GET and from forms, and does not ask where a
-request comes from: a page of another site, open in the user's browser, could start runs.
+Dagster accepts any host name, GraphQL mutations by GET and from forms, and requests of any origin:
+a page of another site, open in the user's browser, could start runs.
 """
 
 from collections.abc import Iterable
@@ -17,34 +17,34 @@ from sluice.pipelines.trusted_hosts import is_trusted_host
 GRAPHQL = "/graphql"
 READING = frozenset({"GET", "HEAD"})
 NOTEBOOKS = frozenset({"/notebook", "/dagit/notebook"})
-"""Paths by which Dagster makes a page of any notebook of this disk, its scripts included."""
+"""Paths by which Dagster renders any notebook on this disk, scripts included."""
 
 _PAGE_HEADERS = {
-    "X-Frame-Options": "DENY",  # a foreign page may not lay the UI's buttons under the mouse
+    "X-Frame-Options": "DENY",  # prevents clickjacking by pages of other sites
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _REFUSED_WEBSOCKET = 1008
-"""Close code 'policy violation'; before the handshake's end the client sees status 403."""
+"""WebSocket close code 'policy violation'; before the handshake the client gets status 403."""
 
 
-class Refusal(NamedTuple):
-    """Why a request is not answered."""
+class RequestRejection(NamedTuple):
+    """Status and reason of a rejected request."""
 
     status: HTTPStatus
     reason: str
 
 
-def refuse(scope: Scope, trusted_hosts: Iterable[str]) -> Refusal | None:
-    """Return why a request or WebSocket handshake is refused; None when it is served.
+def rejection_of(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejection | None:
+    """Return why a request or WebSocket handshake is rejected; None when it is allowed.
 
     Args:
-        scope: As ASGI describes the request.
-        trusted_hosts: Names beside those of loopback.
+        scope: ASGI scope of the request.
+        trusted_hosts: Host names besides loopback.
     """
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_trusted_host(hosts[0], trusted_hosts):
-        return Refusal(
+        return RequestRejection(
             HTTPStatus.MISDIRECTED_REQUEST,
             f"The Host header must name this machine, got {hosts}. Open http://localhost with the "
             "port that 'sluice dev' printed, or start it with --trusted-host NAME.",
@@ -52,27 +52,29 @@ def refuse(scope: Scope, trusted_hosts: Iterable[str]) -> Refusal | None:
     return _wrong_path(scope) or _foreign(scope, headers, hosts[0]) or _wrong_form(scope, headers)
 
 
-def _wrong_path(scope: Scope) -> Refusal | None:
-    """Refuse paths that Dagster's routes take for others, and pages that are not Dagster's own."""
+def _wrong_path(scope: Scope) -> RequestRejection | None:
+    """Reject paths that Dagster's routes could confuse, and pages of notebooks."""
     path = scope["path"]
-    if not path.isprintable():  # a route's '$' also matches before a line feed: '/graphql%0a'
-        return Refusal(
+    if not path.isprintable():  # '$' in a route also matches before a line feed: '/graphql%0a'
+        return RequestRejection(
             HTTPStatus.BAD_REQUEST,
-            f"A path must have printable characters only, got {path!r}.",
+            f"A path must contain printable characters only, got {path!r}.",
         )
     if path.rstrip("/") in NOTEBOOKS:
-        return Refusal(HTTPStatus.NOT_FOUND, "Notebooks are not served. Open them in Jupyter.")
+        return RequestRejection(
+            HTTPStatus.NOT_FOUND, "Notebooks are not served. Open them in Jupyter."
+        )
     return None
 
 
-def _foreign(scope: Scope, headers: Headers, host: str) -> Refusal | None:
-    """Refuse what a page of another origin sends; programs send neither of the two headers."""
+def _foreign(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
+    """Reject requests of pages of another origin; programs send neither of the two headers."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            return Refusal(
+            return RequestRejection(
                 HTTPStatus.FORBIDDEN,
-                f"The request comes from a page of {origin}, and only pages of {host} are served. "
-                "Behind a proxy, let it pass the Host header on.",
+                f"The request comes from a page of {origin}, and only pages of {host} are allowed. "
+                "Behind a proxy, configure it to forward the Host header.",
             )
     follows_link = (
         scope.get("method") in READING
@@ -81,27 +83,27 @@ def _foreign(scope: Scope, headers: Headers, host: str) -> Refusal | None:
     )
     for site in headers.getlist("sec-fetch-site"):
         if site not in ("same-origin", "none") and not follows_link:
-            return Refusal(
+            return RequestRejection(
                 HTTPStatus.FORBIDDEN,
                 f"A page of another origin sent the request (Sec-Fetch-Site: {site}).",
             )
     return None
 
 
-def _wrong_form(scope: Scope, headers: Headers) -> Refusal | None:
-    """Refuse the forms that a foreign page can send without the browser asking first."""
+def _wrong_form(scope: Scope, headers: Headers) -> RequestRejection | None:
+    """Reject requests that a page of another origin can send without a preflight request."""
     if scope["type"] == "websocket":
         return None
     method = scope["method"]
     reads = method in READING and scope["path"].rstrip("/") != GRAPHQL
     if method != "POST" and not reads:
-        return Refusal(
+        return RequestRejection(
             HTTPStatus.METHOD_NOT_ALLOWED,
             f"{scope['path']} is not served by {method}. Send GraphQL by POST.",
         )
     types = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
     if method == "POST" and types != ["application/json"]:
-        return Refusal(
+        return RequestRejection(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"A POST must have 'Content-Type: application/json', got {types}.",
         )
@@ -109,13 +111,13 @@ def _wrong_form(scope: Scope, headers: Headers) -> Refusal | None:
 
 
 class UiGuard:
-    """ASGI application in front of another one that refuses what a foreign page may send."""
+    """ASGI middleware that rejects requests of pages of other origins."""
 
     def __init__(self, app: ASGIApp, *, trusted_hosts: Iterable[str]) -> None:
         self._app, self._trusted_hosts = app, frozenset(trusted_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request by a refusal, or hand it on."""
+        """Reject the request, or forward it to the application."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -127,7 +129,7 @@ class UiGuard:
                     headers[name] = value
             await send(message)
 
-        refusal = refuse(scope, self._trusted_hosts)
+        refusal = rejection_of(scope, self._trusted_hosts)
         if refusal is None:
             await self._app(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":

@@ -77,8 +77,8 @@ ONE_ADAPTER = {
     | {
         f"sluice/tuning/resumable/{name}.py"
         for name in (
-            *("driver", "links", "opening", "orders", "shadow", "snapshots"),
-            *("study", "tune_trials", "wrappers"),
+            *("driver", "event_order", "open_study", "proxies", "snapshots"),
+            *("study", "tune_trials", "tuner_runs", "wrappers"),
         )
     }
     | {
@@ -93,7 +93,7 @@ ONE_ADAPTER = {
         )
     },
     "optuna": {"sluice/bench/search/wrapper_cost.py", "sluice/tuning/searchers.py"},
-    "opentelemetry": {"sluice/observability/tracing.py"},
+    "opentelemetry": {"sluice/observability/spans.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
 """Its classes are schedulers and searchers of Ray Tune, so it loads Ray when it is imported."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sluice
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +107,7 @@ def trained(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     home = str(folder / "home")
     command = (str(installed / "sluice"), "run", "digits", "--no-rehearsal", *QUICK)
     # A training of three epochs ends; whether it beats the baseline is not asked.
-    return folder, call(*command, cwd=folder, allowed=(0, GATE_SAID_NO), SLUICE_HOME=home)
+    return folder, call(*command, cwd=folder, allowed=(0, EXIT_GATE_BLOCKED), SLUICE_HOME=home)
 
 
 def test_the_default_training_runs_traced(trained: tuple[Path, str], installed: Path) -> None:

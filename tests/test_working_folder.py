@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named, search_beside
+from sluice.base.imports import add_pipeline_folder, import_object
 from tests.pipelines.test_users_folder import project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,10 +114,10 @@ def test_a_users_module_that_python_finds_elsewhere_first_is_refused_by_name(
     (tmp_path / "tabnanny.py").write_text("class Model: ...\n")
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(SettingsError, match=r"finds another one of that name first: .*tabnanny"):
-        search_beside(tmp_path, ["tabnanny:Model"])
-    with pytest.raises(SettingsError, match=r"Python found .*, and not .*tabnanny\.py"):
-        import_named("tabnanny:Model", what="workload")
+    with pytest.raises(SettingsError, match=r"finds another module of that name first: .*tabnanny"):
+        add_pipeline_folder(tmp_path, ["tabnanny:Model"])
+    with pytest.raises(SettingsError, match=r"Python imported .* and not .*tabnanny\.py"):
+        import_object("tabnanny:Model", what="workload")
 
 
 def test_folders_of_the_user_come_last_and_that_of_the_file_before_the_working_folder(
@@ -132,8 +132,8 @@ def test_folders_of_the_user_come_last_and_that_of_the_file_before_the_working_f
     (here / "sluice_probe_here.py").write_text("class Model: ...\n")
     monkeypatch.chdir(here)
 
-    import_named("sluice_probe_here:Model", what="workload")
-    search_beside(beside, ["sluice_probe_order:Model"])
+    import_object("sluice_probe_here:Model", what="workload")
+    add_pipeline_folder(beside, ["sluice_probe_order:Model"])
 
     assert sys.path == [*before, str(beside), str(here)]
-    assert import_named("sluice_probe_order:Model", what="workload").place == str(beside)
+    assert import_object("sluice_probe_order:Model", what="workload").place == str(beside)

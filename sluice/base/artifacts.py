@@ -1,4 +1,4 @@
-"""Content-addressed files: stored under their SHA-256, checked on every read."""
+"""Content-addressed files: stored under their SHA-256 and verified on every read."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactStore:
-    """A folder of immutable files. Writing the same content twice is one file."""
+    """Folder of immutable files. Equal contents are stored once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -22,14 +22,14 @@ class ArtifactStore:
         return self._root
 
     def has(self, digest: str) -> bool:
-        """Return whether there is a file of this digest; ``get`` checks its content."""
+        """Return whether a file of this digest exists; ``get`` verifies its content."""
         return self.path(digest).exists()
 
     def path(self, digest: str) -> Path:
-        """Where the content with this digest lies, whether it exists or not.
+        """Return the path of the content with this digest, whether it exists or not.
 
         Raises:
-            ContractError: It is no digest; a stored name must never lead out of the folder.
+            ContractError: Not a digest. A stored name must never lead out of the folder.
         """
         if _DIGEST.fullmatch(digest) is None:
             raise ContractError(
@@ -42,7 +42,7 @@ class ArtifactStore:
         """Store ``content`` and return its digest.
 
         Raises:
-            StorageError: The store cannot be written; nothing half-written is left.
+            StorageError: The store cannot be written. No partial file is left.
         """
         digest = digest_bytes(content)
         path = self.path(digest)
@@ -54,9 +54,9 @@ class ArtifactStore:
         """Return the content.
 
         Raises:
-            IntegrityError: It is missing, or its bytes are not those of ``digest``.
-            StorageError: It is there and cannot be read, or is no regular file.
-            ContractError: ``digest`` is none.
+            IntegrityError: The file is missing, or its bytes do not match ``digest``.
+            StorageError: The file exists but cannot be read, or is not a regular file.
+            ContractError: ``digest`` is not a digest.
         """
         path = self.path(digest)
         try:
@@ -64,7 +64,7 @@ class ArtifactStore:
         except FileNotFoundError:
             raise IntegrityError(
                 f"Artifact {digest} is required and missing at {path}.",
-                fix="Restore it from a backup, or run the pipeline again to make it anew.",
+                fix="Restore it from a backup, or run the pipeline again to recreate it.",
             ) from None
         except OSError as error:
             raise StorageError(
@@ -73,10 +73,10 @@ class ArtifactStore:
             ) from error
         if digest_bytes(content) != digest:
             raise IntegrityError(
-                f"Artifact {path} holds other bytes than its name says "
+                f"The content of artifact {path} does not match its name "
                 f"(SHA-256 {digest_bytes(content)[:12]}, required {digest[:12]}).",
                 cause="The file was changed or damaged after it was written.",
-                fix="Restore it from a backup, or run the pipeline again to make it anew.",
+                fix="Restore it from a backup, or run the pipeline again to recreate it.",
             )
         return content
 
@@ -84,5 +84,5 @@ class ArtifactStore:
     def _holds(path: Path, content: bytes) -> bool:
         try:
             return read_regular(path) == content
-        except OSError:  # missing or unreadable: writing it anew says what is wrong, if anything
+        except OSError:  # missing or unreadable: the following write reports any problem
             return False

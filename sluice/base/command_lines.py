@@ -1,7 +1,7 @@
-"""Commands in messages, written so that they work as printed from where the user is.
+"""Rewrites the commands in messages so that the user can run them as printed.
 
-Messages name commands as ``sluice run NAME``. The program may not be on the PATH, and a pipeline
-that was given as a file is not known by its name: both are put right where a message is printed.
+Messages contain commands such as ``sluice run NAME``. The program may not be on the PATH, and a
+pipeline given as a file is not known by its name; both are replaced when a message is printed.
 """
 
 import os
@@ -18,22 +18,22 @@ from sluice.base.yaml_text import load_yaml
 _OF_A_PIPELINE = (
     "run|poc|tune|serve|dev|rollout rehearse|suites list|suites show|suites add|suites run"
 )
-"""Commands whose argument is a pipeline's name or file; others take the name of a model."""
+"""Commands that take the name or file of a pipeline; the others take the name of a model."""
 
 _GROUPS = "bench|dev|doctor|drift|gate|judge|list|poc|registry|rollout|run|serve|suites|trace|tune"
 _COMMAND = re.compile(rf"(?<![\w./-])sluice(?= (?:{_GROUPS})\b(?! is| has|:))")
 
 
-def runnable(text: str, arguments: Sequence[str], *, program: str) -> str:
-    """Return a message whose commands work as printed.
+def make_commands_runnable(text: str, arguments: Sequence[str], *, program: str) -> str:
+    """Return a message whose commands can be run as printed.
 
     Args:
-        text: What is to be printed.
-        arguments: Of the command that prints it; the files of pipelines among them stand for the
-            names of these pipelines.
-        program: How this program is started; see ``program_name``.
+        text: The message.
+        arguments: Arguments of the running command. Pipeline files among them replace the names
+            of these pipelines in the message.
+        program: Command that starts this program; see ``program_name``.
 
-    >>> runnable("Run: sluice run demo", [], program=".venv/bin/sluice")
+    >>> make_commands_runnable("Run: sluice run demo", [], program=".venv/bin/sluice")
     'Run: .venv/bin/sluice run demo'
     """
     for name, file in _named_files(arguments):
@@ -43,7 +43,7 @@ def runnable(text: str, arguments: Sequence[str], *, program: str) -> str:
 
 
 def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
-    """Return how the user can start this program again.
+    """Return the command that starts this program again.
 
     Args:
         started_as: ``sys.argv[0]``.
@@ -51,8 +51,8 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
         path: The environment variable PATH.
 
     Returns:
-        'sluice' where the PATH leads to this program, or it was started in some other way; else
-        its path, relative to the working folder where it is below it.
+        'sluice' if it resolves to this program on the PATH, or if the program was started in
+        another way. Otherwise the path of the program, relative to the working folder if below it.
     """
     started = Path(started_as)
     if started.name == "__main__.py":

@@ -1,4 +1,4 @@
-"""Content digests: the same content has the same name, everywhere and for ever.
+"""Content digests: equal content has an equal digest, on every machine and in every version.
 
 Every digest is the SHA-256 of a canonical byte form, in lower-case hexadecimal (64 characters).
 """
@@ -23,7 +23,7 @@ def digest_bytes(content: bytes) -> str:
 
 
 def digest_json(value: Any) -> str:
-    """Return the digest of plain JSON data; the order of keys does not matter.
+    """Return the digest of plain JSON data, independent of the order of keys.
 
     >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
     True
@@ -35,7 +35,7 @@ def digest_json(value: Any) -> str:
 def digest_frame(frame: pd.DataFrame) -> str:
     """Return the digest of a table: index, column order, dtypes and values.
 
-    The file format does not enter, so a new Parquet writer does not change a data version.
+    The digest does not depend on the file format: a new Parquet writer does not change it.
     """
     sha = hashlib.sha256()
     for name, series in [
@@ -48,12 +48,12 @@ def digest_frame(frame: pd.DataFrame) -> str:
 
 
 def digest_files(paths: Mapping[str, Path]) -> str:
-    """Return the digest of several files, each under the name it is known by."""
+    """Return the digest of several files by name."""
     return digest_json({name: digest_bytes(path.read_bytes()) for name, path in paths.items()})
 
 
 def short(digest: str) -> str:
-    """Return the first 12 characters, for people."""
+    """Return the first 12 characters of a digest, for display."""
     return digest[:12]
 
 

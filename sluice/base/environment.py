@@ -1,4 +1,4 @@
-"""The circumstances of a run (REPRO-5): git state, interpreter, libraries, device."""
+"""Records the environment of a run: git state, interpreter, libraries and device."""
 
 import os
 import platform
@@ -29,39 +29,41 @@ LIBRARIES = (
     "ray",
     "sqlalchemy",
 )
-"""What can change a number or a decision; every other version follows from the lock files."""
+"""Distributions that can change a result or a decision; the lock files determine all others."""
 
 GIT_TIMEOUT_S = 20.0
 
 MAX_DIFF_BYTES = 4 * 1024 * 1024
-"""A longer diff, as of a binary file that was changed, is cut there [bytes]."""
+"""Maximum length of a stored diff [bytes]; a diff of a binary file may be longer and is cut."""
 
 
 class GitState(Record):
-    """What git says about the folder the run started in."""
+    """Git state of the folder in which the run started."""
 
     commit: str = Field(description="Full hash, or 'unknown' outside a repository.")
-    dirty: bool | None = Field(description="Uncommitted changes; None when git cannot tell.")
-    diff: str | None = Field(description="Digest of the diff against the commit; None when clean.")
+    dirty: bool | None = Field(
+        description="Whether there are uncommitted changes; None if unknown."
+    )
+    diff: str | None = Field(description="Digest of the diff against the commit; None if clean.")
 
 
 class Environment(Record):
-    """What ran the training."""
+    """Software and hardware of a training process."""
 
     python: str
     platform: str = Field(description="Operating system, release and processor architecture.")
     libraries: dict[str, str] = Field(description="Version by distribution name.")
-    device: str = Field(description="'cpu', or the accelerator's name.")
-    device_count: int = Field(description="Accelerators visible; 0 on the CPU.")
-    cpu_count: int = Field(description="Cores this process may use.")
+    device: str = Field(description="'cpu', or the name of the accelerator.")
+    device_count: int = Field(description="Number of visible accelerators; 0 on the CPU.")
+    cpu_count: int = Field(description="Number of CPU cores that this process may use.")
 
 
 def read_git(cwd: Path, *, store: ArtifactStore | None) -> GitState:
     """Return commit, dirty state and diff digest of the repository around ``cwd``.
 
-    The diff covers tracked files; untracked ones make the state dirty and are listed by name at
-    its end. With a store, the diff is kept there under its digest. One that is longer than
-    ``MAX_DIFF_BYTES`` is cut, and ends with its length and the digest of the whole.
+    The diff covers tracked files. Untracked files make the state dirty and are listed by name at
+    the end of the diff. If a store is given, the diff is stored there. A diff longer than
+    ``MAX_DIFF_BYTES`` is cut and ends with the length and digest of the whole diff.
     """
     commit = _git(cwd, "rev-parse", "--verify", "--quiet", "HEAD")
     status = _git(cwd, "status", "--porcelain")
@@ -92,7 +94,7 @@ def read_environment() -> Environment:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the version of each distribution; ones that are not installed are left out."""
+    """Return the version of each installed distribution; missing ones are omitted."""
     versions = {}
     for name in names:
         try:
@@ -110,8 +112,8 @@ def _bounded(diff: bytes) -> bytes:
 
 
 def _git(cwd: Path, *arguments: str) -> bytes | None:
-    """Return what git prints, or None when it is absent, refuses, or takes too long."""
-    # GIT_DIR and its kind are set while a git hook runs and would name another repository.
+    """Return the output of git; None if it is not installed, fails, or exceeds the time limit."""
+    # Git hooks set GIT_DIR and similar variables, which would select another repository.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Literal
 
-from sluice.base.errors import writable
+from sluice.base.errors import escape_unprintable
 
 _SHOWN = 300
 """Characters of an exception's own message that are shown."""
 
 
 _ENGINES = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"})
-"""Where the user's code ends up; the line that went there is the one to name."""
+"""Libraries that call the user's code or are called by it; their lines are not reported."""
 
 
 _SHIPPED = ("sluice.workloads.", "sluice.bench.poc.")
-"""Workloads that come with Sluice stand where a user's would."""
+"""Shipped workloads count as user code."""
 
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
@@ -49,7 +49,7 @@ def is_own_defect(error: BaseException) -> bool:
     return False
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the kind of exception and its message on one line, cut where it gets long."""
     message = message_of(error)
     kind = type(error).__name__
@@ -64,10 +64,10 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the user's own class may fail to describe itself
         return ""
-    return writable(" ".join(text[: 20 * _SHOWN].split()))
+    return escape_unprintable(" ".join(text[: 20 * _SHOWN].split()))
 
 
-def place_of(error: BaseException, *, defect: bool = False) -> str:
+def locate_error(error: BaseException, *, defect: bool = False) -> str:
     """Return "at file:line in function": the user's innermost line, else ours or a library's.
 
     Args:
@@ -78,7 +78,7 @@ def place_of(error: BaseException, *, defect: bool = False) -> str:
     return _place(reversed(lines), first="sluice" if defect else "user")
 
 
-def user_place(frame: FrameType | None) -> str:
+def locate_running_code(frame: FrameType | None) -> str:
     """Return "at file:line in function" of the user's innermost line that is running now."""
     return _place(traceback.walk_stack(frame))
 

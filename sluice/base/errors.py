@@ -1,74 +1,75 @@
-"""Every error this library raises on purpose.
+"""Exceptions raised by Sluice.
 
 SluiceError
-|-- ContractError        data handed over breaks a documented contract
-|   |-- SchemaError      a table lacks columns, an index, a dtype
-|   |-- SourceError      rows cannot be read from where they should be
-|   `-- SettingsError    a setting is unknown, out of range, or does not import
-|-- StorageError         a file or database cannot be written or read
-|   |-- IntegrityError   stored bytes do not match their digest
-|   |   `-- RegistryUnsound  the registry contradicts itself about what is acted on
-|   `-- SamplesRefused   the database takes no samples that hold such values
-|-- GateBlocked          a gate said no, or could not say yes
-|   |-- PromotionConflict  somebody else moved the pointer first
-|   `-- RolloutConflict    another rollout is under way, or moved on in the meantime
-|-- TrainingFailed       a training unit ended without a usable model
-|   |-- RankLost         of several processes that fit one model, another one is gone
-|   `-- TrialFailed      a trial of a search failed, and Ray Tune gave it up
-|-- OutOfMemory          an allocator refused a request of a training or an evaluation
-|-- SearchFailed         no trial of a search ended with a finite loss
-|-- UnknownVersion       the registry has no such version
-|-- UntrustedCode        an imported version names code that was not trusted when it came
-|-- OtherCode            a version was trained with other code than the present one
-|-- RequestRefused       the server cannot answer a request; kinds in sluice/serving/refusals.py
-`-- Interrupted          the user stopped the work
+|-- ContractError            an input violates a documented contract
+|   |-- SchemaError          a table lacks columns, an index or a dtype
+|   |-- SourceError          rows cannot be read from the declared source
+|   `-- SettingsError        a setting is unknown, out of range, or cannot be imported
+|-- StorageError             a file or database cannot be read or written
+|   |-- IntegrityError       stored bytes do not match their digest
+|   |   `-- RegistryInconsistent  the registry is inconsistent about a version in use
+|   `-- SamplesRefused       samples contain values that the database cannot store
+|-- GateBlocked              a gate failed, or its evidence is missing
+|   |-- PromotionConflict    another process moved the production pointer first
+|   `-- RolloutConflict      another rollout is active, or this one was changed concurrently
+|-- TrainingFailed           a fold run ended without a usable model
+|   |-- RankLost             another process of a distributed training has ended
+|   `-- TrialFailed          a trial of a search failed, and Ray Tune gave it up
+|-- OutOfMemory              an allocator rejected a request of a training or an evaluation
+|-- SearchFailed             no trial of a search ended with a finite loss
+|-- UnknownVersion           the registry has no such version
+|-- UntrustedCode            an imported version names code that was not trusted at import
+|-- CodeMismatch             a version was trained with code that differs from the current code
+|-- RequestRefused           the server cannot answer a request (sluice/serving/http_errors.py)
+`-- Interrupted              the user stopped the command
 
-A message has up to three parts: what was seen, why it is likely, what to do.
+A message has up to three parts: what happened, the likely cause, and what to do.
 """
 
 from typing import Any, ClassVar
 
 from sluice.base.redaction import redact
-from sluice.base.terminal_text import printable
+from sluice.base.terminal_text import escape_control_characters
 
-GATE_SAID_NO = 1
-INTERRUPTED = 130
-"""As every shell has it: 128 and the number of SIGINT."""
-USER_MISTAKE = 2
-BROKEN = 3
+EXIT_GATE_BLOCKED = 1
+EXIT_INTERRUPTED = 130
+"""Shell convention: 128 plus the number of SIGINT."""
+EXIT_USER_ERROR = 2
+EXIT_INTERNAL_ERROR = 3
 
 
-def writable(text: str) -> str:
-    """Return text that can be written as UTF-8, and shown in a terminal.
+def escape_unprintable(text: str) -> str:
+    """Return text that can be encoded as UTF-8 and is safe to print on a terminal.
 
-    What cannot, such as the byte of a file name that is no letter, or an escape code in the reason
-    of an imported receipt, is spelled out.
+    Other characters are replaced by backslash escapes, such as an undecodable byte in a file name
+    or a terminal escape code in the reason of an imported receipt.
     """
-    return printable(text.encode("utf-8", "backslashreplace").decode())
+    return escape_control_characters(text.encode("utf-8", "backslashreplace").decode())
 
 
 class SluiceError(Exception):
-    """Base of every deliberate error.
+    """Base class of all errors raised by Sluice.
 
     Args:
-        what: What was required and what arrived, with the place (column, row, parameter).
+        what: What was expected and what was found, with the location (column, row, parameter).
         fix: What to do next, in one or two sentences.
-        cause: The likely cause, when it is not plain from ``what``.
+        cause: Likely cause, when it is not obvious from ``what``.
     """
 
-    exit_code: ClassVar[int] = BROKEN
+    exit_code: ClassVar[int] = EXIT_INTERNAL_ERROR
 
     def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
-        # A message can repeat a URL or what a server answered, and is logged and stored.
-        self.what, self.fix, self.cause = (redact(writable(text)) for text in (what, fix, cause))
+        # A message may contain a URL or a server's response, and is logged and stored.
+        self.what, self.fix, self.cause = (
+            redact(escape_unprintable(text)) for text in (what, fix, cause)
+        )
         super().__init__(self.what)
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.what, self.cause, self.fix) if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only arguments do not survive pickling by default, and units of work run in
-        # other processes.
+        # Pickling drops keyword-only arguments by default, and errors cross process boundaries.
         return _rebuild, (type(self), self.what, self.fix, self.cause)
 
 
@@ -77,9 +78,9 @@ def _rebuild(kind: type[SluiceError], what: str, fix: str, cause: str) -> Sluice
 
 
 class ContractError(SluiceError, ValueError):
-    """Data handed over breaks a documented contract."""
+    """An input violates a documented contract."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
 class SchemaError(ContractError):
@@ -91,34 +92,34 @@ class SourceError(ContractError):
 
 
 class SettingsError(ContractError):
-    """A setting is unknown, out of range, or names something that does not import."""
+    """A setting is unknown, out of range, or names something that cannot be imported."""
 
 
 class StorageError(SluiceError):
-    """A file or database of ours cannot be written or read."""
+    """A file or database of Sluice cannot be read or written."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
 class IntegrityError(StorageError):
-    """Stored bytes do not match the digest they are filed under."""
+    """Stored bytes do not match the digest they are stored under."""
 
 
-class RegistryUnsound(IntegrityError):
-    """The registry contradicts itself about the version that somebody is about to act on."""
+class RegistryInconsistent(IntegrityError):
+    """The registry is inconsistent about a version that is about to be used."""
 
     num_findings: int = 1
-    """Number of contradictions found; the message names the first."""
+    """Number of inconsistencies found; the message names the first."""
 
 
 class SamplesRefused(StorageError):
-    """Samples hold what their database cannot store; the same again would be refused again."""
+    """Samples contain values that the database cannot store; a retry would fail again."""
 
 
 class GateBlocked(SluiceError):
-    """A gate said no, or had no evidence to say yes."""
+    """A gate failed, or the evidence it requires is missing."""
 
-    exit_code = GATE_SAID_NO
+    exit_code = EXIT_GATE_BLOCKED
 
 
 class PromotionConflict(GateBlocked):
@@ -126,17 +127,17 @@ class PromotionConflict(GateBlocked):
 
 
 class RolloutConflict(GateBlocked):
-    """Another rollout of the model is under way, or this one was changed in the meantime."""
+    """Another rollout of the model is active, or this one was changed concurrently."""
 
 
 class TrainingFailed(SluiceError):
-    """A training unit ended without a usable model."""
+    """A fold run ended without a usable model."""
 
-    exit_code = GATE_SAID_NO
+    exit_code = EXIT_GATE_BLOCKED
 
 
 class RankLost(TrainingFailed):
-    """One of several processes that fit one model ended or does not answer."""
+    """A process of a distributed training ended or does not respond."""
 
 
 class TrialFailed(TrainingFailed):
@@ -147,7 +148,7 @@ class TrialFailed(TrainingFailed):
         fix: As ``SluiceError``.
         number: Number of the trial in its study.
         config: Its configuration.
-        error: What the trainable raised, as Ray handed it over; None where that is lost.
+        error: Exception that the trainable raised, as passed on by Ray; None if Ray lost it.
     """
 
     def __init__(
@@ -175,38 +176,38 @@ def _rebuild_trial(
 class OutOfMemory(SluiceError):
     """The memory of the machine or of its accelerator is exhausted."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
 class SearchFailed(SluiceError):
     """No trial of a search ended with a finite loss."""
 
-    exit_code = GATE_SAID_NO
+    exit_code = EXIT_GATE_BLOCKED
 
 
 class UnknownVersion(SluiceError):
     """The registry has no such version."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
-class OtherCode(SluiceError):
-    """A version was trained with other code than the present one, which must not run it."""
+class CodeMismatch(SluiceError):
+    """A version was trained with code that differs from the current code."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
 class UntrustedCode(SluiceError):
-    """An imported version names code that is not the pipeline's own and was not trusted."""
+    """An imported version names code that does not belong to the pipeline and is not trusted."""
 
-    exit_code = USER_MISTAKE
+    exit_code = EXIT_USER_ERROR
 
 
 class RequestRefused(SluiceError):
-    """The server cannot answer a request; the caller is told what to do about it."""
+    """The server cannot answer a request; the response says what the client can do."""
 
 
 class Interrupted(SluiceError):
-    """The user stopped the work; what was finished is kept."""
+    """The user stopped the command; completed work is kept."""
 
-    exit_code = INTERRUPTED
+    exit_code = EXIT_INTERRUPTED

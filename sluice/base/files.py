@@ -1,4 +1,4 @@
-"""Whole-or-nothing writes, who may read what is made, and reads of regular files only."""
+"""Atomic writes, file permissions, and reads restricted to regular files."""
 
 import contextlib
 import errno
@@ -10,32 +10,32 @@ from pathlib import Path
 
 from sluice.base.errors import StorageError
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the operating system says when a disk, a quota or a file is full."""
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of the operating system for a full disk, an exceeded quota or file size limit."""
 
-NO_ROOM_LEFT = "No room left to write"
-"""Begins every message about a full disk."""
+DISK_FULL_MESSAGE = "No room left to write"
+"""Beginning of every message about a full disk."""
 
 
-OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
-"""Permissions of what nobody but its owner may read."""
+PRIVATE_FOLDER_MODE, PRIVATE_FILE_MODE = 0o700, 0o600
+"""Permissions of folders and files that only their owner may read."""
 
 _ANY_FILE = 0o666
-"""As the umask of the user narrows it."""
+"""Permissions of other files, before the user's umask is applied."""
 
 _private_folders: set[Path] = set()
 
 
-def keep_private(folder: Path) -> None:
-    """Have ``make_folder`` create this folder for its owner alone, whatever the umask.
+def mark_private(folder: Path) -> None:
+    """Make ``make_folder`` create this folder with owner-only permissions, whatever the umask.
 
-    A folder that is there keeps its permissions: somebody may share it on purpose.
+    An existing folder keeps its permissions, because it may be shared deliberately.
     """
     _private_folders.add(folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there.
+    """Create a folder and its parents if they do not exist.
 
     Raises:
         OSError: As ``Path.mkdir``.
@@ -45,54 +45,54 @@ def make_folder(folder: Path) -> None:
     for each in [*(f for f in reversed(folder.parents) if not f.exists()), folder]:
         if each in _private_folders and not each.exists():
             with contextlib.suppress(FileExistsError):  # another process was faster
-                each.mkdir(mode=OWNER_FOLDER)  # private from its first moment on
-                each.chmod(OWNER_FOLDER)  # also where the umask takes bits of the owner's
+                each.mkdir(mode=PRIVATE_FOLDER_MODE)  # private from its creation on
+                each.chmod(PRIVATE_FOLDER_MODE)  # in case the umask removes bits of the owner
         else:
             each.mkdir(exist_ok=True)
 
 
-def own_temporary_folder(base: Path) -> Path:
-    """Return this user's folder in one that everybody may write to, closed to the others.
+def user_temporary_folder(base: Path) -> Path:
+    """Return this user's private folder inside a world-writable folder.
 
     Args:
-        base: Such as /tmp.
+        base: World-writable folder, such as /tmp.
 
     Raises:
-        StorageError: Somebody else made a folder, or a link, of that name; or it cannot be made.
+        StorageError: Another user owns a folder or link of that name, or it cannot be created.
     """
     folder = base / f"sluice-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=OWNER_FOLDER)
+            folder.mkdir(mode=PRIVATE_FOLDER_MODE)
         found = folder.lstat()
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
         if ours:
-            folder.chmod(OWNER_FOLDER)
+            folder.chmod(PRIVATE_FOLDER_MODE)
     except OSError as error:
         raise storage_error(folder, error) from error
     if not ours:
         raise StorageError(
-            f"{folder} must be a folder of user {os.getuid()}, and it is not.",
-            cause="Another user of this machine made it first.",
-            fix="Remove it, or set TMPDIR to a folder of yours.",
+            f"{folder} must be a folder that user {os.getuid()} owns, and it is not.",
+            cause="Another user of this machine created it first.",
+            fix="Remove it, or set TMPDIR to a folder that you own.",
         )
     return folder
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write as ``write_atomic`` a file that nobody but its owner may read, whatever the umask.
+    """Write a file atomically with owner-only permissions, whatever the umask.
 
     Raises:
         StorageError: As ``write_atomic``.
     """
-    _write(path, content, OWNER_FILE)
+    _write(path, content, PRIVATE_FILE_MODE)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` so that a reader sees all of it or none of it.
+    """Write ``content`` to ``path`` atomically: a reader sees all of it or none of it.
 
     Raises:
-        StorageError: The folder is not writable or the disk is full; nothing is left behind.
+        StorageError: The folder is not writable or the disk is full. No partial file is left.
     """
     _write(path, content, _ANY_FILE)
 
@@ -101,7 +101,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     temporary: Path | None = None
     try:
         make_folder(path.parent)
-        # Not tempfile: its files are closed to other users, and a state folder may be shared.
+        # Not tempfile: its files are not readable by other users, and the folder may be shared.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
@@ -109,11 +109,11 @@ def _write(path: Path, content: bytes, mode: int) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = None
-        _sync_folder(path.parent)  # the new name must survive a power cut, as the content does
+        _sync_folder(path.parent)  # makes the new name durable, as fsync does for the content
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
-        # Also on Ctrl-C: nothing half-written stays.
+        # Also on Ctrl-C: no partial file is left.
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
@@ -122,25 +122,25 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
-    Reading a pipe would wait for its writer, and a device may have no end, so neither is opened
-    for reading.
+    Pipes and devices are rejected: reading a pipe would block until its writer closes it, and a
+    device may never end.
 
     Args:
-        path: The file; a link to one is followed.
-        max_bytes: Largest size that is read; None reads any.
+        path: The file; symbolic links are followed.
+        max_bytes: Maximum size; None for any size.
 
     Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be read, is a pipe, a socket, a device or a folder, or is larger.
+        FileNotFoundError: The file does not exist.
+        OSError: It cannot be read, is a pipe, a socket, a device or a folder, or is too large.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe opens at once
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, and no regular file")
+            raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, not a regular file")
         if max_bytes is not None and found.st_size > max_bytes:
             raise OSError(
-                errno.EFBIG, f"it has {found.st_size:,} bytes, at most {max_bytes:,} are read"
+                errno.EFBIG, f"it has {found.st_size:,} bytes, the maximum is {max_bytes:,}"
             )
         with open(handle, "rb", closefd=False) as file:
             return file.read()
@@ -149,9 +149,9 @@ def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
 
 
 def write_new(path: Path, content: bytes) -> bool:
-    """Write ``content`` to ``path`` unless something is there; say whether it was written.
+    """Write ``content`` to ``path`` if the path does not exist; return whether it was written.
 
-    Of several processes that write one path at once, exactly one is told True.
+    If several processes write the same path concurrently, exactly one of them returns True.
 
     Raises:
         StorageError: As ``write_atomic``.
@@ -179,22 +179,22 @@ def _sync_folder(folder: Path) -> None:
 
 
 def disk_full_error(path: Path, *, reason: str) -> StorageError:
-    """Say which disk is full, how much is free on it and what can be deleted.
+    """Return an error that names the full disk, its free space and what can be deleted.
 
     Args:
-        path: What was to be written.
-        reason: What the operating system or a database said.
+        path: File that could not be written.
+        reason: Message of the operating system or the database.
     """
     return StorageError(
-        f"{NO_ROOM_LEFT} {path} ({reason}; {free_bytes(path):,} bytes are free on its disk).",
+        f"{DISK_FULL_MESSAGE} {path} ({reason}; {free_bytes(path):,} bytes are free on its disk).",
         fix="Free disk space, or point SLUICE_HOME at a larger disk. In SLUICE_HOME, traces/ and "
-        "reports/ can be deleted. Then run again: finished work is kept, and nothing is left "
-        "half-written.",
+        "reports/ can be deleted. Then run again: completed work is kept, and no partial files "
+        "are left.",
     )
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free space of the disk that a path is on, whether or not it exists [bytes]."""
+    """Return the free space on the disk of a path, which need not exist [bytes]."""
     place = path.absolute()
     while not place.exists():
         place = place.parent
@@ -202,19 +202,19 @@ def free_bytes(path: Path) -> int:
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
-    """Say in our words why the operating system refused to write ``path``."""
-    if error.errno in NO_ROOM:
+    """Convert an error of the operating system while writing ``path`` to a ``StorageError``."""
+    if error.errno in DISK_FULL_ERRNOS:
         return disk_full_error(path, reason=str(error.strerror))
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(
             f"Cannot write {path} ({error.strerror}).",
-            fix="Make the folder writable, or point SLUICE_HOME at one that is.",
+            fix="Make the folder writable, or point SLUICE_HOME at a writable folder.",
         )
-    if error.errno == errno.ENOENT:  # its folder was made a moment ago: /proc takes no files
+    if error.errno == errno.ENOENT:  # its folder was just created: /proc does not accept files
         return StorageError(
             f"Cannot write {path} ({error.strerror}).",
-            cause="No file can be made there: it is no folder of a disk, or it was just removed.",
-            fix="Name a folder on a disk, or point SLUICE_HOME at one.",
+            cause="The folder cannot contain files (such as /proc), or it was just removed.",
+            fix="Use a folder on a disk, or point SLUICE_HOME at one.",
         )
     return StorageError(
         f"Cannot write {path} ({error.strerror or error}).",

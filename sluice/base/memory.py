@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a process and its children use."""
+"""Measures available memory, and the memory that a process and its children use."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +12,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Return the memory that can still be used [bytes], within the container's limit if any.
+    """Return the available memory [bytes], within the container's limit if there is one.
 
     Args:
-        cgroup: Folder of the control group's files; a missing one sets no limit.
+        cgroup: Folder with the files of the control group; if it is missing, no limit applies.
     """
     import psutil
 
@@ -28,18 +28,20 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its children [bytes]; 0 when it is gone.
+    """Return the resident memory of a process and its children [bytes]; 0 if it has ended.
 
-    Memory that several of them share is counted for each: the sum is an upper bound, and quick.
+    Shared memory is counted once per process: the sum is an upper bound, and fast to compute.
     """
     return _sum(pid, lambda process: int(process.memory_info().rss))
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the same with shared memory counted once [bytes], where the system tells (Linux).
+    """Return the memory of a process and its children with shared memory counted once [bytes].
+
+    On systems other than Linux, which do not report it, the same as ``resident_bytes``.
 
     Cost:
-        The kernel walks all pages: some 10 ms for each GiB.
+        The kernel visits all pages: about 10 ms per GiB.
     """
 
     def share(process: "psutil.Process") -> int:
@@ -65,7 +67,7 @@ def _sum(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
 
 
 def _reclaimable(stat: Path) -> int:
-    # Cached files count as used, and the system drops them when memory is asked for.
+    # The page cache counts as used memory, and the system frees it on demand.
     try:
         lines = stat.read_text().splitlines()
     except OSError:

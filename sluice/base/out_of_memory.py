@@ -1,4 +1,4 @@
-"""Recognises out-of-memory errors and turns them into errors that say what to change."""
+"""Detects out-of-memory errors and converts them to errors with advice on what to change."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sluice.base.error_location import place_of, told
+from sluice.base.error_location import describe_error, locate_error
 from sluice.base.errors import OutOfMemory
 from sluice.base.memory import available_bytes
 
@@ -25,37 +25,37 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def naming_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
-    """Report exhausted memory inside the block with the work that needed it.
+def explain_out_of_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
+    """Convert an out-of-memory error inside the block to an ``OutOfMemory`` that names the work.
 
     Args:
         work: What the block computes, with its number of rows.
-        fix: Returns what to change first; called only when memory is exhausted.
+        fix: Returns the first change to try. Called only when memory is exhausted.
 
     Raises:
-        OutOfMemory: An allocator refused a request. Other exceptions pass unchanged.
+        OutOfMemory: An allocator rejected a request. Other exceptions pass unchanged.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory(error, work, fix=fix()) from error
+        raise out_of_memory_error(error, work, fix=fix()) from error
 
 
-def out_of_memory(error: BaseException, work: str, *, fix: str = "") -> OutOfMemory:
-    """Return the error that names the request, the free memory and what to change first.
+def out_of_memory_error(error: BaseException, work: str, *, fix: str = "") -> OutOfMemory:
+    """Return an error with the size of the request, the free memory and the first change to try.
 
     Args:
-        error: Exception of the allocator.
+        error: Exception raised by the allocator.
         work: What was computed, with its number of rows where known.
-        fix: What to change first; that of a training with unknown settings when empty.
+        fix: First change to try. Empty: the advice for a training with unknown settings.
     """
     return OutOfMemory(
-        f"Out of memory in {work}: {told(error).rstrip('.')} (raised {place_of(error)}). "
-        f"{_amounts(str(error))}",
+        f"Out of memory in {work}: {describe_error(error).rstrip('.')} "
+        f"(raised {locate_error(error)}). {_amounts(str(error))}",
         cause="The batch's activations, the weights with their gradients and optimizer moments, "
-        "and the loaded rows together need more memory than there is.",
+        "and the loaded rows together exceed the available memory.",
         fix=fix or memory_advice(MEMORY_SETTINGS),
     )
 
@@ -65,29 +65,29 @@ MEMORY_SETTINGS = (
     "training.precision: bf16",
     "training.recompute_activations: true",
 )
-"""Changes of settings that reduce memory, in the order in which to try them."""
+"""Setting changes that reduce memory, in the order to try them."""
 
 
 def memory_advice(steps: Sequence[str]) -> str:
-    """Return what to do about exhausted memory, with the changes of settings to try first.
+    """Return the advice for exhausted memory, beginning with the setting changes to try.
 
     Args:
-        steps: Changes that the settings in effect still allow; may be empty.
+        steps: Setting changes that are still possible; may be empty.
     """
     tried = f"Try in this order: {'; '.join(steps)}. " if steps else ""
     return (
-        f"{tried}micro_batch_rows keeps the gradient of the whole batch; a network with batch "
-        "normalisation needs a smaller training.batch_rows instead. 'sluice doctor batch-size "
-        f"PIPELINE' measures the largest batch that fits. Otherwise lower the width "
-        "or depth of the network, or use a machine with more memory."
+        f"{tried}micro_batch_rows accumulates gradients and gives the same gradient as the full "
+        "batch; a network with batch normalization needs a smaller training.batch_rows instead. "
+        "'sluice doctor batch-size PIPELINE' measures the largest batch that fits. Otherwise "
+        "reduce the width or depth of the network, or use a machine with more memory."
     )
 
 
-def scoring_fix() -> str:
-    """Return what to change when predictions without gradients need too much memory."""
+def prediction_memory_advice() -> str:
+    """Return the advice for predictions (without gradients) that run out of memory."""
     return (
-        "Predictions are always computed in fp32 and with this number of rows, so no training "
-        "setting changes this. Use a smaller network, return smaller outputs from forward(), or "
+        "Predictions are always computed in fp32 and with this number of rows; no training "
+        "setting changes that. Use a smaller network, return smaller outputs from forward(), or "
         "use a device with more memory (training.device: cpu)."
     )
 

@@ -1,10 +1,10 @@
-"""A number of things, in words that fit the number."""
+"""Formats a count with its noun in the singular or plural."""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return the number with its noun, in the plural unless it is one.
+def pluralize(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural unless the number is one.
 
-    >>> counted(1, "row"), counted(2, "row"), counted(1024, "row")
+    >>> pluralize(1, "row"), pluralize(2, "row"), pluralize(1024, "row")
     ('1 row', '2 rows', '1,024 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""A gate's decision as data: whoever acts on it later re-reads it (never only a check).
+"""Receipts: a gate's decision as data, which later stages read and verify before they act.
 
-A receipt names what it is about by digest. ``require`` refuses one that is missing, failed, or
-about something else. There is no way to override it.
+A receipt identifies its subject by digest. ``require`` rejects a receipt that is missing, failed,
+or about another subject. There is no override.
 """
 
 from collections.abc import Mapping
@@ -16,36 +16,36 @@ from sluice.base.settings import Record
 
 
 class Receipt(Record):
-    """What one gate decided about which data, config, code and model."""
+    """Decision of one gate, with the digests of the data, config, code and model it is about."""
 
     gate: str = Field(description="raw_data, features, poc, search, promotion or approval.")
     outcome: str = Field(description="'pass', 'fail', 'insufficient', or a promotion verdict.")
     passed: bool
     subject: dict[str, str] = Field(description="Digest by role: data, config, code, model, ...")
-    evidence: dict[str, Any] = Field(description="The numbers, as plain JSON.")
-    reason: str = Field(description="One sentence for people.")
-    decided_at: datetime = Field(description="UTC.")
+    evidence: dict[str, Any] = Field(description="Measured numbers, as plain JSON.")
+    reason: str = Field(description="Reason of the outcome, one sentence.")
+    decided_at: datetime = Field(description="Time of the decision, UTC.")
 
     @property
     def digest(self) -> str:
-        """Digest of everything but the time: the same decision has the same name."""
+        """Digest of all fields except the time: equal decisions have equal digests."""
         return digest_json(self.model_dump(mode="json", exclude={"decided_at"}))
 
 
 def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -> Receipt:
-    """Return the receipt when it passed and is about exactly ``subject``.
+    """Return the receipt if it passed and is about exactly ``subject``.
 
     Args:
-        receipt: The receipt as stored, or None when there is none.
+        receipt: The stored receipt; None if it is missing.
         gate: Name of the gate that must have passed.
-        subject: Digest by role that the caller is about to act on. Every role must agree.
+        subject: Digest by role of what the caller is about to use. Every role must match.
 
     Raises:
-        GateBlocked: Missing, of another gate, not passed, or about something else.
+        GateBlocked: The receipt is missing, of another gate, not passed, or about another subject.
     """
     if receipt is None:
         raise GateBlocked(
-            f"A receipt of the {gate} gate is required, and there is none.",
+            f"A receipt of the {gate} gate is required and missing.",
             fix=f"Run the {gate} gate first.",
         )
     if receipt.gate != gate:
@@ -55,8 +55,8 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
         )
     if not receipt.passed:
         raise GateBlocked(
-            f"The {gate} gate said {receipt.outcome}: {receipt.reason}",
-            fix="Fix what the gate names, then run the gate again.",
+            f"The outcome of the {gate} gate is {receipt.outcome}: {receipt.reason}",
+            fix="Correct what the gate reports, then run the gate again.",
         )
     for role, digest in subject.items():
         if receipt.subject.get(role) != digest:
@@ -64,6 +64,6 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
                 f"The {gate} receipt is about another {role} "
                 f"({receipt.subject.get(role, 'none')[:12]}, now {digest[:12]}).",
                 cause=f"The {role} changed after the gate ran.",
-                fix=f"Run the {gate} gate again on what is to be used.",
+                fix=f"Run the {gate} gate again on the current {role}.",
             )
     return receipt

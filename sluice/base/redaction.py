@@ -1,9 +1,9 @@
-"""Credentials in text and in plain data, replaced by ``***``.
+"""Replaces credentials in text and in plain data by ``***``.
 
-The forms are: the password in a URL, a token in the place of the user of an http URL, secret
-parameters of a URL or an ODBC string, ``key=value`` of libpq and of environments, quoted keys of
-JSON and of Python mappings, HTTP headers, and options of a command line. ``${NAME}`` names an
-environment variable, is no secret and stays. What is replaced once is not replaced again.
+Recognized forms: the password in a URL, a token as the user of an http URL, secret parameters of a
+URL or an ODBC string, ``key=value`` of libpq and of environments, quoted keys of JSON and of Python
+mappings, HTTP headers, and command-line options. ``${NAME}`` refers to an environment variable, is
+not a secret and is kept. Redaction is idempotent.
 """
 
 import functools
@@ -17,7 +17,7 @@ MASK = "***"
 
 _VARIABLE = re.compile(r"\$\{\w*\}")
 _PLAIN = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
-"""Values that are none."""
+"""Values that are not secrets."""
 
 _NAME = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|pwd|secret|secret[_-]key|api[_-]?key|access[_-]?key"
@@ -26,7 +26,7 @@ _NAME = (
     r"|(?:[\w.-]*(?:access|auth|api|bearer|refresh|session|security|bot|hook)[_-]?)?token|sig"
     r"|(?-i:[A-Z][A-Z0-9_]*_TOKEN))"
 )
-"""Name of a parameter or key that holds a secret; 'pad_token' and 'num_tokens' are none."""
+"""Matches names of secret parameters or keys, but not 'pad_token' or 'num_tokens'."""
 
 _DATABASE = r"(?!https?:|ftp:|git:|ssh:|file:|s3:|gs:)"
 _PORT = r"(?!\d{1,5}(?:[/?#]|$))"
@@ -35,14 +35,14 @@ _TEXT = r'(?:(?!://)(?:\\.|[^\s"<>\\]))*'
 _FORMS = tuple(
     re.compile(rf"(?i){form}", re.MULTILINE)
     for form in (
-        # A URL with a password; of http and the like, host:port/path@x has none.
+        # A URL with a password; for http and similar schemes, host:port/path@x has no password.
         rf"(?:(?<![a-z0-9+.-]){_DATABASE}[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:"
         rf"|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:{_PORT})(?P<value>{_TEXT})@",
         r"https?://(?P<value>[^\s:/@?#\"<>]+)@",
         # Quoted key and value.
         rf"(?<!\\)(?P<q>\\*[\"']){_NAME}(?P=q)\s*[:,]\s*(?P<v>\\*[\"'])"
         r"(?P<value>(?:(?!(?P=v))(?:\\.|.))*)",
-        # key='value', key="value" and key=value, the last up to the end of a parameter.
+        # key='value', key="value" and key=value; the last extends to the end of the parameter.
         rf"(?<![\w.-]){_NAME}(?:=|%3D)(?P<quote>['\"])(?P<value>(?:\\.|(?!(?P=quote)).)*)",
         rf"(?<![\w.-]){_NAME}(?:=|%3D)(?P<value>(?:(?!%3B|%26)[^\s&;\"'<>])+)",
         # libpq allows spaces around the sign.
@@ -58,7 +58,7 @@ _FORMS = tuple(
 )
 
 _SIGN = re.compile(r"[:=%\s\"']")
-"""Every form has one of these; most words of a log have none."""
+"""Characters of which every form contains at least one; most log messages contain none."""
 
 _NUMBERS = (int, float, bool, type(None))
 
@@ -76,7 +76,7 @@ def redact(text: str) -> str:
 
 
 def has_credential(text: str) -> bool:
-    """Whether the text holds a credential, or the place where one was replaced."""
+    """Return whether the text contains a credential, or the mask of a replaced one."""
     return any(
         _is_secret(found["value"]) or found["value"] == MASK
         for form in _FORMS
@@ -85,7 +85,7 @@ def has_credential(text: str) -> bool:
 
 
 def redact_data(data: Any) -> Any:
-    """Return plain data, as read from JSON, without credentials in its texts and under its keys."""
+    """Return plain data, as read from JSON, with credentials in strings and under keys masked."""
     if isinstance(data, str):
         return redact(data)
     if isinstance(data, Mapping):
@@ -110,7 +110,7 @@ def _names_secret(key: str) -> bool:
 
 
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line without credentials, word by word."""
+    """Return the arguments of a command line with credentials masked."""
     found = [redact(word) for word in words]
     for at, word in enumerate(words[:-1]):
         if _OPTION.fullmatch(word):
@@ -119,7 +119,7 @@ def redact_command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact_logs() -> None:
-    """Redact every message and traceback that this process logs from now on."""
+    """Redact all log messages and tracebacks of this process from now on."""
     make = logging.getLogRecordFactory()
     if getattr(make, "redacts", False):
         return
@@ -129,7 +129,7 @@ def redact_logs() -> None:
         if isinstance(record.msg, str | BaseException):
             try:
                 record.msg, record.args = redact(record.getMessage()), ()
-            except (TypeError, ValueError):  # logging reports it where it formats the message
+            except (TypeError, ValueError):  # logging reports the error when it formats the message
                 return record
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = redact("".join(traceback.format_exception(record.exc_info[1]))[:-1])

@@ -1,4 +1,4 @@
-"""Files that hold a secret: read once, bounded, and only when nobody else may read them."""
+"""Reads files that contain a secret, with checks of their size and permissions."""
 
 import os
 import stat
@@ -9,24 +9,24 @@ from sluice.base.errors import SettingsError, StorageError
 MAX_SECRET_BYTES = 2**20
 _OTHERS = 0o077
 _OTHERS_OF_ROOT = 0o027
-"""A mounted secret belongs to root and is readable by the process's group at best."""
+"""Forbidden permissions of a file owned by root: a mounted secret may be readable by the group."""
 
 
 def read_secret_file(path: Path, *, what: str) -> bytes:
     """Return the content of a file that only its owner may read.
 
-    A file of root may be readable by its group, as orchestrators mount secrets.
+    A file owned by root may also be readable by its group, as orchestrators mount secrets.
 
     Args:
         path: The file, or a link to it.
-        what: What the file is, to follow 'The', such as 'token file'.
+        what: Noun for the file in messages, such as 'token file'.
 
     Raises:
-        StorageError: It cannot be read, or is no regular file.
-        SettingsError: Others may read or write it, or it is larger than 1 MiB.
+        StorageError: It cannot be read, or is not a regular file.
+        SettingsError: Other users may read or write it, or it is larger than 1 MiB.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would keep its reader waiting
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
         raise _unreadable(path, what, error.strerror or str(error)) from None
     try:
@@ -39,27 +39,27 @@ def read_secret_file(path: Path, *, what: str) -> bytes:
         os.close(handle)
     if len(content) > MAX_SECRET_BYTES:
         raise SettingsError(
-            f"The {what} {path} may have {MAX_SECRET_BYTES:,} bytes, and has more.",
-            fix="Name the right file.",
+            f"The {what} {path} is larger than the maximum of {MAX_SECRET_BYTES:,} bytes.",
+            fix="Check the path of the file.",
         )
     return content
 
 
 def _require_private(found: os.stat_result, path: Path, what: str) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _unreadable(path, what, "it is no regular file")
+        raise _unreadable(path, what, "it is not a regular file")
     mode = stat.S_IMODE(found.st_mode)
     is_mounted = found.st_uid == 0 and os.geteuid() != 0
     if mode & (_OTHERS_OF_ROOT if is_mounted else _OTHERS):
         raise SettingsError(
-            f"The {what} {path} must be readable by its owner alone (mode 0600), and has mode "
+            f"The {what} {path} must be readable only by its owner (mode 0600), but has mode "
             f"{mode:04o}.",
-            cause="Other users of this machine can read or change what it holds.",
+            cause="Other users of this machine can read or change it.",
             fix=f"Run: chmod 600 {path} - and replace the secret if others may have read it.",
         )
 
 
 def _unreadable(path: Path, what: str, why: str) -> StorageError:
     return StorageError(
-        f"The {what} {path} cannot be read ({why}).", fix="Name a file that this user can read."
+        f"The {what} {path} cannot be read ({why}).", fix="Use a file that this user can read."
     )

@@ -1,4 +1,4 @@
-"""Seeds and generator states: the same base seed gives the same bits (REPRO-1, TRACE-6)."""
+"""Seeds and random generator states: the same base seed gives bit-identical results."""
 
 import contextlib
 import hashlib
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 RngState = dict[str, Tensor]
-"""State of every global generator, as tensors that a safetensors file can hold."""
+"""State of every global random generator, as tensors that a safetensors file can store."""
 
 
 def derive_seed(base: int, stage: str) -> int:
     """Return the seed of one stage: the first 63 bits of SHA-256 of ``base_stage``.
 
-    Two stages never share a stream, and a new stage does not move the others.
+    Two stages never share a random stream, and adding a stage does not change the others.
 
     >>> derive_seed(0, "init")
     2568297932293241440
@@ -30,21 +30,21 @@ def seed_everything(seed: int) -> None:
     """Seed Python, NumPy, torch on all devices, and the hash seed of later processes.
 
     Args:
-        seed: Not negative, below 2**63. NumPy takes its low 32 bits.
+        seed: Non-negative integer below 2**63. NumPy uses its low 32 bits.
     """
     _seed_generators(seed)
     os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
 
 
-class Stream:
-    """A run of the global generators of its own.
+class RandomStream:
+    """An independent stream of the global random generators.
 
-    What draws inside ``active`` sees this stream alone and leaves the caller's as it was, so a
-    caller that draws between two epochs changes nothing.
+    Code inside ``active`` draws from this stream and does not change the caller's state, so a
+    caller that draws random numbers between two epochs does not affect the training.
 
     Args:
-        seed: Where the stream starts.
-        state: Where it goes on instead, as returned by ``rng_state``.
+        seed: Seed of the stream.
+        state: State to continue from instead of the seed, as returned by ``rng_state``.
     """
 
     def __init__(self, seed: int, state: Mapping[str, Tensor] | None = None) -> None:
@@ -57,7 +57,7 @@ class Stream:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Draw from this stream inside."""
+        """Make the global generators use this stream inside the block."""
         outer = rng_state()
         restore_rng(self.state)
         try:
@@ -80,7 +80,7 @@ def rng_state() -> RngState:
         "numpy_gauss": _optional(numpy_state["gauss"] if numpy_state["has_gauss"] else None),
         "torch": torch.get_rng_state(),
     }
-    # Asking a device that nobody used for its state would start it, at seconds and memory.
+    # Reading the state of an unused device would initialize it, which takes seconds and memory.
     if torch.cuda.is_initialized():
         for device, device_state in enumerate(torch.cuda.get_rng_state_all()):
             state[f"cuda_{device}"] = device_state
@@ -88,7 +88,7 @@ def rng_state() -> RngState:
 
 
 def restore_rng(state: Mapping[str, Tensor]) -> None:
-    """Put every global generator back to ``state``, as returned by ``rng_state``."""
+    """Restore every global generator to ``state``, as returned by ``rng_state``."""
     gauss = float(state["python_gauss"])
     random.setstate((3, tuple(state["python"].tolist()), None if np.isnan(gauss) else gauss))
     numpy_gauss = float(state["numpy_gauss"])
@@ -110,21 +110,22 @@ def restore_rng(state: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Use deterministic operations and one thread inside; restore both afterwards.
+    """Use deterministic operations and one thread inside the block; restore both afterwards.
 
-    One thread, because sums over several depend on how many there are, and because the cores are
-    better used by other units of work.
+    One thread, because the result of a multi-threaded sum depends on the number of threads, and
+    because other fold runs use the remaining cores.
 
     Raises:
-        RuntimeError: Inside, from torch, when an operation has no deterministic form.
+        RuntimeError: From torch, inside the block: an operation has no deterministic version.
     """
     before = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     threads = torch.get_num_threads()
-    # Not use_deterministic_algorithms: to set one option of the compiler it imports all of it,
-    # which takes over a second in every process that fits a unit.
+    # Not use_deterministic_algorithms: it imports the whole compiler to set one option, which
+    # takes over a second in every training process.
     torch.set_deterministic_debug_mode("error")
-    # Filling fresh memory guards against reading it; it costs time and changes no sound result.
+    # Filling uninitialized memory guards against reading it; it costs time and does not change
+    # correct results.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     try:

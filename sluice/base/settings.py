@@ -1,4 +1,4 @@
-"""The two bases of every value class: what a user sets, and what a stage hands on."""
+"""Base classes of value objects: user settings (``Settings``) and stage outputs (``Record``)."""
 
 import difflib
 import re
@@ -11,11 +11,11 @@ from pydantic_core import ErrorDetails
 from sluice.base.errors import SettingsError
 
 _SHOWN = 200
-"""Characters of a value in a message; it may be a whole file."""
+"""Maximum length of a value in a message [characters]; the value may be a whole file."""
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, no unknown keys, no silent casts."""
+    """Base of every settings class: immutable, rejects unknown keys and implicit conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -24,12 +24,12 @@ class Settings(BaseModel):
         """Build the settings from plain values, as read from YAML.
 
         Args:
-            values: Keys and values; a tuple field takes a list when it is strict=False.
-            where: The file or command the values came from, for the message.
+            values: Value by key; a tuple field accepts a list if it is declared strict=False.
+            where: File or command that the values come from, for the error message.
 
         Raises:
-            SettingsError: A key is unknown (the nearest known one is named) or a value is out of
-                range; the message lists every offending key with what arrived.
+            SettingsError: A key is unknown (the message suggests the nearest one) or a value is
+                out of range. The message lists every invalid key with its value.
         """
         try:
             return cls.model_validate(values)
@@ -38,7 +38,7 @@ class Settings(BaseModel):
 
     @classmethod
     def parse_json(cls, text: str, *, where: str) -> Self:
-        """Build the settings from JSON, which stands for dates, paths and tuples as well.
+        """Build the settings from JSON, which can also represent dates, paths and tuples.
 
         Raises:
             SettingsError: As ``parse``.
@@ -50,20 +50,20 @@ class Settings(BaseModel):
 
 
 class Record(BaseModel):
-    """Base of every value that a stage hands to the next: immutable, stored as JSON.
+    """Base of every value that one stage passes to the next: immutable, stored as JSON.
 
-    NaN and infinity survive the round trip, because evidence of a failure must.
+    NaN and infinity survive the round trip, because records of failures contain them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 _MIN_PART = 4
-"""Length from which on a name that is part of a known one is taken for it [characters]."""
+"""Minimum length of a name to be matched as a part of a known name [characters]."""
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
+def suggest_nearest(name: str, known: list[str]) -> str:
+    """Return " Did you mean 'x'?" with the nearest known name, or an empty string."""
     longer = [each for each in known if len(name) >= _MIN_PART and name in each]
     matches = longer or difflib.get_close_matches(name, known, n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""
@@ -75,28 +75,26 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _known_keys(cls, problem["loc"][:-1])
-            hint = nearest(str(problem["loc"][-1]), known)
+            hint = suggest_nearest(str(problem["loc"][-1]), known)
             lines.append(
-                f"'{path}' is not a setting.{hint} Known here: {', '.join(sorted(known))}."
+                f"'{path}' is not a setting.{hint} Known settings: {', '.join(sorted(known))}."
             )
         elif problem["type"] == "missing":
             lines.append(f"'{path}' is required and missing.")
         else:
-            lines.append((f"'{path}': " if path else "") + _offence(problem))
-    return SettingsError(
-        f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
-    )
+            lines.append((f"'{path}': " if path else "") + _describe_problem(problem))
+    return SettingsError(f"{where}: {' '.join(lines)}", fix="Correct these keys and start again.")
 
 
-def _offence(problem: ErrorDetails) -> str:
-    """Say what is wrong with one value; our own validators say themselves what arrived."""
+def _describe_problem(problem: ErrorDetails) -> str:
+    """Describe one invalid value; messages of Sluice's own validators may include it already."""
     got = problem["input"]
     ours = problem.get("ctx", {}).get("error")
     if isinstance(ours, ValueError | AssertionError):
-        said = str(ours).rstrip(".")
-        # A validator of several keys is handed all of them; its message names those it means.
+        message = str(ours).rstrip(".")
+        # A validator of several keys receives all of them; its message names the invalid ones.
         several = isinstance(got, dict | BaseModel)
-        return f"{said}." if several or "got " in said else f"{said}, got {_shown(got)}."
+        return f"{message}." if several or "got " in message else f"{message}, got {_shown(got)}."
     return f"{problem['msg']}, got {_shown(got)}.{_hint(got)}"
 
 
@@ -106,28 +104,28 @@ def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:
             continue
-        members = list(_models(field.annotation))
-        tagged = [m for m in members if _tag(m) in path]
+        members = list(_nested_models(field.annotation))
+        tagged = [m for m in members if _discriminator(m) in path]
         model = tagged[0] if tagged else members[0] if len(members) == 1 else model
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes that a field may hold: itself, or in a union, list or mapping."""
+def _nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes in a field's annotation, also within unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
-        yield from _models(part)
+        yield from _nested_models(part)
 
 
-def _tag(model: type[BaseModel]) -> Any:
-    """Return what stands in the path of a member of a discriminated union; None for others."""
+def _discriminator(model: type[BaseModel]) -> Any:
+    """Return the discriminator value of a member of a tagged union; None for other classes."""
     kind = model.model_fields.get("kind")
     return None if kind is None else kind.default
 
 
 def _shown(value: Any) -> str:
-    """A mapping is told by its keys: what it holds may be long, or a password."""
+    """Format a value for a message; only the keys of a mapping, whose values may be secrets."""
     if isinstance(value, dict):
         return f"keys {', '.join(map(str, value)) or 'none'}"
     text = repr(value)
@@ -135,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 def _hint(value: Any) -> str:
-    """YAML reads 2e-3 as text, for want of a point."""
+    """Return a hint for a number such as 2e-3, which YAML reads as text without a decimal point."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
         return f" YAML reads that as text: write {value.lower().replace('e', '.0e', 1)}."
     return ""

@@ -1,4 +1,4 @@
-"""JSON from a file that somebody else wrote: bounded in depth, without doubled keys."""
+"""Parses untrusted JSON: limits the nesting depth and rejects duplicate keys."""
 
 import json
 import re
@@ -6,22 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_JSON_DEPTH = 64
-"""Deepest nesting of objects and lists that is read [levels]; Sluice writes about ten."""
+"""Maximum nesting of objects and lists [levels]; files written by Sluice have about ten."""
 
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
-"""Strings, which are passed over whole, and brackets."""
+"""Matches whole strings, which are skipped, and brackets."""
 
 
 def parse_strict_json(text: bytes, *, finite: bool) -> Any:
-    """Return what JSON text in UTF-8 says, as Python values.
+    """Parse a JSON document in UTF-8 into Python values.
 
     Args:
         text: The whole document.
-        finite: Refuse NaN and infinity, which strict JSON does not have either.
+        finite: Whether to reject NaN and infinity, which are not part of the JSON standard.
 
     Raises:
-        ValueError: It is no JSON, is nested too deep, has a key twice, or a number that must be
-            finite is not. Two parsers may read a doubled key as two different documents.
+        ValueError: The text is not JSON, is nested too deeply, has a duplicate key, or contains
+            a non-finite number although ``finite`` is set. Duplicate keys are rejected because
+            parsers disagree about which value counts.
     """
     _require_shallow(text)
     try:
@@ -30,12 +31,12 @@ def parse_strict_json(text: bytes, *, finite: bool) -> Any:
             object_pairs_hook=_distinct,
             parse_constant=_refuse_constant if finite else None,
         )
-    except RecursionError:  # depth is bounded above; this is for an interpreter with a small stack
-        raise ValueError("it is nested too deep") from None
+    except RecursionError:  # the depth is checked above; an interpreter may have a small stack
+        raise ValueError("it is nested too deeply") from None
 
 
 def _require_shallow(text: bytes) -> None:
-    """Count brackets outside strings: the parser itself would use up the stack."""
+    """Check the depth by counting brackets: the parser itself would exhaust the stack."""
     depth = 0
     for token in _TOKENS.finditer(text):
         first = token[0][:1]
@@ -52,9 +53,9 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:80]!r} is there twice")
+        raise ValueError(f"the key {twice[:80]!r} is duplicated")
     return found
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

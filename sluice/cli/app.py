@@ -1,7 +1,9 @@
-"""``sluice``: the command line. Exit codes: 0 done, 1 a gate said no, 2 your mistake, 3 broken.
+"""The command line ``sluice``.
 
-Each module of ``sluice.cli`` registers one group of commands. Those that need Dagster are in
-``sluice.cli.orchestration``, so that the other commands start without it.
+Exit codes: 0 success, 1 a gate did not pass, 2 an error of the user, 3 an internal error.
+
+Each module of ``sluice.cli`` registers one group of commands. Commands that
+need Dagster are in ``sluice.cli.orchestration``; the others start without it.
 """
 
 import importlib
@@ -16,20 +18,20 @@ from typing import Annotated
 import typer
 
 from sluice import __version__
-from sluice.base.command_lines import program_name, runnable
-from sluice.base.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
+from sluice.base.command_lines import make_commands_runnable, program_name
+from sluice.base.errors import EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_USER_ERROR, SluiceError
 from sluice.base.redaction import redact, redact_logs
-from sluice.observability import tracing
+from sluice.observability import spans
 
 TYPER_INTERRUPTED = 130
-"""What Typer leaves with on Ctrl-C."""
+"""Exit code of Typer on Ctrl-C."""
 
 _WORLD_WRITABLE = 0o002
-"""Permission that no file of a command has, whatever the umask: a socket that everybody can write
-to takes orders from everybody, that of Dagster's code server among them."""
+"""Permission that no file created by a command has, whatever the umask: everybody could send
+requests to a world-writable socket, such as that of Dagster's code server."""
 
 SHARED = ("orchestration.commands", "bench.app")
-"""Modules that are always registered: each adds several commands, or adds to a group of others."""
+"""Modules that are always registered, because they add several commands or extend a group."""
 
 COMMANDS = (
     "list",
@@ -45,17 +47,17 @@ COMMANDS = (
     "rollout",
     "doctor",
 )
-"""Each is a module of ``sluice.cli`` with a function ``register``."""
+"""Modules of ``sluice.cli`` with a function ``register``, by the name of their command."""
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
-    """Return the application with every command, or with ``wanted`` alone when it is one of ours.
+    """Return the application with all commands, or with ``wanted`` alone if it is known.
 
-    What the other commands import would cost a second or two.
+    Registering the other commands would import modules for one to two seconds.
     """
     app = typer.Typer(
         name="sluice",
-        help="A gated line from data to a served PyTorch model.",
+        help="A gated pipeline from data to a served PyTorch model.",
         invoke_without_command=True,
         add_completion=False,
         rich_markup_mode="markdown",
@@ -71,7 +73,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 def _start(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     if version:
@@ -82,20 +84,25 @@ def _start(
 
 
 def main() -> None:
-    """Run one command and leave with its exit code."""
+    """Run one command and exit with its code."""
     _open_standard_streams()
     os.umask(os.umask(0) | _WORLD_WRITABLE)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing torn
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # handled like Ctrl-C: files stay complete
     raise SystemExit(run_command(sys.argv[1:]))
 
 
 def _open_standard_streams() -> None:
-    """Point streams that the caller closed to nowhere, so that no other file takes their place."""
+    """Redirect closed standard streams to ``os.devnull``.
+
+    Otherwise the next file that is opened would get their descriptor.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:
@@ -103,22 +110,22 @@ def _open_standard_streams() -> None:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run one command and return its exit code; what went wrong is said on stderr."""
+    """Run one command and return its exit code; errors are printed on stderr."""
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     redact_logs()
     try:
-        tracing.start(os.environ, service="sluice")
+        spans.configure(os.environ, service="sluice")
         app = build_app(arguments[0] if arguments else None)
         app(args=arguments, prog_name="sluice", standalone_mode=True)
-    except SystemExit as leave:
-        if leave.code == TYPER_INTERRUPTED:
+    except SystemExit as stop:
+        if stop.code == TYPER_INTERRUPTED:
             return _interrupted()
-        return leave.code if isinstance(leave.code, int) else USER_MISTAKE
+        return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR
     except SluiceError as error:
-        _say(error, arguments, as_json=as_json)
+        _print_error(error, arguments, as_json=as_json)
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output left, as in `sluice ... | head`
+    except BrokenPipeError:  # the reader of the output exited, as in `sluice ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -127,24 +134,25 @@ def run_command(arguments: list[str]) -> int:
         print(
             redact(
                 f"{traceback.format_exc()}"
-                f"\nSomething broke in Sluice itself: {type(error).__name__}: {error}\n"
+                f"\nInternal error of Sluice: {type(error).__name__}: {error}\n"
             )
-            + "do:  Please report it with the lines above. Nothing half-written is left.",
+            + "do:  Report it with the lines above. No file was left incomplete.",
             file=sys.stderr,
         )
-        return BROKEN
+        return EXIT_INTERNAL_ERROR
     return 0
 
 
 def _interrupted() -> int:
-    print("Interrupted. What was finished is kept.", file=sys.stderr)
-    return INTERRUPTED
+    print("Interrupted. Completed work is kept.", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
-def _say(error: SluiceError, arguments: list[str], *, as_json: bool) -> None:
+def _print_error(error: SluiceError, arguments: list[str], *, as_json: bool) -> None:
     program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
     what, cause, fix = (
-        runnable(text, arguments, program=program) for text in (error.what, error.cause, error.fix)
+        make_commands_runnable(text, arguments, program=program)
+        for text in (error.what, error.cause, error.fix)
     )
     if as_json:
         print(

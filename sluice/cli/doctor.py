@@ -1,4 +1,4 @@
-"""``sluice doctor``: is everything there that a run needs?"""
+"""``sluice doctor``: checks that everything a run needs is available."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from rich.table import Table
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import GATE_SAID_NO, SluiceError, UnknownVersion
-from sluice.base.files import OWNER_FILE, OWNER_FOLDER, write_atomic
+from sluice.base.errors import EXIT_GATE_BLOCKED, SluiceError, UnknownVersion
+from sluice.base.files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE, write_atomic
 from sluice.base.home import Home
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, Settings
 from sluice.cli.output import results
 from sluice.cli.training_doctor import add_training_doctors
@@ -47,13 +47,13 @@ PACKAGES = (
 
 
 class DoctorSettings(Settings):
-    """What is too little."""
+    """Limits of ``sluice doctor``."""
 
-    min_free_gib: float = Field(1.0, gt=0, description="Free disk a run may need [GiB].")
+    min_free_gib: float = Field(1.0, gt=0, description="Free disk space that is required [GiB].")
 
 
 class Examination(Record):
-    """What one look found."""
+    """Result of one check of the installation."""
 
     name: str
     healthy: bool
@@ -62,14 +62,14 @@ class Examination(Record):
 
 
 def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[Examination]:
-    """Look at everything a run needs, one thing at a time."""
+    """Yield the result of each check, in turn."""
     from sluice.config.pipeline import known_pipelines
 
     yield Examination(
         name="python",
         healthy=sys.version_info >= (3, 11),
         seen=sys.version.split()[0],
-        fix="Install Python 3.11 or newer and set up again.",
+        fix="Install Python 3.11 or newer and run the set-up again.",
     )
     for package in PACKAGES:
         yield _attempt(f"package {package}", lambda p=package: _installed(p))  # type: ignore[misc]
@@ -88,7 +88,7 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
 
 
 def doctor_group(app: typer.Typer) -> typer.Typer:
-    """Return the group ``sluice doctor`` of an application; layers above add commands to it."""
+    """Return the command group ``sluice doctor``; other modules add commands to it."""
     for known in app.registered_groups:
         if known.name == NAME and known.typer_instance is not None:
             return known.typer_instance
@@ -98,14 +98,14 @@ def doctor_group(app: typer.Typer) -> typer.Typer:
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice doctor`` and its examinations of a training."""
+    """Add ``sluice doctor`` and its subcommands for trainings."""
 
     @doctor_group(app).callback(invoke_without_command=True)
     def doctor(
         context: typer.Context,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Check that everything a run needs is there; each problem comes with its fix.
+        """Check that everything a run needs is available; each problem is printed with its fix.
 
         Example: sluice doctor
         """
@@ -129,7 +129,7 @@ def _examine_all(*, as_json: bool) -> None:
     else:
         results().print(_table(found))
     if not all(e.healthy for e in found):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Examination:
@@ -142,7 +142,7 @@ def _attempt(name: str, look: Callable[[], str]) -> Examination:
             name=name,
             healthy=False,
             seen=f"{type(error).__name__}: {error}",
-            fix="Correct what the message names; for a package, set up again.",
+            fix="Correct what the message names; for a package, run the set-up again.",
         )
 
 
@@ -152,8 +152,8 @@ def _installed(package: str) -> str:
     except PackageNotFoundError:
         raise SluiceError(
             f"{package} is not installed.",
-            fix="Run 'make setup' in the checkout, or install Sluice again from there or from its "
-            "wheel.",
+            fix="Run 'make setup' in the checkout, or install Sluice again from the checkout or "
+            "its wheel.",
         ) from None
 
 
@@ -165,26 +165,31 @@ def _writable(home: Home) -> str:
 
 
 def _private(home: Home) -> str:
-    """Say that nobody else reads the state folder, or the secrets outside it."""
-    private = {home.root: OWNER_FOLDER, home.registry_key: OWNER_FILE, ray_token_path(): OWNER_FILE}
+    """Check that only the owner can read the state folder and the secrets outside it."""
+    private = {
+        home.root: PRIVATE_FOLDER_MODE,
+        home.registry_key: PRIVATE_FILE_MODE,
+        ray_token_path(): PRIVATE_FILE_MODE,
+    }
     for path, mode in private.items():
         if path is None or not path.exists():
             continue
         now = stat.S_IMODE(path.stat().st_mode)
         if now & (stat.S_IRWXG | stat.S_IRWXO):
             raise SluiceError(
-                f"{path} must be closed to other users ({mode:04o}), and has {now:04o}.",
+                f"{path} must be accessible to its owner only (mode {mode:04o}), got {now:04o}.",
                 fix=f"Run: chmod {mode:o} {shlex.quote(str(path))}",
             )
-    return "closed to other users"
+    return "accessible to its owner only"
 
 
 def _free(home: Home, settings: DoctorSettings) -> str:
-    there = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
-    free = shutil.disk_usage(there).free / 2**30
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free = shutil.disk_usage(folder).free / 2**30
     if not free >= settings.min_free_gib:
         raise SluiceError(
-            f"{free:.1f} GiB free at {there}, {settings.min_free_gib} GiB required.",
+            f"{settings.min_free_gib} GiB of free disk space are required at {folder}, got "
+            f"{free:.1f} GiB.",
             fix="Free disk space or point SLUICE_HOME at a larger disk.",
         )
     return f"{free:.0f} GiB"
@@ -196,20 +201,20 @@ def _registry(home: Home) -> str:
     try:
         opened = Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC), create=False)
     except UnknownVersion:
-        return "none yet; the first run makes it"
+        return "none yet; the first run creates it"
     with opened as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
     if findings:
         raise SluiceError(
-            f"{counted(len(findings), 'finding')}, the first: {findings[0].what}",
-            fix=f"{findings[0].fix} All of them: sluice registry verify",
+            f"{pluralize(len(findings), 'finding')}; the first: {findings[0].what}",
+            fix=f"{findings[0].fix} To list all of them: sluice registry verify",
         )
-    return f"{counted(len(models), 'model')}, every digest holds"
+    return f"{pluralize(len(models), 'model')}, all digests match"
 
 
 def _productions(home: Home) -> "list[Version]":
-    """Return every version in production; none where the registry itself cannot be read."""
+    """Return all versions in production; an empty list when the registry cannot be read."""
     from sluice.registry.ledger import Ledger
 
     try:
@@ -217,20 +222,20 @@ def _productions(home: Home) -> "list[Version]":
             home.registry_url, clock=lambda: datetime.now(UTC), create=False
         ) as ledger:
             found = [ledger.production(model) for model in ledger.models()]
-    except SluiceError:  # the examination of the registry reports it
+    except SluiceError:  # reported by the check of the registry
         return []
     return [production for production in found if production is not None]
 
 
 def _served(home: Home, production: "Version") -> str:
-    """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
+    """Load a version as ``sluice serve`` does, and report stored settings that no longer exist."""
     from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite
 
     number = f"version {production.number}"
     require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
     left_out = "".join(
-        f"; its setting '{removed.name}' exists no longer: {removed.effect}"
+        f"; its setting '{removed.name}' no longer exists: {removed.effect}"
         for removed in removed_settings(production)
     )
     warning = compare_version(production).warning(number)
@@ -242,7 +247,7 @@ def _devices() -> str:
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return f"CPU only, {counted(count_cores(), 'core')}"
+    return f"CPU only, {pluralize(count_cores(), 'core')}"
 
 
 def _pipeline(name: str, pipelines: Path) -> str:
@@ -250,7 +255,7 @@ def _pipeline(name: str, pipelines: Path) -> str:
 
     settings = find_pipeline(name, pipelines)
     workload = settings.loaded_workload
-    seeds = counted(len(settings.seeds), "seed")
+    seeds = pluralize(len(settings.seeds), "seed")
     return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"
 
 

@@ -1,4 +1,4 @@
-"""``sluice drift``: has anything moved since the reference?"""
+"""``sluice drift``: tests a window of rows for drift against a reference."""
 
 import math
 from pathlib import Path
@@ -9,10 +9,10 @@ from rich.table import Table
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.digests import digest_frame
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.base.files import write_atomic
 from sluice.cli.output import print_json, results
-from sluice.config.drift_settings import SMALLEST_WINDOW, DriftSettings
+from sluice.config.drift_settings import MIN_WINDOW_ROWS, DriftSettings
 
 if TYPE_CHECKING:
     from sluice.drift.report import DriftReport
@@ -30,48 +30,51 @@ def register(app: typer.Typer) -> None:
 def drift(
     reference: Annotated[
         Path,
-        typer.Argument(
-            help="Rows known to be good, in time order: Parquet or CSV.", show_default=False
-        ),
+        typer.Argument(help="Reference rows in time order: Parquet or CSV.", show_default=False),
     ],
     window: Annotated[
-        Path, typer.Argument(help="Rows to judge, in time order.", show_default=False)
+        Path, typer.Argument(help="Rows to test, in time order.", show_default=False)
     ],
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column to leave out, such as the time; may be repeated.", show_default=False
+            help="Column to ignore, such as the time; may be repeated.", show_default=False
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="False alarms per window, all columns together, in (0, 0.5).")
+        float, typer.Option(help="Rate of false alarms per window, over all columns, in (0, 0.5).")
     ] = _DEFAULTS.alpha,
     min_rows: Annotated[
-        int, typer.Option(help="Smaller windows decide nothing [rows].")
+        int, typer.Option(help="Smaller windows are INCONCLUSIVE [rows].")
     ] = _DEFAULTS.min_rows,
     max_columns: Annotated[
-        int, typer.Option(help="Of a wider table a random sample is compared [columns].")
+        int,
+        typer.Option(help="Columns that are compared; a random sample of a wider table [columns]."),
     ] = _DEFAULTS.max_columns,
-    seed: Annotated[int, typer.Option(min=0, help="Draws the windows to calibrate with.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the windows that the test is calibrated with.")
+    ] = 0,
     html: Annotated[
         Path | None,
-        typer.Option(help="Also write a report with pictures to this file.", show_default=False),
+        typer.Option(
+            help="Also write a report with figures to this HTML file.", show_default=False
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which columns of a window drifted from the reference.
+    """Test which columns of a window have drifted from the reference.
 
-    Leaves with 0 for STABLE and 1 for DRIFT or INCONCLUSIVE.
+    Exit code 0 for STABLE, 1 for DRIFT or INCONCLUSIVE.
     """
-    # Imported here: pandas' readers and pictures are not needed for the other commands.
-    from sluice.drift.judge import judge_window
+    # Imported here: other commands need neither the readers of pandas nor figures.
     from sluice.drift.page import drift_page
     from sluice.drift.reference import build_reference
     from sluice.drift.table_file import read_frame
+    from sluice.drift.window_evaluation import evaluate_window
 
     ignored = tuple(ignore or ())
     was, now = read_frame(reference, ignored=ignored), read_frame(window, ignored=ignored)
-    size = max(len(now), SMALLEST_WINDOW)
+    size = max(len(now), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(
         {
             "alpha": alpha,
@@ -83,7 +86,7 @@ def drift(
     )
     threads = count_cores()
     built = build_reference(was, settings, seed=seed, threads=threads)
-    report = judge_window(built, now, window=digest_frame(now), threads=threads)
+    report = evaluate_window(built, now, window=digest_frame(now), threads=threads)
     if html is not None:
         title = f"{window.name} against {reference.name}"
         write_atomic(html, drift_page(report, built, title=title).encode())
@@ -93,7 +96,7 @@ def drift(
     else:
         _show(report)
     if not report.passed:
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _number(value: float) -> str:
@@ -106,14 +109,14 @@ def _show(report: "DriftReport") -> None:
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
     quiet = [column for column in report.columns if column.verdict == "STABLE"]
     unsure = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
-    ranked = [*report.moved, *unsure, *sorted(quiet, key=lambda column: column.p_value)]
+    ranked = [*report.drifted, *unsure, *sorted(quiet, key=lambda column: column.p_value)]
     for column in ranked[:_SHOWN]:
         numbers = (_number(column.adjusted_p), _number(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)
     console = results(markup=False)
     console.print(table)
     if len(ranked) > _SHOWN:
-        console.print(f"and {len(ranked) - _SHOWN} more; --json has all")
+        console.print(f"and {len(ranked) - _SHOWN} more; --json lists all")
     if report.joint is not None:
         console.print(f"All columns together: {report.joint.verdict}. {report.joint.reason}")
     if report.extra_columns:

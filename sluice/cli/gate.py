@@ -1,4 +1,4 @@
-"""``sluice gate``: judge files of losses, as the pipeline's promotion gate would."""
+"""``sluice gate``: the promotion gate on files of losses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.base.digests import digest_frame
-from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.files import write_atomic
 from sluice.cli.output import print_json, results
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable, read_losses
-from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
+from sluice.evaluation.multiplicity import adjust_cohort, benjamini_hochberg, holm
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
 
@@ -32,17 +32,17 @@ def gate(
     baseline: Annotated[
         Path,
         typer.Option(
-            help="Losses of what is in production: Parquet or CSV with the columns seed, fold, "
-            "row, loss; seed empty for a rule without seeds. A column cluster names rows that "
-            "belong together, such as one day's assets.",
+            help="Losses of the production model: Parquet or CSV with the columns seed, fold, row, "
+            "loss; seed is empty for a rule without seeds. An optional column cluster groups "
+            "dependent rows, such as the assets of one day.",
             show_default=False,
         ),
     ],
     candidate: Annotated[
         list[Path],
         typer.Option(
-            help="Losses of the candidate on the same rows; given several times, all of them are a "
-            "cohort: their promotions hold together (Holm).",
+            help="Losses of the candidate on the same rows. Several candidates are tested "
+            "together, with Holm's correction.",
             show_default=False,
         ),
     ],
@@ -50,7 +50,7 @@ def gate(
         int,
         typer.Option(
             min=0,
-            help="How many rows ahead a target looks [rows]; 0 when rows are independent.",
+            help="Forecast horizon of the target [rows]; 0 when rows are independent.",
         ),
     ] = 1,
     alpha: Annotated[
@@ -61,18 +61,19 @@ def gate(
     ] = _DEFAULTS.min_gain,
     margin_share: Annotated[
         float,
-        typer.Option(help="Gains below this share of the baseline's mean loss do not matter."),
+        typer.Option(help="Equivalence margin, as a share of the baseline's mean loss."),
     ] = _DEFAULTS.equivalence_margin_share,
     min_seeds: Annotated[
-        int, typer.Option(help="Fewer seeds decide nothing.")
+        int, typer.Option(help="Seeds that are required; fewer are INCONCLUSIVE.")
     ] = _DEFAULTS.min_seeds,
     min_rows: Annotated[
-        int, typer.Option(help="Fewer test rows decide nothing [rows].")
+        int, typer.Option(help="Test rows that are required; fewer are INCONCLUSIVE [rows].")
     ] = _DEFAULTS.min_rows,
     block_length: Annotated[
         int | None,
         typer.Option(
-            help="Fewest rows of a bootstrap block; the estimated length when that is longer.",
+            help="Lower limit of the block length; the estimated length is used when longer "
+            "[rows].",
             show_default=False,
         ),
     ] = None,
@@ -80,27 +81,27 @@ def gate(
         bool,
         typer.Option(
             "--explore",
-            help="Show which candidates differ, at a rate of false findings of alpha "
-            "(Benjamini-Hochberg), and decide nothing: for ablations.",
+            help="For ablations: show which candidates differ, at a false discovery rate of alpha "
+            "(Benjamini-Hochberg), without a decision.",
         ),
     ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a report with pictures to this file; of one candidate.",
+            help="Also write a report with figures to this HTML file; for a single candidate.",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether the candidate is proven better than the baseline.
+    """Test whether the candidate is better than the baseline.
 
-    Leaves with 0 for PROMOTE, of several candidates for any, and with 1 otherwise.
+    Exit code 0 for PROMOTE (for any of several candidates), else 1.
     """
     if html is not None and len(candidate) > 1:
         raise SettingsError(
-            f"A report is about one candidate, and {len(candidate)} were given.",
-            fix="Leave --html out, or ask about each of them alone after the cohort was judged.",
+            f"A report requires a single candidate, got {len(candidate)}.",
+            fix="Leave --html out, or run the command for each candidate alone.",
         )
     settings = GateSettings.parse(
         {
@@ -122,7 +123,7 @@ def gate(
         _explore(verdicts, candidate, as_json=as_json)
         return
     if len(verdicts) > 1:
-        verdicts = list(hold_cohort(verdicts, alpha=alpha))
+        verdicts = list(adjust_cohort(verdicts, alpha=alpha))
     if as_json:
         plain = [verdict.model_dump(mode="json") for verdict in verdicts]
         print_json(plain[0] if len(plain) == 1 else plain)
@@ -131,7 +132,7 @@ def gate(
     else:
         _show_cohort(verdicts, candidate, results(markup=False))
     if not any(verdict.passed for verdict in verdicts):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _write_report(
@@ -144,12 +145,12 @@ def _write_report(
     *,
     horizon_rows: int,
 ) -> None:
-    # Imported here: pictures are asked for rarely.
-    from sluice.evaluation.companions import CompanionSettings, accompany
+    # Imported here: figures are rarely requested.
     from sluice.evaluation.gate_page import gate_page
+    from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
 
-    companions = accompany(
-        verdict, candidate, baseline, CompanionSettings(), horizon_rows=horizon_rows
+    companions = run_secondary_tests(
+        verdict, candidate, baseline, SecondaryTestSettings(), horizon_rows=horizon_rows
     )
     page = gate_page(
         verdict,
@@ -164,13 +165,13 @@ def _write_report(
 
 
 def _read(path: Path) -> LossTable:
-    """Name the losses by their own digest, so that a file and its copy are one model."""
+    """Read losses under their own digest, so that a file and its copy are the same model."""
     table = read_losses(path, subject="")
     return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
 
 
 def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:
-    """Show both-sided p-values adjusted for the rate of false findings."""
+    """Show two-sided p-values, adjusted for the false discovery rate."""
     alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted = benjamini_hochberg(alone)
     rows = [
@@ -187,7 +188,7 @@ def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: boo
     if as_json:
         print_json(rows)
         return
-    table = Table(title="Exploring: nothing is decided", title_justify="left")
+    table = Table(title="Exploratory comparison, without a decision", title_justify="left")
     for name in ("candidate", "gain", "effect size", "p", "p, Benjamini-Hochberg", "differs"):
         table.add_column(name, justify="left" if name == "candidate" else "right")
     for row in rows:
@@ -197,7 +198,7 @@ def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: boo
 
 
 def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Console) -> None:
-    table = Table(title=f"{len(verdicts)} candidates, judged together", title_justify="left")
+    table = Table(title=f"{len(verdicts)} candidates, tested together", title_justify="left")
     for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
         table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
     together = holm([verdict.p_value for verdict in verdicts])
@@ -227,7 +228,7 @@ def _show(verdict: Verdict, console: Console) -> None:
         ("p-value, one-sided", f"{verdict.p_value:.3g}"),
         ("effect size (Cohen's d)", f"{verdict.effect_size:.3g}"),
         ("seeds, candidate / baseline", f"{verdict.num_seeds} / {seeds}"),
-        ("test rows", verdict.evidence_words),
+        ("test rows", verdict.rows_summary),
     )
     table = Table(title=verdict.outcome, title_justify="left", show_header=False)
     for name, value in rows:

@@ -1,4 +1,4 @@
-"""``sluice judge``: which answers a language model prefers, and whether its word counts (LLM-1)."""
+"""``sluice judge``: which answers a language model prefers, and whether it is reliable."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.cli.output import print_json, results
 from sluice.evaluation.llm_judge.settings import JudgeSettings
 
@@ -27,8 +27,8 @@ def judge(
     pairs: Annotated[
         Path,
         typer.Argument(
-            help="Pairs of answers, Parquet or CSV: prompt, candidate, baseline, and where a "
-            "person said so human ('candidate', 'baseline' or 'tie').",
+            help="Pairs of answers, Parquet or CSV, with the columns prompt, candidate, baseline "
+            "and, where a person judged the pair, human ('candidate', 'baseline' or 'tie').",
             show_default=False,
         ),
     ],
@@ -36,30 +36,32 @@ def judge(
         str,
         typer.Option(
             "--judge",
-            help="Your function 'module:name' from (question, temperature) to the model's answer.",
+            help="Your function 'module:name': takes (question, temperature), returns the answer "
+            "of the model.",
             show_default=False,
         ),
     ],
     min_self_agreement: Annotated[
-        float, typer.Option(help="Share of pairs on which all its answers must agree.")
+        float, typer.Option(help="Required share of pairs on which all repeated answers agree.")
     ] = _DEFAULTS.min_self_agreement,
     min_human_agreement: Annotated[
-        float, typer.Option(help="Share of labelled pairs on which it must agree with the person.")
+        float,
+        typer.Option(help="Required share of labelled pairs on which it agrees with the person."),
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[
-        int, typer.Option(help="With fewer labelled pairs it is not trusted [pairs].")
+        int, typer.Option(help="Labelled pairs that are required [pairs].")
     ] = _DEFAULTS.min_labelled,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say which answers a language model prefers, and whether it may be trusted.
+    """Measure which answers a language model prefers, and whether it is reliable.
 
-    It is asked about each pair in both orders, three times each, at temperature 0. Leaves with 0
-    when it is trusted, else with 1.
+    Each pair is judged in both orders, three times each, at temperature 0. Exit code 0 when the
+    model is reliable, else 1.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    from sluice.base.imports import import_named
+    from sluice.base.imports import import_object
     from sluice.evaluation.llm_judge.pairs import read_pairs
     from sluice.evaluation.llm_judge.report import judge_pairs
 
@@ -72,23 +74,24 @@ def judge(
         where="sluice judge",
     )
     given = read_pairs(pairs)
-    ask = import_named(asked, what="judge")
+    ask = import_object(asked, what="judge")
     if not callable(ask):
         raise SettingsError(
             f"The judge '{asked}' must be a function, got one of type {type(ask).__name__}.",
-            fix="Name a function from (question, temperature) to the model's answer.",
+            fix="Name a function that takes (question, temperature) and returns the model's "
+            "answer.",
         )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("pairs", total=len(given))
         report = judge_pairs(
-            ask, given, settings, heard=lambda done: progress.update(task, completed=done)
+            ask, given, settings, on_pair=lambda done: progress.update(task, completed=done)
         )
     if as_json:
         print_json(report)
     else:
         _print(report)
     if report.trust != "trusted":
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _print(report: "JudgeReport") -> None:
@@ -98,14 +101,14 @@ def _print(report: "JudgeReport") -> None:
         ("agrees with itself", report.self_agreement),
         ("agrees in both orders", report.order_agreement),
         ("agrees with people", report.human_agreement),
-        ("for what stood first", "-" if place is None else f"{place:.0%}, 50% is no bias"),
-        ("answers without a word", f"{report.unread_answers} of {report.num_answers}"),
+        ("prefers the first answer", "-" if place is None else f"{place:.0%} (50% is unbiased)"),
+        ("answers that cannot be read", f"{report.unparsed_answers} of {report.num_answers}"),
         ("candidate better", report.candidate_wins),
         ("baseline better", report.baseline_wins),
-        ("neither, or the orders differ", report.ties),
+        ("tie, or the orders disagree", report.ties),
         ("undecided", report.undecided),
-        ("p of equal chances", f"{report.p_value:.3g}"),
-        ("preferred", report.preferred or "nothing is said, because it is not trusted"),
+        ("p-value of equal preference", f"{report.p_value:.3g}"),
+        ("preferred", report.preferred or "not reported, because the judge is not reliable"),
     ):
         table.add_row(name, str(value))
     console = results(markup=False)

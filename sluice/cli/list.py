@@ -1,4 +1,4 @@
-"""``sluice list``: the pipelines that can be named."""
+"""``sluice list``: the shipped pipelines."""
 
 import json
 from typing import Annotated
@@ -18,9 +18,9 @@ def register(app: typer.Typer) -> None:
     def list_pipelines(
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """List the pipelines that other commands take by name.
+        """List the pipelines that other commands accept by name.
 
-        A pipeline of your own is named by the path of its file.
+        For a pipeline of your own, give the path of its file instead.
 
         Example: sluice list
         """

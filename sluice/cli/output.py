@@ -1,4 +1,4 @@
-"""Where results go: stdout, as wide as the terminal, or wide enough for tables when it is none."""
+"""The consoles that results are printed on: stdout, with a fixed width when it is no terminal."""
 
 import json
 import math
@@ -11,32 +11,32 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sluice.base.settings import Record
-from sluice.base.terminal_text import printable
+from sluice.base.terminal_text import escape_control_characters
 
 PLAIN_WIDTH = 120
-"""Characters per line in a file or a pipe, where there is no window to fit."""
+"""Width of the output to a file or a pipe [characters]."""
 
 
 class SafeConsole(Console):
-    """A console that writes no control characters but its own.
+    """A console that escapes control characters in the texts it prints.
 
-    What is printed may come from an imported version, a client or another user of the registry,
-    and every result goes through here, whoever prints it.
+    Texts may come from an imported version, a client or another user of the registry. All results
+    are printed through this class.
     """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of a renderable with the control characters of texts spelled out."""
+        """Yield the segments of a renderable with control characters in texts escaped."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
             else:
-                yield Segment(printable(segment.text), segment.style)
+                yield Segment(escape_control_characters(segment.text), segment.style)
 
 
 def results(*, markup: bool = True) -> Console:
-    """Return the console for results; progress and errors go to stderr instead.
+    """Return the console for results. Progress and errors are printed on stderr instead.
 
     Args:
         markup: False prints square brackets as they are.
@@ -52,7 +52,7 @@ def results(*, markup: bool = True) -> Console:
 
 
 def print_json(value: Record | Mapping[str, Any] | list[Any] | None) -> None:
-    """Print for machines: strict JSON, where numbers that are not finite are null."""
+    """Print strict JSON; non-finite numbers become null."""
     sys.stdout.write(json.dumps(_strict(value), indent=2) + "\n")
 
 

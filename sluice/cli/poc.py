@@ -1,4 +1,4 @@
-"""``sluice poc``: the gate alone, on a pipeline or on anyone's workload, without Dagster."""
+"""``sluice poc``: the POC gate alone, on a pipeline or a workload, without Dagster."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
 from sluice.cli.output import results
 
@@ -27,42 +27,45 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--minimum",
-                help="Only POC-1 to POC-5 and the data they stand on: leaks, labels and "
-                "checkpoints are not looked at.",
+                help="Only the checks of data, network, gradients and a short training; leaks, "
+                "labels and checkpoints are not checked.",
             ),
         ] = False,
         log: Annotated[
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead; a torn or unfinished one is valid.",
+                help="Validate this event log instead. A torn or unfinished log can still be "
+                "valid.",
                 show_default=False,
             ),
         ] = None,
         schema: Annotated[
             bool, typer.Option("--schema", help="Print the JSON schema of --json instead.")
         ] = False,
-        seed: Annotated[int, typer.Option(help="Seeds weights and order.", min=0)] = 0,
+        seed: Annotated[
+            int, typer.Option(help="Seed of the weights and of the order of rows.", min=0)
+        ] = 0,
         overrides: Annotated[
             list[str] | None,
             typer.Option(
                 "--set",
-                help="KEY=VALUE in place of what the pipeline's file says, such as "
-                "model.hidden=64; several times for several keys.",
+                help="KEY=VALUE that overrides the pipeline's file, such as model.hidden=64; may "
+                "be repeated.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run the proof-of-concept gate: what seconds on real data say about hours of training.
+        """Run the POC gate: checks of a few seconds on real data, before hours of training.
 
-        Exit code 1 when the gate fails. Nothing is left behind but the gate's log.
+        Exit code 1 when the gate does not pass. The only file that remains is the gate's log.
 
         Example: sluice poc sp500_volatility --minimum
         """
         if overrides and (schema or log is not None):
             raise SettingsError(
-                "--set is for a gate that runs: a log and the schema stand as they are.",
+                "--set applies only when the gate runs, not to --log or --schema.",
                 fix="Leave --set out.",
             )
         if schema:
@@ -73,8 +76,9 @@ def register(app: typer.Typer) -> None:
             _gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
         else:
             raise SettingsError(
-                "sluice poc needs something to look at: a pipeline, a workload or a log.",
-                fix="Name it, as in 'sluice poc sp500_volatility' or 'sluice poc my_file:MyClass'.",
+                "sluice poc requires a pipeline, a workload or a log.",
+                fix="Give one, as in 'sluice poc sp500_volatility' or 'sluice poc "
+                "my_file:MyClass'.",
             )
 
 
@@ -103,14 +107,14 @@ def _gate(
     else:
         results().print(report_page(run.report))
     if not run.report.passed:
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _validate_log(log: Path, target: str | None, *, as_json: bool) -> None:
     from sluice.cli.poc_log import validate_file
 
     if not validate_file(log, target, as_json=as_json):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _print_schema() -> None:

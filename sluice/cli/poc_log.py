@@ -1,4 +1,4 @@
-"""``sluice poc --log FILE``: is anyone's event log whole, and what does it hold?"""
+"""``sluice poc --log FILE``: validates an event log and summarises it."""
 
 import json
 from pathlib import Path
@@ -8,35 +8,35 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli.output import results
 from sluice.eventlog.event_lines import encode_numbers
 from sluice.eventlog.log_report import LogProblem, LogReport, inspect_log
-from sluice.eventlog.log_response import respond_to
+from sluice.eventlog.log_response import respond_to_log_problem
 
 _SHOWN = 20
-"""Problems of a kind in the table for people; --json has the first 1000."""
+"""Number of problems shown in a table; ``--json`` has the first 1000."""
 
 
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
-    """Print what an event log holds; return whether it is valid and complete.
+    """Print a summary of an event log; return whether the log is valid and complete.
 
-    A log with a torn last line, without the end of what began or without a fold that it counts is
-    incomplete: a crash or a run that goes on leaves it so.
+    A log is incomplete when its last line is torn, when a fold or the experiment has no end event,
+    or when a fold is missing: after a crash, or while the run continues.
 
-    Without a target the names of the metrics are not known, and a ``fold_complete`` without a
-    number named ``test_*`` or an ``experiment_complete`` without one named ``mean_*`` is only
-    noted. With a target they must have ``test_`` and ``mean_`` before the workload's headline
-    metric.
+    Without a target the names of the metrics are unknown; a ``fold_complete`` without a number
+    named ``test_*`` and an ``experiment_complete`` without one named ``mean_*`` are notes only.
+    With a target both require the workload's headline metric with the prefix ``test_`` or
+    ``mean_``.
 
     Args:
         log: The NDJSON file.
-        target: A pipeline's name or file, or 'module:Workload'; None when there is none.
+        target: A pipeline's name or file, or 'module:Workload'; None for any log.
         as_json: Print the report as JSON instead of tables.
 
     Raises:
-        StorageError: There is no such file, or it cannot be read.
-        SettingsError: There is no such pipeline or workload.
+        StorageError: The file does not exist or cannot be read.
+        SettingsError: The pipeline or workload does not exist.
     """
     headline = None if target is None else _headline(target)
     report = inspect_log(
@@ -53,7 +53,7 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
 
 
 def log_page(report: LogReport) -> RenderableType:
-    """Return the report for a terminal: events by type, what was noticed, the verdict."""
+    """Return the report for a terminal: events by type, problems, verdict."""
     counts = Table("event", box=box.SIMPLE_HEAD, pad_edge=False)
     counts.add_column("count", justify="right")
     for event, count in report.counts.items():
@@ -71,8 +71,8 @@ def log_page(report: LogReport) -> RenderableType:
 
 
 def _headline(target: str) -> str:
-    """Return the headline metric of the workload that ``target`` means."""
-    # Here, because they import torch, and a log is looked at without it.
+    """Return the headline metric of the workload named by ``target``."""
+    # Imported here: both import torch, which a log without a target does not need.
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.workloads.load import load_workload
 
@@ -96,15 +96,17 @@ def _table(title: str, problems: tuple[LogProblem, ...], total: int) -> Table:
 def _verdict(report: LogReport) -> Text:
     text = Text()
     if report.torn_line is not None:
-        text.append("The last line is torn, as a crash leaves it: ")
+        text.append("The last line is torn, as after a crash: ")
         text.append(f"{report.torn_line[:60]!r}\n", style="dim")
     said, style = ("is valid", "green") if report.valid else ("is not valid", "bold red")
     text.append("The log ").append(said, style=style)
-    text.append(f": {counted(sum(report.counts.values()), 'event')}, ")
-    text.append(counted(report.num_problems, "problem"))
+    text.append(f": {pluralize(sum(report.counts.values()), 'event')}, ")
+    text.append(pluralize(report.num_problems, "problem"))
     completeness = "complete" if report.complete else "incomplete"
     text.append(f", {completeness}.", style="" if report.complete else "bold red")
     if not (report.valid and report.complete):
-        response = respond_to(report.problems[0].kind if report.problems else "no end")
+        response = respond_to_log_problem(
+            report.problems[0].kind if report.problems else "missing end"
+        )
         text.append(f"\n  why:  {response.cause}\n  do:   {response.fix}")
     return text

@@ -1,4 +1,4 @@
-"""``sluice registry``: look at versions, move the production pointer, check what is stored."""
+"""``sluice registry``: shows versions, moves the production pointer, verifies the registry."""
 
 from typing import Annotated, Any
 
@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from sluice.base.errors import IntegrityError, SettingsError, UnknownVersion
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli import registry_audit, registry_erase, registry_files
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
@@ -28,14 +28,14 @@ from sluice.cli.registry_access import (
 )
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
-from sluice.registry.records import Finding, Promotion, Version
+from sluice.registry.records import Promotion, RegistryFinding, Version
 
 
 def register(app: typer.Typer) -> None:
     """Add ``registry`` and its commands to the command line."""
     group = typer.Typer(
         name="registry",
-        help="Versions of models: what is in production, why, and how to go back.",
+        help="Versions of models: what is in production, why, and how to roll back.",
         epilog="Example: sluice registry show sp500_volatility",
         no_args_is_help=True,
     )
@@ -74,7 +74,7 @@ def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
     elif versions:
         show_result(display.version_list(versions))
     else:
-        show_result(Text("The registry holds no version yet. Run a pipeline first: sluice run"))
+        show_result(Text("The registry has no version yet. Run a pipeline first: sluice run"))
 
 
 def show(
@@ -83,14 +83,14 @@ def show(
         int | None,
         typer.Argument(
             min=1,
-            help="Number of the version; the one in production, or else the newest that was "
-            "trained here, when left out.",
+            help="Number of the version. Default: the version in production, else the newest that "
+            "was trained here.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one version: state, the gate's numbers, lineage, metrics, receipts."""
+    """Show one version: state, numbers of the gate, lineage, metrics, receipts."""
     with open_ledger() as ledger:
         found = _chosen(ledger, model, version)
         receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
@@ -110,7 +110,7 @@ def show(
 
 
 def history(model: Model, as_json: AsJson = False) -> None:
-    """Show who registered, promoted and rolled back what, when and why."""
+    """Show all changes of a model: who registered, promoted or rolled back what, when and why."""
     with open_ledger() as ledger:
         entries = ledger.history(known(ledger, model))
     if as_json:
@@ -123,11 +123,11 @@ def at(
     model: Model,
     time: Annotated[
         str,
-        typer.Argument(help="ISO 8601 with its zone: 2026-03-14T09:00:00Z", show_default=False),
+        typer.Argument(help="ISO 8601 with time zone: 2026-03-14T09:00:00Z", show_default=False),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show what was in production at a moment, who put it there, and on which receipt."""
+    """Show the version that was in production at a given time, who promoted it and why."""
     when = as_moment(time)
     with open_ledger() as ledger:
         move = ledger.production_at(model, when)
@@ -137,7 +137,7 @@ def at(
         show_result(Text(f"{model}: nothing was in production at {when.isoformat()}."))
     else:
         show_result(
-            Text(f"{model}: version {move.to_version} was in production. It came there by:")
+            Text(f"{model}: version {move.to_version} was in production, through this change:")
         )
         show_result(display.history_table([move]))
 
@@ -151,13 +151,13 @@ def promote(
         bool,
         typer.Option(
             "--reinstate",
-            help="Accept a version that was rolled back since its gate passed. Gates still apply.",
+            help="Allow a version that was rolled back after its gate passed. Gates still apply.",
         ),
     ] = False,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a version into production, on the receipts recorded for it."""
+    """Promote a version to production, based on its recorded receipts."""
     with open_ledger(key) as ledger:
         done = ledger.promote(
             model,
@@ -179,15 +179,15 @@ def approve(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Agree to a promotion as a second person, signed with your own key.
+    """Approve a promotion as a second person, signed with your own key.
 
-    The approval is of the present verdict and of what is in production now. Where
-    known_keys.yaml says two_person_since, nobody can promote a version that only they approve.
+    The approval applies to the present verdict and to the version in production now. Where
+    known_keys.yaml sets two_person_since, a version needs the approval of a second person.
     """
     if key is None:
         raise SettingsError(
-            "A key file is required to approve.",
-            fix="Name your own with --key or SLUICE_REGISTRY_KEY; make it with: "
+            "An approval requires a key file.",
+            fix="Give your own with --key or SLUICE_REGISTRY_KEY. To create one: "
             "openssl genpkey -algorithm ed25519 -out NAME.key",
         )
     with open_ledger(key) as ledger:
@@ -206,17 +206,17 @@ def rollback(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the last good production version before the present one back, once it loads.
+    """Return to the last good production version, once it loads.
 
-    Repeat it to go further back. It never returns to a version that was rolled back. The code does
-    not move: the answer says whether the code here is that of the version.
+    Repeat the command to go further back. Versions that were rolled back are skipped. The code is
+    not changed: the output states whether the code here is that of the version.
     """
     with open_ledger(key) as ledger:
         production = ledger.production_number(known(ledger, model))
         if production is None:
             raise UnknownVersion(
-                f"{model} has nothing in production to roll back.",
-                fix=f"See what there is: sluice registry list {model}",
+                f"{model} has no version in production to roll back.",
+                fix=f"List its versions: sluice registry list {model}",
             )
         done = ledger.rollback(
             model,
@@ -229,17 +229,17 @@ def rollback(
 
 
 def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
-    """Check that everything stored is what it says it is: artifacts, receipts, history, the log.
+    """Verify everything that is stored: artifacts, receipts, history and the log.
 
-    Also that the code here is that of what is in production, where it is importable. With a key
-    also that every line of the log is signed with it.
+    Where the code of the production version can be imported, its digest is verified too. With a
+    key, every line of the log must be signed with it.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
         names = ledger.models() if model is None else [model]
         if not findings:
             findings = [f for name in names for f in _code_findings(ledger.production(name))]
-        # Damaged lineage is a finding, and versions() would stop at it.
+        # Damaged lineage is a finding; versions() would raise on it.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
@@ -248,28 +248,28 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
     elif findings:
         show_result(display.findings_table(findings))
     else:
-        show_result(Text(f"Nothing wrong found in {counted(num_versions, 'version')}."))
+        show_result(Text(f"No problem found in {pluralize(num_versions, 'version')}."))
     if findings:
         raise IntegrityError(
-            f"Registry and artifacts do not agree: {counted(len(findings), 'finding')}."
+            f"Registry and artifacts do not match: {pluralize(len(findings), 'finding')}."
             if all(finding.problem == "artifact" for finding in findings)
-            else f"The registry does not hold together: {counted(len(findings), 'finding')}.",
-            fix="Do what the list says, then verify again.",
+            else f"The registry is not consistent: {pluralize(len(findings), 'finding')}.",
+            fix="Apply the listed fixes, then verify again.",
         )
 
 
 def restore_triggers(as_json: AsJson = False) -> None:
-    """Create the triggers that keep tables append-only again, once the log is found to hold.
+    """Create the triggers of append-only tables again, after the log was verified.
 
-    For a database that lost them, such as a copy made without triggers. Any other trigger on the
-    registry's tables is dropped.
+    For a database without them, such as a copy made without triggers. Other triggers on the
+    registry's tables are dropped.
     """
     with open_ledger() as ledger:
         created = ledger.restore_triggers()
     if as_json:
         print_json({"triggers": created})
     else:
-        show_result(Text(f"The log holds. Created {counted(created, 'trigger')} again."))
+        show_result(Text(f"The log is valid. Created {pluralize(created, 'trigger')}."))
 
 
 def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
@@ -280,10 +280,10 @@ def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
     return ledger.version(model, number)
 
 
-def _code_findings(production: Version | None) -> list[Finding]:
+def _code_findings(production: Version | None) -> list[RegistryFinding]:
     if production is None or production.lineage.code_identity is None:
         return []
-    from sluice.registry import loading  # brings torch, which looking around does not need
+    from sluice.registry import loading  # imports torch, which the other commands do not need
 
     return loading.code_findings(production)
 

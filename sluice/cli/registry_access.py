@@ -1,4 +1,4 @@
-"""What every registry command needs: the ledger, the store, who is asking, and printing."""
+"""Options and helpers shared by the registry commands: ledger, store, user, output."""
 
 import getpass
 import os
@@ -13,19 +13,19 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, UnknownVersion
 from sluice.base.home import Home
 from sluice.cli.output import results
-from sluice.registry.admission import require_text
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
+from sluice.registry.validation import require_storable_text
 
 if TYPE_CHECKING:
     from sluice.registry.rollouts import RolloutLedger
 
 
 def as_text(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """Return what was typed, when it can be written down."""
+    """Return the text of an option, after checking that it can be stored."""
     if value is not None:
-        require_text(value, what=str(parameter.name))
+        require_storable_text(value, what=str(parameter.name))
     return value
 
 
@@ -35,21 +35,21 @@ Model = Annotated[
 AnyModel = Annotated[
     str | None,
     typer.Argument(
-        help="Name of the pipeline; all when left out.", callback=as_text, show_default=False
+        help="Name of the pipeline. Default: all.", callback=as_text, show_default=False
     ),
 ]
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[
     str,
-    typer.Option("--reason", help="Why, for the history.", callback=as_text, show_default=False),
+    typer.Option("--reason", help="Reason, for the history.", callback=as_text, show_default=False),
 ]
 Actor = Annotated[
     str | None,
     typer.Option(
         "--actor",
         envvar="SLUICE_ACTOR",
-        help="Who, for the history; the user of the operating system when left out.",
+        help="Who makes the change, for the history. Default: the user of the operating system.",
         callback=as_text,
         show_default=False,
     ),
@@ -59,28 +59,28 @@ KeyFile = Annotated[
     typer.Option(
         "--key",
         envvar="SLUICE_REGISTRY_KEY",
-        help="File with the secret that signs and verifies; nothing is signed without one.",
+        help="File with the secret key that signs and verifies. Without it nothing is signed.",
         show_default=False,
     ),
 ]
 
 
 def as_moment(text: str) -> datetime:
-    """Return the moment that was typed in ISO 8601."""
+    """Parse a point in time in ISO 8601."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise ContractError(
-            f"A moment in ISO 8601 is required, got {text!r}.",
+            f"A point in time in ISO 8601 is required, got {text!r}.",
             fix="Write it like 2026-03-14T09:00:00Z",
         ) from None
 
 
 def current_user() -> str:
-    """Return the name of the operating system's user, or its number when it has no name."""
+    """Return the name of the operating system's user, or the user id when it has no name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number without an entry
+    except (KeyError, OSError):  # a container may run under a user id without an entry
         return f"uid {os.getuid()}"
 
 
@@ -89,7 +89,7 @@ def _home() -> Home:
 
 
 def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
-    """Open the registry; with a key file every change is signed."""
+    """Open the registry. With a key file every change is signed."""
     return Ledger.open(
         _home().registry_url,
         clock=lambda: datetime.now(UTC),
@@ -99,7 +99,7 @@ def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
 
 
 def open_rollouts(key: Path | None = None) -> "RolloutLedger":
-    """Open the registry that is there, with the rollouts of its models."""
+    """Open the existing registry, with the rollouts of its models."""
     from sluice.registry.rollouts import RolloutLedger
 
     return RolloutLedger.open(
@@ -111,20 +111,20 @@ def open_rollouts(key: Path | None = None) -> "RolloutLedger":
 
 
 def read_key(path: Path | None) -> SigningKey | None:
-    """Read the key file, when there is one."""
+    """Read the key file, if one is given."""
     return None if path is None else SigningKey.read(path)
 
 
 def artifact_store() -> ArtifactStore:
-    """Return the store beside the registry."""
+    """Return the artifact store of the same home."""
     return ArtifactStore(_home().artifacts)
 
 
 def pipeline_code(model: str) -> tuple[str, ...]:
-    """Return the import paths that the pipeline of this name has; none when there is no such one.
+    """Return the import paths in the pipeline of this name; empty when no such pipeline exists.
 
     Raises:
-        SettingsError: The pipeline's file is wrong.
+        SettingsError: The pipeline's file is invalid.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline, known_pipelines
 
@@ -135,31 +135,31 @@ def pipeline_code(model: str) -> tuple[str, ...]:
 
 
 def known(ledger: Ledger, model: str) -> str:
-    """Return the model's name, or say which names there are."""
+    """Return the name of a model after checking that the registry has it."""
     if model not in ledger.models():
-        ledger.version(model, 1)  # raises, and names what there is
+        ledger.version(model, 1)  # raises, and lists the known names
     return model
 
 
 def newest_own(ledger: Ledger, model: str) -> Version:
-    """Return the newest version that was trained here; an import has to be named by its number.
+    """Return the newest version that was trained here; an import is used only by its number.
 
     Raises:
-        UnknownVersion: There is none.
+        UnknownVersion: No such version exists.
     """
     versions = ledger.versions(known(ledger, model))
     own = [version for version in versions if not version.is_imported]
     if not own:
         imported = ", ".join(str(version.number) for version in versions)
         raise UnknownVersion(
-            f"A version of {model} that was trained here is required, and the registry holds only "
-            f"imported ones: {imported}.",
-            cause="A version that came in a file is used only where its number is given.",
+            f"A version of {model} that was trained here is required, and the registry has only "
+            f"imported versions: {imported}.",
+            cause="An imported version is used only when its number is given.",
             fix=f"Give its number, or train one: sluice run {model}",
         )
     return own[-1]
 
 
 def show_result(content: RenderableType) -> None:
-    """Print for people."""
+    """Print a result on stdout."""
     results(markup=False).print(content)

@@ -1,27 +1,27 @@
-"""``sluice registry erase``: one user's samples go."""
+"""``sluice registry erase``: deletes the samples of one user."""
 
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import AsJson, Model, as_text, known, open_rollouts, show_result
 
 User = Annotated[
     str,
     typer.Option(
-        "--user", help="Key that requests named as 'user'.", callback=as_text, show_default=False
+        "--user", help="Value of 'user' in the requests.", callback=as_text, show_default=False
     ),
 ]
 
 
 def erase(model: Model, user: User, as_json: AsJson = False) -> None:
-    """Delete every sample of one user's requests; sums over many users stay.
+    """Delete all samples of one user's requests; aggregates over many users are kept.
 
-    Servers report what they sampled within seconds: delete again when the user's last request is
-    that young. Backups of the database are not touched.
+    Servers report samples with a delay of seconds: delete again when the user's last request is
+    that recent. Backups of the database are not changed.
     """
     with open_rollouts() as ledger:
         found = ledger.erase_user(known(ledger, model), user)
@@ -29,16 +29,16 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
         print_json(found.model_dump(mode="json"))
         return
     unnamed = (
-        f" {counted(found.unnamed, 'sample')} of before samples named their client cannot be told "
-        "apart, and go when they are too old."
+        f" {pluralize(found.unnamed, 'sample')} from before clients were recorded cannot be "
+        "assigned to a user; they are deleted when they expire."
         if found.unnamed
         else ""
     )
     show_result(
         Text(
-            f"Deleted {counted(found.samples, 'sample')} of the user: {found.drift} for drift, "
-            f"{found.pairs} that both arms of a rollout answered, {found.labelled} of them with a "
-            f"row that waited for its label. {counted(found.kept, 'sample')} of {model} "
+            f"Deleted {pluralize(found.samples, 'sample')} of the user: {found.drift} for drift, "
+            f"{found.pairs} answered by both arms of a rollout, {found.labelled} of them with a "
+            f"row that waited for its label. {pluralize(found.kept, 'sample')} of {model} "
             f"{'stays' if found.kept == 1 else 'stay'}.{unnamed}"
         )
     )

@@ -1,4 +1,4 @@
-"""``sluice registry export|import|new-key|sign``: versions as files, keys, and signed history."""
+"""``sluice registry export|import|new-key|sign``: version files, keys, signed history."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from sluice.base.errors import SettingsError
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
     Actor,
@@ -23,7 +23,7 @@ from sluice.cli.registry_access import (
     show_result,
 )
 from sluice.registry import display
-from sluice.registry.public_keys import PrivateKey, TrustedKeys, make_key_pair
+from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys, make_key_pair
 from sluice.registry.transfer import export_version, import_version
 
 File = Annotated[Path, typer.Argument(help="The file.", show_default=False)]
@@ -37,17 +37,17 @@ def export_file(
         Path | None,
         typer.Option(
             envvar="SLUICE_PRIVATE_KEY",
-            help="Ed25519 key that signs the file, from sluice registry new-key.",
+            help="Ed25519 private key that signs the file, from sluice registry new-key.",
             show_default=False,
         ),
     ] = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one version to one file: lineage, receipts, history, weights, every digest.
+    """Write one version to a file: lineage, receipts, history, weights and digests.
 
-    The same version gives the same bytes. With a private key, everybody who has the public half can
-    tell that the file is yours and unchanged; with --key those who have the same secret can.
+    The same version gives the same bytes. With a private key, everybody who has the public key can
+    verify the file; with --key, those who have the same secret.
     """
     with open_ledger() as ledger:
         digest = export_version(
@@ -57,12 +57,12 @@ def export_file(
             store=artifact_store(),
             target=file,
             key=read_key(key),
-            private_key=None if private_key is None else PrivateKey.read(private_key),
+            private_key=None if private_key is None else ExporterPrivateKey.read(private_key),
         )
     if as_json:
         print_json({"model": model, "version": version, "file": str(file), "sha256": digest})
     else:
-        show_result(Text(f"{model} version {version} is in {file} (SHA-256 {digest})."))
+        show_result(Text(f"{model} version {version} was written to {file} (SHA-256 {digest})."))
 
 
 def import_file(
@@ -72,8 +72,8 @@ def import_file(
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
-            help="Code that the version names and that may run here, with the modules stored in "
-            "the file. The code of the pipeline here, and of Sluice, needs no trust.",
+            help="Code named by the version that may run here, with the modules stored in the "
+            "file. The code of the local pipeline and of Sluice is always trusted.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +81,7 @@ def import_file(
         Path | None,
         typer.Option(
             envvar="SLUICE_TRUSTED_KEYS",
-            help="Text file with a line 'NAME ed25519:KEY' for each key of which one must have "
+            help="Text file with a line 'NAME ed25519:KEY' per trusted key; one of them must have "
             "signed the file.",
             show_default=False,
         ),
@@ -90,11 +90,11 @@ def import_file(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """File the version in a file as dev, once every part of it was checked.
+    """Register the version in a file as dev, after every part of it was verified.
 
-    Nothing in the file is run. Its receipts come along and promote nothing: the gates have to pass
-    here. With trusted keys, or with a key, the file must be signed; who signed it is printed and
-    kept in the history.
+    No code in the file is run. Its receipts are stored but promote nothing: the gates must pass
+    here. With trusted keys, or with a key, the file must be signed; the signer is printed and
+    recorded in the history.
     """
     with open_ledger(key, create=True) as ledger:
         done = import_version(
@@ -119,23 +119,25 @@ def import_file(
             }
         )
         return
-    known = "" if done.created else " It was known already; nothing was changed."
-    said = f"{version.model} version {version.number}, {version.state}.{known}"
-    show_result(Text(f"{said} The file is {done.signed_by}."))
+    known = "" if done.created else " It was already registered; nothing was changed."
+    registered = f"{version.model} version {version.number}, {version.state}.{known}"
+    show_result(Text(f"{registered} The file is {done.signed_by}."))
 
 
 def new_key(
     file: File,
     name: Annotated[
         str,
-        typer.Option(help="Of the key's owner, for those who trust it.", show_default=False),
+        typer.Option(
+            help="Name of the key's owner, shown to those who trust the key.", show_default=False
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Make an Ed25519 key pair that signs exported versions.
+    """Create an Ed25519 key pair that signs exported versions.
 
-    The private key is for you alone. Give the line of the .pub file to those who import your
-    versions, on a way that nobody else writes to; they add it to their list of trusted keys.
+    Keep the private key secret. Give the line of the .pub file to those who import your versions,
+    over a channel that nobody else can write to; they add it to their list of trusted keys.
     """
     public = make_key_pair(file, name=name)
     if as_json:
@@ -148,27 +150,27 @@ def new_key(
 def sign(
     actor: Actor = None,
     key: KeyFile = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the lines of the log that no key has signed, once you have seen them.
+    """Sign the lines of the log that have no signature, after showing them.
 
-    They were written without a key, or not by Sluice: only this command signs such lines. The
-    signature says that it was given on your word. Note the digest somewhere else: it names
-    everything that the registry holds up to now.
+    Such lines were written without a key, or not by Sluice: only this command signs them, and the
+    signature records that you confirmed them. Keep the printed digest in another place: it covers
+    everything in the registry up to now.
     """
     if key is None:
         raise SettingsError(
-            "A key file is required to sign.",
-            fix="Name one with --key or SLUICE_REGISTRY_KEY; make it with: "
+            "Signing requires a key file.",
+            fix="Give one with --key or SLUICE_REGISTRY_KEY. To create one: "
             "openssl rand -out registry.key 32",
         )
     with open_ledger(key) as ledger:
-        head, lines = ledger.unsigned()
+        head, lines = ledger.unsigned_lines()
         if lines and not as_json:
             show_result(display.unsigned_table(lines))
         if lines and not yes:
-            question = f"Sign {counted(len(lines), 'line')} that no key has signed?"
+            question = f"Sign {pluralize(len(lines), 'line')} without a signature?"
             typer.confirm(question, abort=True, err=True)
         ledger.sign(head, actor=actor or current_user())
     if as_json:

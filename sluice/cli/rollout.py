@@ -1,4 +1,4 @@
-"""``sluice rollout``: follow a rollout, and rehearse one."""
+"""``sluice rollout``: follows rollouts, and rehearses them."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from sluice.cli.rollout_rehearsal import rehearse
 
 if TYPE_CHECKING:
     from sluice.registry.rollouts import RolloutLedger
-    from sluice.rollout_control.standing import Standing
+    from sluice.rollout_control.status import RolloutStatus
 
 _LOOK_S = 1.0
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     """Add ``rollout`` and its commands to the command line."""
     group = typer.Typer(
         name="rollout",
-        help="A challenger on its way into production.",
+        help="Rollouts of challengers into production.",
         epilog="Example: sluice rollout watch sp500_volatility",
         no_args_is_help=True,
     )
@@ -42,12 +42,14 @@ def register(app: typer.Typer) -> None:
 
 def watch(
     model: Model,
-    once: Annotated[bool, typer.Option("--once", help="Print where it stands, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the present status and exit.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a model's rollout until it is over; nothing is changed.
+    """Show the status of a model's rollout until it has ended; read-only.
 
-    With --json it prints one object a line, whenever something changed.
+    With --json, one line is printed per change.
     """
     from sluice.registry.rollouts import RolloutLedger
 
@@ -55,58 +57,58 @@ def watch(
     with RolloutLedger.open(
         home.registry_url, clock=lambda: datetime.now(UTC), create=False
     ) as ledger:
-        standings = _standings(ledger, model, once=once)
+        statuses = _statuses(ledger, model, once=once)
         if as_json:
-            _print_lines(standings, whole=once)
+            _print_lines(statuses, whole=once)
         else:
-            _draw(standings)
+            _draw(statuses)
 
 
-def _standings(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[Standing]":
+def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
     from sluice.cli.registry_access import known
-    from sluice.rollout_control.standing import read_standing
+    from sluice.rollout_control.status import read_status
 
     known(ledger, model)
     while True:
-        standing = read_standing(ledger, model, now=datetime.now(UTC))
-        yield standing
-        if once or standing.rollout.is_over:
+        status = read_status(ledger, model, now=datetime.now(UTC))
+        yield status
+        if once or status.rollout.is_over:
             return
         time.sleep(_LOOK_S)
 
 
-def _draw(standings: "Iterator[Standing]") -> None:
-    """On a terminal one picture that changes; elsewhere the last one, and what happened before."""
+def _draw(statuses: "Iterator[RolloutStatus]") -> None:
+    """Draw a live view on a terminal; elsewhere print the transitions and the last status."""
     from rich.live import Live
 
-    from sluice.rollout_control.view import standing_view, transitions_table
+    from sluice.rollout_control.view import status_view, transitions_table
 
     console = results()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            for standing in standings:
-                live.update(standing_view(standing), refresh=True)
+            for status in statuses:
+                live.update(status_view(status), refresh=True)
         return
-    told = 0
+    printed = 0
     last = None
-    for standing in standings:
-        if last is not None and len(standing.transitions) > told:
+    for status in statuses:
+        if last is not None and len(status.transitions) > printed:
             console.print(
-                transitions_table(standing.transitions[told:], since=standing.rollout.started_at)
+                transitions_table(status.transitions[printed:], since=status.rollout.started_at)
             )
-        told, last = len(standing.transitions), standing
+        printed, last = len(status.transitions), status
     if last is not None:
-        console.print(standing_view(last))
+        console.print(status_view(last))
 
 
-def _print_lines(standings: "Iterator[Standing]", *, whole: bool) -> None:
+def _print_lines(statuses: "Iterator[RolloutStatus]", *, whole: bool) -> None:
     if whole:
-        print_json(next(standings))
+        print_json(next(statuses))
         return
     before = None
-    for standing in standings:
-        state = standing.model_copy(update={"at": standing.rollout.started_at})
+    for status in statuses:
+        state = status.model_copy(update={"at": status.rollout.started_at})
         if state != before:
-            sys.stdout.write(standing.model_dump_json() + "\n")
+            sys.stdout.write(status.model_dump_json() + "\n")
             sys.stdout.flush()
         before = state

@@ -1,4 +1,4 @@
-"""``sluice rollout status|pause|resume|abort|list``: what a person may do to a rollout."""
+"""``sluice rollout status|pause|resume|abort|list``: manual control of a rollout."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from sluice.rollout.state import Rollout, Transition
 
 _TRIES = 20
-"""The sensor looks every few seconds, and each look may come in between."""
+"""Attempts to record a change: the controller runs every few seconds and may change the rollout
+in between."""
 
 Why = Annotated[
     str,
-    typer.Option(
-        "--reason", help="Why, for the history.", callback=as_text, show_default="by hand"
-    ),
+    typer.Option("--reason", help="Why, for the history.", callback=as_text, show_default="manual"),
 ]
 
 
@@ -51,86 +50,86 @@ def add_to(group: typer.Typer) -> None:
 
 
 def status(model: Model, as_json: AsJson = False) -> None:
-    """Say where a model's last rollout stands, and what a look at it would do now."""
-    from sluice.rollout_control.drive import look_at
-    from sluice.rollout_control.standing import read_standing
-    from sluice.rollout_control.view import drift_words, standing_view
+    """Show the status of a model's last rollout, and what the controller would do now."""
+    from sluice.rollout_control.controller import observe
+    from sluice.rollout_control.status import read_status
+    from sluice.rollout_control.view import describe_drift, status_view
 
     now = datetime.now(UTC)
     with open_rollouts() as ledger:
-        standing = read_standing(ledger, known(ledger, model), now=now)
-        rollout = standing.rollout
-        look = None if rollout.is_over else look_at(ledger, rollout, now=now)
+        status = read_status(ledger, known(ledger, model), now=now)
+        rollout = status.rollout
+        look = None if rollout.is_over else observe(ledger, rollout, now=now)
         resumed = None
         if look is not None and look.rollout.phase == "paused":
             rolling = rollout.model_copy(update={"phase": "rolling"})
-            resumed = look_at(ledger, rolling, now=now)
-    last = standing.transitions[-1]
+            resumed = observe(ledger, rolling, now=now)
+    last = status.transitions[-1]
     if as_json:
         print_json(
-            standing.model_dump(mode="json")
+            status.model_dump(mode="json")
             | {
-                "lease_left_s": standing.lease_left_s,
+                "lease_left_s": status.lease_left_s,
                 "looked_at_now": None if look is None else look.model_dump(mode="json"),
                 "if_it_rolled": None if resumed is None else resumed.model_dump(mode="json"),
             }
         )
         return
-    drift = "" if look is None or look.drift is None else drift_words(look.drift)
-    results().print(standing_view(standing, drift=drift))
-    _tell("ended with" if look is None else "looked at now", look or last)
+    drift = "" if look is None or look.drift is None else describe_drift(look.drift)
+    results().print(status_view(status, drift=drift))
+    _print_transition("ended with" if look is None else "assessed now", look or last)
     if resumed is not None:
-        _tell("if it rolled", resumed)
+        _print_transition("if it were resumed", resumed)
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
     """List a model's rollouts, oldest first, with how each ended."""
     with open_rollouts() as ledger:
         ids = ledger.rollout_ids(known(ledger, model))
-        told = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]
+        histories = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]
     if as_json:
-        print_json([_brief(transitions) for transitions in told])
-    elif not told:
-        show_result(Text(f"{model} never had a rollout."))
+        print_json([_brief(transitions) for transitions in histories])
+    elif not histories:
+        show_result(Text(f"{model} has had no rollout."))
     else:
-        show_result(_table(told))
+        show_result(_table(histories))
 
 
 def pause(
     model: Model,
-    reason: Why = "by hand",
+    reason: Why = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pause: the share stays, the guards watch, no step ends."""
-    from sluice.rollout import changes
+    """Pause a rollout: the share stays, the guards remain active, and no step ends."""
+    from sluice.rollout import transitions as changes
 
     _change(changes.pause, model, reason, actor, key, as_json=as_json)
 
 
 def resume(
     model: Model,
-    reason: Why = "by hand",
+    reason: Why = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where it was paused, with the same share and new patience."""
-    from sluice.rollout import changes
+    """Resume a paused rollout with the same share and a new time limit of the step."""
+    from sluice.rollout import transitions as changes
 
     _change(changes.resume, model, reason, actor, key, as_json=as_json)
 
 
 def abort(
     model: Model,
-    reason: Why = "by hand",
+    reason: Why = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send everything back to production; the challenger is done with."""
-    from sluice.rollout import changes
+    """Abort a rollout: all traffic returns to production, and the challenger is removed."""
+    from sluice.rollout import transitions as changes
 
     _change(changes.abort, model, reason, actor, key, as_json=as_json)
 
@@ -160,13 +159,13 @@ def _change(
 def _changed(
     change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
 ) -> "Transition":
-    """Record the change, on what is there now; a look in between is no reason to refuse it."""
+    """Record a change of the present rollout; retry when the controller changed it in between."""
     with open_rollouts(key) as ledger:
         for left in range(_TRIES, 0, -1):
             rollout = ledger.rollout(known(ledger, model))
             if rollout is None:
                 raise UnknownVersion(
-                    f"{model} never had a rollout.",
+                    f"{model} has had no rollout.",
                     fix=f"See its versions: sluice registry list {model}",
                 )
             done = change(rollout, now=datetime.now(UTC), actor=actor, reason=reason)
@@ -176,7 +175,7 @@ def _changed(
             except RolloutConflict:
                 if left == 1:
                     raise
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _brief(transitions: "Sequence[Transition]") -> dict[str, Any]:
@@ -197,11 +196,11 @@ def _brief(transitions: "Sequence[Transition]") -> dict[str, Any]:
     }
 
 
-def _table(told: "Sequence[Sequence[Transition]]") -> Table:
+def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("Rollout", "Version", "Strategy", "Started UTC", "By", "Phase", "Why"):
         table.add_column(name, overflow="fold", no_wrap=name in ("Rollout", "Started UTC"))
-    for transitions in told:
+    for transitions in histories:
         first, last = transitions[0], transitions[-1]
         rollout = last.rollout
         cells = (
@@ -217,6 +216,6 @@ def _table(told: "Sequence[Sequence[Transition]]") -> Table:
     return table
 
 
-def _tell(when: str, seen: "Transition") -> None:
-    what = seen.outcome.replace("_", " ")
-    show_result(Text(f"{when}: {what}. {seen.reason} {seen.remedy}".rstrip()))
+def _print_transition(when: str, transition: "Transition") -> None:
+    what = transition.outcome.replace("_", " ")
+    show_result(Text(f"{when}: {what}. {transition.reason} {transition.remedy}".rstrip()))

@@ -1,4 +1,4 @@
-"""``sluice rollout rehearse``: see a rollout go through, or come back, before one is needed."""
+"""``sluice rollout rehearse``: an end-to-end rollout in a sandbox."""
 
 import os
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 from sluice.cli.output import print_json, results
 from sluice.cli.registry_access import AsJson, artifact_store, open_ledger
 
 if TYPE_CHECKING:
-    from sluice.rehearsal.faults import Fault
+    from sluice.rehearsal.faults import InjectedFault
     from sluice.rehearsal.result import Rehearsal
-    from sluice.rehearsal.run import Tell
-    from sluice.rehearsal.traffic import Counts
-    from sluice.rollout_control.standing import Standing
+    from sluice.rehearsal.run import OnSample
+    from sluice.rehearsal.traffic import RequestCounts
+    from sluice.rollout_control.status import RolloutStatus
 
 DEFAULT_PIPELINE = "sp500_volatility"
 
@@ -34,23 +34,26 @@ def rehearse(
     fault: Annotated[
         str,
         typer.Option(
-            help="What is wrong with the challenger: none, errors, latency, nan, drift, quality, "
-            "crash, or silence when nobody asks anything."
+            help="Fault planted in the challenger: none, errors, latency, nan, drift, quality, "
+            "crash, or no_traffic for a server without requests."
         ),
     ] = "none",
     seconds: Annotated[
-        float, typer.Option(help="How long a healthy rollout may take, from 10 on.")
+        float, typer.Option(help="Time limit of a healthy rollout, at least 10 [s].")
     ] = 60.0,
-    seed: Annotated[int, typer.Option(min=0, help="Draws users and what the fault hits.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Seed of the users and of the requests that the fault affects."),
+    ] = 0,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the server; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port of the server; 0 selects a free one.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Send held-out rows through a real server and a challenger with a fault, in a sandbox.
+    """Send held-out rows to a real server and a challenger with a fault, in a sandbox.
 
-    The challenger is a twin of what is in production. The real registry and what is in production
-    stay as they are. Exit code 0 when it ended as it should, 1 when not.
+    The challenger is a copy of the production model. The real registry and production are not
+    changed. Exit code 0 when the rollout ended as expected, else 1.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.rehearsal.page import save_rehearsal
@@ -59,7 +62,7 @@ def rehearse(
     planted = _fault(fault)
     settings = find_pipeline(pipeline, defs_folder())
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    with watching(Console(stderr=True), quiet=as_json) as tell, open_ledger() as ledger:
+    with watching(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
         found = run(
             settings,
             ledger,
@@ -68,83 +71,84 @@ def rehearse(
             seconds=seconds,
             seed=seed,
             port=port,
-            tell=tell,
+            on_sample=on_sample,
         )
     report = str(save_rehearsal(found, home=home, environ=os.environ).path)
     if as_json:
         content = found.model_dump(mode="json")
-        judged = {"as_expected": found.as_expected, "flaws": found.flaws, "report": report}
+        judged = {"as_expected": found.as_expected, "flaws": found.deviations, "report": report}
         print_json(content | judged)
     else:
         _show(found, report)
     if not found.as_expected:
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 @contextmanager
-def watching(console: Console, *, quiet: bool) -> "Iterator[Tell]":
-    """Yield what draws each look: one picture on a terminal, else a line a transition.
+def watching(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
+    """Yield the function that shows each sample: live on a terminal, else line by line.
 
-    The table of them all is the result's, and goes where results go.
+    The table of all transitions is part of the result and is printed with it.
     """
-    from sluice.rollout_control.view import standing_view, transition_line
+    from sluice.rollout_control.view import status_view, transition_line
 
     if not console.is_terminal or quiet:
-        told = 0
+        printed = 0
 
-        def say(standing: "Standing", _counts: "Counts", _drift: str) -> None:
-            nonlocal told
-            for news in () if quiet else standing.transitions[told:]:
-                line = transition_line(news, since=standing.rollout.started_at)
+        def show(status: "RolloutStatus", _counts: "RequestCounts", _drift: str) -> None:
+            nonlocal printed
+            for transition in () if quiet else status.transitions[printed:]:
+                line = transition_line(transition, since=status.rollout.started_at)
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-            told = len(standing.transitions)
+            printed = len(status.transitions)
 
-        yield say
+        yield show
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         live.update(Text("The server and its challenger start ..."), refresh=True)
 
-        def draw(standing: "Standing", counts: "Counts", drift: str) -> None:
+        def draw(status: "RolloutStatus", counts: "RequestCounts", drift: str) -> None:
             live.update(
-                Group(standing_view(standing, drift=drift), Text(""), _traffic(counts)),
+                Group(status_view(status, drift=drift), Text(""), _traffic(counts)),
                 refresh=True,
             )
 
         yield draw
 
 
-def _traffic(counts: "Counts") -> Text:
+def _traffic(counts: "RequestCounts") -> Text:
     return Text.assemble(
         f"requests     {counts.sent:,} sent, {counts.answered:,} answered, ",
         (f"{counts.failed:,} failed", "red" if counts.failed else ""),
     )
 
 
-def _fault(name: str) -> "Fault":
-    from sluice.rehearsal.faults import Fault
+def _fault(name: str) -> "InjectedFault":
+    from sluice.rehearsal.faults import InjectedFault
 
-    known = list(get_args(Fault))
+    known = list(get_args(InjectedFault))
     if name not in known:
         raise SettingsError(
-            f"A rehearsal knows the faults {', '.join(known)}, got '{name}'.{nearest(name, known)}",
+            f"A fault of {', '.join(known)} is required, got "
+            f"'{name}'.{suggest_nearest(name, known)}",
             fix="Name one of them with --fault.",
         )
-    return cast("Fault", name)
+    return cast("InjectedFault", name)
 
 
 def _show(found: "Rehearsal", report: str) -> None:
-    from sluice.rehearsal.page import PLANTED
+    from sluice.rehearsal.page import FAULT_DESCRIPTIONS
     from sluice.rollout_control.view import transitions_table
 
     console = results(markup=True)
     colour = "green" if found.as_expected else "red"
-    word = "as it should" if found.as_expected else "NOT as it should"
+    word = "as expected" if found.as_expected else "NOT as expected"
     console.print()
     console.print(f"[bold]{found.model}[/bold]: [{colour}]{word}[/{colour}].")
     console.print(f"  end      {found.summary}", markup=False)
-    console.print(f"  planted  {PLANTED[found.fault]}")
+    console.print(f"  planted  {FAULT_DESCRIPTIONS[found.fault]}")
     console.print(f"  why      {found.reason}", markup=False)
-    for flaw in found.flaws:
+    for flaw in found.deviations:
         console.print(f"  flaw     {flaw}", markup=False, style="red")
     for problem in found.problems:
         console.print(f"  server   {problem}", markup=False)

@@ -1,4 +1,4 @@
-"""``sluice serve``: answer predictions with what is in production."""
+"""``sluice serve``: serves predictions of the production model."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.home import Home
 
 if TYPE_CHECKING:
-    from sluice.serving.recipe import ServerRecipe
+    from sluice.serving.server_spec import ServerSpec
     from sluice.serving.tls import Tls
     from sluice.serving.tokens import Tokens
 
@@ -28,7 +28,7 @@ _EXAMPLE = "Example: sluice serve sp500_volatility --port 8000"
 class CodeOption(StrEnum):
     """Values of ``--code``."""
 
-    PRESENT = "present"
+    CURRENT = "current"
     STORED = "stored"
 
 
@@ -44,89 +44,88 @@ def serve_command(
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.")
     ] = 8000,
     tokens: Annotated[
         Path | None,
         typer.Option(
-            help="File of named tokens with scopes and rates, made by: sluice tokens add. It is "
-            "read again when it changes.",
+            help="File of named tokens with scopes and rates, created by: sluice tokens add. It "
+            "is read again when it changes.",
             show_default=False,
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with one token for all clients; SLUICE_SERVE_TOKEN when left out. "
-            "Without one the server answers everybody on this machine, and listens nowhere else.",
+            help="File with one token for all clients. Default: SLUICE_SERVE_TOKEN. Without a "
+            "token the server accepts all requests from this machine and listens on loopback only.",
             show_default=False,
         ),
     ] = None,
     hook_token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token that Alertmanager shows to /hooks/rollback; "
-            "SLUICE_HOOK_TOKEN when left out. Without one there is no such route.",
+            help="File with the token that Alertmanager sends to /hooks/rollback. Default: "
+            "SLUICE_HOOK_TOKEN. Without a token the route does not exist.",
             show_default=False,
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(help="Certificate in PEM format, to speak HTTPS.", show_default=False),
+        typer.Option(help="TLS certificate in PEM format, for HTTPS.", show_default=False),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="Its private key in PEM format.", show_default=False)
+        Path | None,
+        typer.Option(help="Private key of the certificate, in PEM format.", show_default=False),
     ] = None,
     code: Annotated[
         CodeOption,
         typer.Option(
-            help="Whose code runs a version: that of this checkout, which must be the code that "
-            "it was trained with; or the code that is stored with it, which then runs here.",
+            help="Code that a version runs in: that of this checkout, which must match the code it "
+            "was trained with; or the code stored with the version.",
         ),
-    ] = CodeOption.PRESENT,
+    ] = CodeOption.CURRENT,
     ray: Annotated[
-        bool, typer.Option("--ray", help="Several processes on Ray Serve, behind its proxy.")
+        bool, typer.Option("--ray", help="Serve from several processes on Ray Serve.")
     ] = False,
     replicas: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="With --ray: processes.  [default: 2]"),
+        typer.Option(min=1, max=1000, help="With --ray: number of processes.  [default: 2]"),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="With --ray: a running cluster as host:port or auto; Ray is started on this "
-            "machine when left out.",
+            help="With --ray: a running cluster as host:port or auto. Default: Ray is started on "
+            "this machine.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Answer predictions with what is in production, and follow it when it moves.
+    """Serve predictions of the production model, and switch when production changes.
 
-    Prints one JSON line with the URL on stdout when it is ready; the log goes to stderr, one JSON
-    object a line (with --ray into Ray's own logs). SIGTERM drains: /readyz says no first, requests
-    under way are answered.
+    Prints one JSON line with the URL on stdout when it is ready. The log is written to stderr as
+    JSON lines (with --ray to the logs of Ray). On SIGTERM the server drains: /readyz fails first,
+    and requests in progress are completed.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.serving.arm_environment import hide_from_children
     from sluice.serving.log import json_log
     from sluice.serving.log_writer import LogWriter
-    from sluice.serving.recipe import ServerRecipe, open_recipe
-    from sluice.serving.server import in_clear, require_token_beyond_loopback, serve
+    from sluice.serving.server import cleartext_warnings, require_token_beyond_loopback, serve
+    from sluice.serving.server_spec import ServerSpec, open_server
 
     if not ray and (replicas is not None or address is not None):
-        raise SettingsError(
-            "--replicas and --address go with --ray, and it is missing.", fix="Add --ray."
-        )
+        raise SettingsError("--replicas and --address require --ray.", fix="Add --ray.")
     settings = find_pipeline(pipeline, defs_folder())
     known = _tokens(tokens, token_file, hook_token_file)
     require_token_beyond_loopback(host, known)
     tls = _tls(tls_cert, tls_key)
     log = json_log(LogWriter(sys.stderr))
     if tls is None:
-        for what in in_clear(host, known):
+        for what in cleartext_warnings(host, known):
             log.warning("clear text", what=what)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    recipe = ServerRecipe(
+    recipe = ServerSpec(
         model=settings.name,
         settings=settings.serving,
         registry_url=home.registry_url,
@@ -135,10 +134,10 @@ def serve_command(
         token_file=tokens,
         host=host,
         registry_key=home.registry_key,
-        code="stored" if code is CodeOption.STORED else "present",
+        code="stored" if code is CodeOption.STORED else "current",
     )
     hide_from_children()
-    with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=log) as serving:
+    with open_server(recipe, clock=lambda: datetime.now(UTC), log=log) as serving:
         deployed = serving.router.table.production.deployed
         ready = {
             "model": settings.name,
@@ -155,7 +154,7 @@ def serve_command(
         if not ray:
             serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
             return
-    # What was opened here has shown that it can be.
+    # Opened once here to report errors before Ray starts.
     _on_ray(
         recipe,
         replicas=replicas or 2,
@@ -167,7 +166,7 @@ def serve_command(
 
 
 def _on_ray(
-    recipe: "ServerRecipe",
+    recipe: "ServerSpec",
     *,
     replicas: int,
     address: str | None,
@@ -180,11 +179,14 @@ def _on_ray(
     stop = threading.Event()
 
     def drain(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
         stop.set()
 
     def ready(bound: int) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):  # only now: Ray sets its own at its start
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # set after the start, because Ray sets its own
             signal.signal(number, drain)
         on_ready(bound)
 
@@ -209,8 +211,8 @@ def _tokens(named: Path | None, serve: Path | None, hook: Path | None) -> "Token
         return Tokens.of(serve=serve_secret, hook=hook_secret)
     if serve_secret is not None or hook_secret is not None:
         raise SettingsError(
-            "--tokens names all tokens, and a token was given beside it (--token-file, "
-            "--hook-token-file, SLUICE_SERVE_TOKEN or SLUICE_HOOK_TOKEN).",
+            "--tokens cannot be combined with a single token (--token-file, --hook-token-file, "
+            "SLUICE_SERVE_TOKEN or SLUICE_HOOK_TOKEN).",
             fix="Give one or the other.",
         )
     return TokenFile.read(named).to_tokens()
@@ -231,6 +233,6 @@ def _tls(cert: Path | None, key: Path | None) -> "Tls | None":
         return None
     if cert is None or key is None:
         raise SettingsError(
-            "--tls-cert and --tls-key go together, and one is missing.", fix="Give both."
+            "--tls-cert and --tls-key are required together, and one is missing.", fix="Give both."
         )
     return Tls.read(cert, key)

@@ -1,4 +1,4 @@
-"""``sluice suites``: rows that every candidate is looked at on."""
+"""``sluice suites``: regression suites, sets of rows that every candidate is tested on."""
 
 import os
 from datetime import UTC, datetime
@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli.output import print_json, results
 from sluice.cli.registry_access import newest_own
 
@@ -26,7 +26,7 @@ Pipeline = Annotated[
     str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.", show_default=False)
 ]
 Name = Annotated[str, typer.Argument(help="Name of the suite.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _SHOWN = 20
 
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     """Add ``suites`` and its commands to the command line."""
     group = typer.Typer(
         name="suites",
-        help="Regression suites: named rows that every candidate is looked at on.",
+        help="Regression suites: named sets of rows that every candidate is tested on.",
         epilog="Example: sluice suites run sp500_volatility",
         no_args_is_help=True,
     )
@@ -56,7 +56,7 @@ def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
         print_json([entry.model_dump(mode="json") for entry in entries])
         return
     if not entries:
-        results().print("There is no suite yet. Add one: sluice suites add --help")
+        results().print("No suite exists yet. To add one: sluice suites add --help")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("suite", "version", "rows", "chosen by", "added", "digest"):
@@ -76,8 +76,8 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a suite's rows and why each is in it."""
-    from sluice.evaluation.suites.suite import origin_words
+    """Show the rows of a suite, each with the reason why it is in the suite."""
+    from sluice.evaluation.suites.suite import describe_origin
 
     filed = _library(_settings(pipeline).name).load(name, version)
     if as_json:
@@ -91,8 +91,8 @@ def show(
     console = results(markup=False)
     console.print(table)
     if len(filed.suite.rows) > _SHOWN:
-        console.print(f"and {len(filed.suite.rows) - _SHOWN} more; --json has all")
-    console.print(origin_words(filed.suite.origin))
+        console.print(f"and {len(filed.suite.rows) - _SHOWN} more; --json lists all")
+    console.print(describe_origin(filed.suite.origin))
 
 
 def add(
@@ -101,32 +101,35 @@ def add(
     query: Annotated[
         str | None,
         typer.Option(
-            help="Condition on the features: column names, numbers, texts, comparisons, 'in', "
-            "'and', 'or', 'not' and arithmetic. 'index' is the row's label.",
+            help="Condition on the features: column names, numbers, strings, comparisons, 'in', "
+            "'and', 'or', 'not' and arithmetic. 'index' is the label of the row.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV or Parquet with a column 'row' and, if wanted, 'reason'.", show_default=False
+            help="CSV or Parquet with a column 'row' and an optional column 'reason'.",
+            show_default=False,
         ),
     ] = None,
     hard: Annotated[
         bool,
         typer.Option(
-            "--hard", help="Rows that production, or the newest version trained here, does worst."
+            "--hard",
+            help="Rows with the highest losses of production, or of the newest version trained "
+            "here.",
         ),
     ] = False,
     revise: Annotated[
-        bool, typer.Option("--revise", help="Make the next version of a suite that there is.")
+        bool, typer.Option("--revise", help="Create the next version of an existing suite.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a suite: by a query on the features, by a file of rows, or the hardest rows."""
+    """Add a suite: from a query on the features, a file of rows, or the hardest rows."""
     if (query is not None) + (file is not None) + hard != 1:
         raise SettingsError(
-            "A suite is made by one of --query, --file and --hard, got "
+            "Exactly one of --query, --file and --hard is required, got "
             f"{(query is not None) + (file is not None) + hard} of them.",
             fix="Give exactly one; see sluice suites add --help.",
         )
@@ -138,7 +141,7 @@ def add(
         print_json(entry.model_dump(mode="json"))
     else:
         results(markup=False).print(
-            f"Suite {entry.name} version {entry.version}: {counted(entry.num_rows, 'row')}."
+            f"Suite {entry.name} version {entry.version}: {pluralize(entry.num_rows, 'row')}."
         )
 
 
@@ -153,9 +156,9 @@ def run(
     examples: Annotated[int, typer.Option(min=1, help="Rows of a suite on the page.")] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """Run all suites on a registered version, on the rows there are now.
+    """Run all suites on a registered version, on the present rows of the source.
 
-    Writes a page to SLUICE_HOME/reports. Leaves with 1 when a guard does not pass.
+    Writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
     """
     from sluice.evaluation.suites.page import suites_page
     from sluice.reports.folder import save_page
@@ -169,22 +172,22 @@ def run(
         environ=os.environ,
     )
     if as_json:
-        told = report.model_dump(mode="json") | {"outcome": report.outcome, "version": number}
-        print_json(told | {"page": str(saved.path)})
+        content = report.model_dump(mode="json") | {"outcome": report.outcome, "version": number}
+        print_json(content | {"page": str(saved.path)})
     else:
         _print_report(report)
         results(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
     if not report.passed:
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path | None) -> "Suite":
-    from sluice.evaluation.suites.chosen_rows import file_suite, query_suite
     from sluice.evaluation.suites.hard_rows import hard_suite
-    from sluice.evaluation.suites.versions import Rows, score_registered
+    from sluice.evaluation.suites.user_suites import file_suite, query_suite
+    from sluice.evaluation.suites.version_scoring import SourceRows, score_registered
 
     workload = settings.loaded_workload
-    rows = Rows.load(workload)
+    rows = SourceRows.load(workload)
     if query is not None:
         return query_suite(name, query, rows.frame)
     if file is not None:
@@ -203,18 +206,18 @@ def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path
 
 def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteReport, int]":
     from sluice.evaluation.suites.run import run_suites
-    from sluice.evaluation.suites.versions import Rows, score_arms
+    from sluice.evaluation.suites.version_scoring import SourceRows, score_arms
 
     suites = _library(settings.name).newest()
     if not suites:
         raise SettingsError(
-            f"{settings.name} has no suite to run.", fix="Add one: sluice suites add --help"
+            f"{settings.name} has no suite.", fix="To add one: sluice suites add --help"
         )
     workload = settings.loaded_workload
     with _ledger() as ledger:
         model = settings.name
         version = ledger.version(model, number) if number else newest_own(ledger, model)
-        rows = Rows.load(workload)
+        rows = SourceRows.load(workload)
         store = ArtifactStore(_home().artifacts)
         code = settings.production_code
         arms = score_arms(

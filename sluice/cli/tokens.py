@@ -1,4 +1,4 @@
-"""``sluice tokens``: the file of named tokens that ``sluice serve --tokens`` reads."""
+"""``sluice tokens``: edits the file of named tokens for ``sluice serve --tokens``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,10 @@ from sluice.cli.output import print_json
 if TYPE_CHECKING:
     from sluice.serving.token_file import TokenFile
 
-_FILE = typer.Option("--file", help="The file; it is made when there is none.", show_default=False)
-_JSON = typer.Option("--json", help="Print JSON for machines.")
+_FILE = typer.Option(
+    "--file", help="Token file; created when it does not exist.", show_default=False
+)
+_JSON = typer.Option("--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,23 +35,23 @@ def add(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: predict, hook, metrics or admin; may be repeated.",
+            help="Permission: predict, hook, metrics or admin; may be repeated.",
             show_default=False,
         ),
     ],
     requests_per_s: Annotated[
         float | None,
         typer.Option(
-            help="Predictions of its holders per server process [1/s]; an equal share of the "
-            "server's rate when left out.",
+            help="Rate limit of the token per server process [1/s]. Default: an equal share of the "
+            "server's rate.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Make a token, add its digest to the file and print the token: it is stored nowhere.
+    """Create a token, add its digest to the file and print the token, which is not stored.
 
-    A running server takes it over within a second. To rotate one, add another under a new name,
+    A running server accepts it within a second. To rotate a token, add another under a new name,
     change the clients, and remove the first.
     """
     from sluice.serving.token_file import TokenFile, make_secret
@@ -57,8 +59,8 @@ def add(
     known = _read(file)
     if name in known.tokens:
         raise SettingsError(
-            f"The name '{name}' must be free, and {file} has a token of that name.",
-            fix=f"Take another name, or first: sluice tokens remove {name} --file {file}",
+            f"{file} already has a token named '{name}'.",
+            fix=f"Choose another name, or first run: sluice tokens remove {name} --file {file}",
         )
     secret, digest = make_secret()
     entry = {"sha256": digest, "scopes": scope, "requests_per_s": requests_per_s}
@@ -75,14 +77,14 @@ def remove(
     file: Annotated[Path, _FILE],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Remove a token; a running server refuses it within a second."""
+    """Remove a token; a running server rejects it within a second."""
     from sluice.serving.token_file import TokenFile
 
     known = _read(file)
     if name not in known.tokens:
         raise SettingsError(
             f"{file} has no token '{name}'; it has {', '.join(known.tokens) or 'none'}.",
-            fix="Name one of them.",
+            fix="Give one of them.",
         )
     rest = {key: entry for key, entry in known.tokens.items() if key != name}
     TokenFile(tokens=rest).write(file)

@@ -1,4 +1,4 @@
-"""``sluice trace``: what goes wrong inside any PyTorch program, without a change to it."""
+"""``sluice trace``: finds silent faults in any PyTorch program, without changing it."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sluice.base.errors import GATE_SAID_NO, SettingsError
-from sluice.base.settings import nearest
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
+from sluice.base.settings import suggest_nearest
 from sluice.cli.output import results
 from sluice.cli.trace_probe import add_probe
 
@@ -22,16 +22,16 @@ class _RunsWhatFollows(TyperGroup):
     """A group in which everything after two dashes is a program to run."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """List the options of a run, too: they stand in its place."""
+        """Include the options of the hidden command ``run``."""
         options = [p for p in self.commands[_RUN].params if p.param_type_name == "option"]
         return [*options, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name of the command that runs programs before its arguments."""
+        """Insert the name of the hidden command ``run`` before its arguments."""
         return super().parse_args(ctx, [_RUN, *args] if "--" in args else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Refuse a program, or options of a run, without two dashes."""
+        """Reject a program, or options of ``run``, that come without two dashes."""
         known = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
         given = any(
@@ -41,10 +41,10 @@ class _RunsWhatFollows(TyperGroup):
         )
         if given or not is_known:
             raise SettingsError(
-                "A program to trace comes after two dashes, which are missing before "
-                f"'{args[0]}'.{'' if is_known else nearest(args[0], known)}",
-                cause=f"Without them there are {', '.join(known)}, which take their options after "
-                "their name.",
+                "A program to trace must follow two dashes, which are missing before "
+                f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
+                cause=f"Without dashes the commands are {', '.join(known)}, with their options "
+                "after their name.",
                 fix=f"sluice trace [OPTIONS] -- {shlex.join(args)}",
             )
         return super().resolve_command(ctx, args)
@@ -71,24 +71,24 @@ def register(app: typer.Typer) -> None:
             int,
             typer.Option(
                 min=0,
-                help="End the program, with its last good state on disk, after so many losses in "
-                "a row that are not finite; 0 for never. A state is kept at steps 1, 2, 4, 8 and "
-                "so on, then every 100.",
+                help="Stop the program, with its last good state on disk, after this number of "
+                "consecutive non-finite losses; 0 for never. A state is saved at steps 1, 2, 4, "
+                "8, ..., then every 100 steps.",
             ),
         ] = 0,
-        skip_poisoned: Annotated[
+        skip_nonfinite: Annotated[
             bool,
             typer.Option(
-                "--skip-poisoned",
-                help="Leave out steps on the gradients of a loss that is not finite.",
+                "--skip-nonfinite",
+                help="Skip optimizer steps on the gradients of a non-finite loss.",
             ),
         ] = False,
     ) -> None:
-        """Run a program traced; its exit code is passed on."""
+        """Run a program with the tracer; exit with its exit code."""
         from sluice.trace.command import run_traced
         from sluice.trace.settings import TraceSettings
 
-        settings = TraceSettings(stop_after=stop_after, skip_poisoned=skip_poisoned)
+        settings = TraceSettings(stop_after=stop_after, skip_nonfinite=skip_nonfinite)
         code = run_traced(command, out=out, settings=settings, environ=os.environ, cwd=Path.cwd())
         raise typer.Exit(code)
 
@@ -97,32 +97,34 @@ def register(app: typer.Typer) -> None:
         folder: Annotated[Path, typer.Argument(help="Folder of the traces.")],
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Say what is wrong with the trainings in a folder of traces.
+        """Report the faults in a folder of traces.
 
-        Exit code 1 when there is an error.
+        Exit code 1 when a trace has an error.
         """
-        from sluice.trace.report import as_text, report_on
+        from sluice.trace.report import format_report, report_traces
 
-        reports = report_on(folder)
+        reports = report_traces(folder)
         if as_json:
             print("[" + ",\n".join(r.model_dump_json() for r in reports) + "]")
         else:
             for one in reports:
-                results(markup=False).print(as_text(one))
+                results(markup=False).print(format_report(one))
         if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
-            raise typer.Exit(GATE_SAID_NO)
+            raise typer.Exit(EXIT_GATE_BLOCKED)
 
     @group.command("replay", epilog="Example: sluice trace replay traces")
     def replay(
         folder: Annotated[Path, typer.Argument(help="Folder of the traces.")],
         tensorboard: Annotated[
             Path | None,
-            typer.Option(help="Write the curves for TensorBoard, too.", show_default=False),
+            typer.Option(
+                help="Also write the curves for TensorBoard to this folder.", show_default=False
+            ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Write a page for each process that plays its training back."""
-        from sluice.trace.replay.write import write_replays, write_tensorboard
+        """Write a page for each process that replays its training."""
+        from sluice.trace.replay.export import write_replays, write_tensorboard
 
         pages = write_replays(folder)
         points = None if tensorboard is None else write_tensorboard(folder, tensorboard)
@@ -132,7 +134,7 @@ def register(app: typer.Typer) -> None:
         for page in pages:
             results(markup=False).print(str(page))
         if tensorboard is not None:
-            results(markup=False).print(f"{points:,} points in {tensorboard}")
+            results(markup=False).print(f"{points:,} points written to {tensorboard}")
 
     add_probe(group)
     app.add_typer(group)

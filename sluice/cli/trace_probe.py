@@ -1,10 +1,10 @@
-"""``sluice trace probe``: what a recorded run cannot show, asked of a workload."""
+"""``sluice trace probe``: tests of a workload that a recorded run cannot provide."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.output import print_json, results
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ def add_probe(group: typer.Typer) -> None:
         ],
         only: Annotated[
             str,
-            typer.Option(help="Some probes only, such as 'causality,padding'.", show_default=False),
+            typer.Option(
+                help="Run only these probes, such as 'causality,padding'.", show_default=False
+            ),
         ] = "",
-        seed: Annotated[int, typer.Option(help="Seeds weights and changes.", min=0)] = 0,
+        seed: Annotated[int, typer.Option(help="Seed of weights and perturbations.", min=0)] = 0,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Ask a workload what no recorded run can show.
+        """Test a workload for faults that a recorded run cannot show.
 
-        Causality and padding by changing inputs, tokenizers, gradients in double precision, the
-        schedule driven dry, evaluation mode, seeds, and the rows of several ranks. Exit code 1
-        when one fails.
+        Causality and padding by perturbing inputs, tokenizers, gradients in double precision, the
+        schedule in a dry run, evaluation mode, seeds, and the rows of several ranks. Exit code 1
+        when a probe fails.
         """
         from sluice.probes.library import run_probes
 
@@ -49,7 +51,7 @@ def add_probe(group: typer.Typer) -> None:
         else:
             results().print(_table(answers))
         if any(answer.outcome == "fail" for answer in answers):
-            raise typer.Exit(GATE_SAID_NO)
+            raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _subject(target: str, seed: int) -> "Subject":
@@ -83,13 +85,13 @@ def _table(answers: "Sequence[ProbeResult]") -> "Table":
 
     table = Table("probe", "outcome", "seen", box=None, pad_edge=False)
     for answer in answers:
-        said = [answer.seen]
-        said += [f"why: {answer.why}"] if answer.why else []
-        said += [f"do:  {answer.fix}"] if answer.fix else []
+        lines = [answer.seen]
+        lines += [f"why: {answer.why}"] if answer.why else []
+        lines += [f"do:  {answer.fix}"] if answer.fix else []
         colour = _COLOURS[answer.outcome]
         table.add_row(
-            f"{answer.name}\n[dim]{answer.requirement}[/dim]",
+            answer.name,
             f"[{colour}]{answer.outcome}[/{colour}]",
-            escape("\n".join(said)),
+            escape("\n".join(lines)),
         )
     return table

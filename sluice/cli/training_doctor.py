@@ -1,4 +1,4 @@
-"""``sluice doctor randomness``, ``learning-rate`` and ``batch-size``: examine before training."""
+"""``sluice doctor randomness``, ``learning-rate`` and ``batch-size``: training diagnostics."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.base.home import Home
 from sluice.cli.output import results
 
@@ -28,14 +28,15 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def add_training_doctors(group: typer.Typer) -> None:
-    """Add the examinations of a pipeline's training to ``sluice doctor``."""
+    """Add the diagnostics of a pipeline's training to ``sluice doctor``."""
 
     @group.command()
     def randomness(pipeline: _Pipeline, as_json: _Json = False) -> None:
         """List every source of randomness of a training, and whether it is seeded.
 
-        The workload's parts are run once, training on one batch; what moves a global generator
-        and what has no deterministic form is named with its place. Exit code 0.
+        The parts of the workload run once, the training on one batch. Code that draws from a global
+        generator and operations without a deterministic form are listed with file and line. Exit
+        code 0.
 
         Example: sluice doctor randomness sp500_volatility
         """
@@ -50,12 +51,15 @@ def add_training_doctors(group: typer.Typer) -> None:
     @group.command()
     def learning_rate(
         pipeline: _Pipeline,
-        steps: Annotated[int, typer.Option(help="Rates tried, one a step.", min=20)] = 200,
+        steps: Annotated[
+            int, typer.Option(help="Number of learning rates, one per step.", min=20)
+        ] = 200,
         as_json: _Json = False,
     ) -> None:
-        """Raise the learning rate step by step and say where the loss falls most steeply.
+        """Run a learning-rate range test: find the rate at which the loss falls most steeply.
 
-        The curve is also kept as a page in SLUICE_HOME/reports. Exit code 1 when it falls nowhere.
+        The curve is also saved as a page in SLUICE_HOME/reports. Exit code 1 when the loss falls
+        at no rate.
 
         Example: sluice doctor learning-rate sp500_volatility --steps 400
         """
@@ -65,7 +69,7 @@ def add_training_doctors(group: typer.Typer) -> None:
         said = Text("\n".join(part for part in (result.summary, result.fix) if part))
         _show(result.model_dump_json(indent=1), said, as_json=as_json)
         if result.rate is None:
-            raise typer.Exit(GATE_SAID_NO)
+            raise typer.Exit(EXIT_GATE_BLOCKED)
 
     @group.command()
     def batch_size(
@@ -75,11 +79,13 @@ def add_training_doctors(group: typer.Typer) -> None:
         ] = 4096,
         memory_gib: Annotated[
             float | None,
-            typer.Option(help="Memory that training may take; half of what is free when not set."),
+            typer.Option(
+                help="Memory limit of the training [GiB]. Default: half of the free memory."
+            ),
         ] = None,
         as_json: _Json = False,
     ) -> None:
-        """Find the largest batch that fits into memory, by running real steps with it.
+        """Find the largest batch that fits into memory by running real steps.
 
         Example: sluice doctor batch-size sp500_volatility --memory-gib 2
         """
@@ -141,7 +147,7 @@ def _keep_curve(result: "RangeTest", settings: "PipelineSettings") -> None:
     body = (
         f"<h1>{html_escape(title)}</h1>\n<p>{html_escape(result.summary)}</p>\n"
         f"<p>{html_escape(result.fix)}</p>\n"
-        f"<p class=soft>The settings have {settings.training.learning_rate:g}.</p>\n"
+        f"<p class=soft>Learning rate in the settings: {settings.training.learning_rate:g}.</p>\n"
         f'<div class="card"><img alt="loss over learning rate" '
         f'src="data:image/png;base64,{picture.decode()}"></div>'
     )
@@ -192,7 +198,7 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
     draws = Table("part", "moves", box=None, pad_edge=False)
     for draw in report.draws:
         draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
-    said = "\n".join(report.findings) or "Nothing that is random is without a seed of its own."
+    said = "\n".join(report.findings) or "Every source of randomness has a seed of its own."
     return Group(sources, Text(), draws, Text(), Text(said))
 
 
@@ -206,9 +212,9 @@ def _batch_table(result: "BatchSizeResult") -> Group:
             f"{attempt.seconds:.2f}",
             escape(attempt.problem),
         )
-    bound = "memory" if result.bound == "memory" else "the limit and the rows there are"
+    bound = "memory" if result.bound == "memory" else "the limit and the number of rows"
     said = (
-        f"The largest batch that was run and fitted has {result.rows:,} rows, bounded by {bound} "
+        f"The largest batch that ran has {result.rows:,} rows, limited by {bound} "
         f"({result.memory_bytes / _GIB:.2f} GiB allowed)."
     )
     return Group(tried, Text(), Text(said))

@@ -1,1 +1,2 @@
-"""Where work runs: this machine's processes, or a Ray cluster. The only place that knows Ray."""
+"""Execution backends: processes on this machine, or a Ray cluster. The only package that uses
+Ray."""

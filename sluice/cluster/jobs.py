@@ -1,8 +1,8 @@
-"""What a pool runs, and what it hears of it: the same on this machine and on a cluster.
+"""Jobs of a pool and the messages they send: the same interface on this machine and on a cluster.
 
-A job is pickled to a process that may be anywhere. It tells what it likes while it runs, and
-returns something or raises. A job whose process or machine was lost is run again, so it must be
-able to go on from what an earlier attempt left behind.
+A job is pickled and sent to a worker process on any machine. While it runs it may emit progress
+messages; it ends by returning a result or raising an error. A job whose process or machine was lost
+is run again, so it must be able to resume from the files of an earlier attempt.
 """
 
 import pickle
@@ -14,118 +14,132 @@ from typing import Any, Protocol
 
 from sluice.base.errors import SluiceError, TrainingFailed
 
-Tell = Callable[[Any], None]
+Emit = Callable[[Any], None]
 
 
-class Job(Protocol):
-    """A piece of work that can be pickled; its class lies in a module that workers can import."""
+class PoolJob(Protocol):
+    """A picklable piece of work. Its class must be in a module that the workers can import."""
 
-    def __call__(self, tell: Tell) -> Any:
-        """Do the work; ``tell`` whoever watches; return the result or raise a ``SluiceError``."""
+    def __call__(self, emit: Emit) -> Any:
+        """Do the work and return its result; report progress to ``emit``.
+
+        Raises:
+            SluiceError: The job failed.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A job that is under way said something."""
+class JobProgress:
+    """A progress message of a running job."""
 
     key: Hashable
     message: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A job returned."""
+class JobResult:
+    """The result of a job that has returned."""
 
     key: Hashable
     result: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """The process or the machine of a job is gone."""
+class WorkerLost:
+    """The process or the machine of a job ended unexpectedly."""
 
     key: Hashable
-    what: str
-    """How it ended, to follow 'its'."""
+    description: str
+    """How the worker ended, as a phrase that follows 'its'."""
     cause: str
-    times: int
-    """How often this job was lost by now."""
-    again: bool
-    """Whether it runs again; otherwise the pool has given it up."""
+    num_losses: int
+    """How often the worker of this job was lost so far."""
+    will_retry: bool
+    """Whether the job runs again. If False, its retries are exhausted."""
 
 
-Arrival = Told | Done | Lost
+JobMessage = JobProgress | JobResult | WorkerLost
 
 
-class Pool(Protocol):
-    """Where jobs run."""
+class JobPool(Protocol):
+    """A set of workers that run jobs."""
 
-    def free(self) -> bool:
-        """Return whether it takes another job now."""
+    def has_capacity(self) -> bool:
+        """Return whether another job can be submitted now."""
         ...
 
-    def give(self, key: Hashable, job: Job) -> None:
-        """Start a job; call it only when the pool is free, with a key that is not under way."""
+    def submit(self, key: Hashable, job: PoolJob) -> None:
+        """Start a job. Requires free capacity and a key that no running job has."""
         ...
 
-    def next(self) -> Arrival | None:
-        """Wait for news of a job; None when only the number of free places changed.
+    def next_message(self) -> JobMessage | None:
+        """Wait for the next message of a job; return None if only the capacity changed.
 
         Raises:
-            SluiceError: As a job raised it.
+            SluiceError: Raised by a job.
         """
         ...
 
 
-class Losses:
-    """Counts how often each job was lost, and decides whether it runs again."""
+class RetryCounter:
+    """Counts how often the worker of each job was lost, and decides whether the job runs again."""
 
     def __init__(self, retries: int) -> None:
         self._retries = retries
-        self._times: Counter[Hashable] = Counter()
+        self._num_losses: Counter[Hashable] = Counter()
 
-    def count(self, key: Hashable, what: str, cause: str) -> Lost:
-        """Count one more loss of the job."""
-        self._times[key] += 1
-        times = self._times[key]
-        return Lost(key=key, what=what, cause=cause, times=times, again=times <= self._retries)
+    def count(self, key: Hashable, description: str, cause: str) -> WorkerLost:
+        """Count one more lost worker of the job."""
+        self._num_losses[key] += 1
+        num_losses = self._num_losses[key]
+        return WorkerLost(
+            key=key,
+            description=description,
+            cause=cause,
+            num_losses=num_losses,
+            will_retry=num_losses <= self._retries,
+        )
 
 
 def run_job(content: bytes, send: Callable[[bytes], None]) -> None:
-    """Run a pickled job in a worker; send each message and at last the end, for ``read_news``."""
+    """Run a pickled job in a worker; send its progress and its end for ``decode_message``."""
 
     def post(kind: str, value: object) -> None:
         send(pickle.dumps((kind, value)))
 
     try:
-        result = pickle.loads(content)(lambda message: post("told", message))
+        result = pickle.loads(content)(lambda message: post("progress", message))
     except SluiceError as error:
-        post("raised", error)
+        post("error", error)
     except (BrokenPipeError, ConnectionResetError):
-        raise  # whoever asked is gone
-    except Exception as error:  # the edge of the process: user code and imports may raise anything
+        raise  # the parent process has ended
+    except Exception as error:  # process boundary: user code and imports may raise anything
         traceback.print_exc()
-        post("raised", _unexpected(error))
+        post("error", _unexpected(error))
     else:
-        post("done", result)
+        post("result", result)
 
 
-def read_news(key: Hashable, content: bytes) -> Told | Done:
-    """Read what ``run_job`` sent of the job ``key``.
+def decode_message(key: Hashable, content: bytes) -> JobProgress | JobResult:
+    """Decode a message that ``run_job`` sent for the job ``key``.
 
     Raises:
-        SluiceError: As the job raised it.
+        SluiceError: Raised by the job.
     """
     kind, value = pickle.loads(content)
-    if kind == "raised":
+    if kind == "error":
         raise value
-    return Done(key=key, result=value) if kind == "done" else Told(key=key, message=value)
+    return (
+        JobResult(key=key, result=value)
+        if kind == "result"
+        else JobProgress(key=key, message=value)
+    )
 
 
 def _unexpected(error: Exception) -> TrainingFailed:
     return TrainingFailed(
         f"A worker could not run its job: {type(error).__name__}: {error}.",
-        cause="A module that this process imports is not there for its workers, most likely.",
-        fix="Put the code into a module on Python's path, on every machine of a cluster.",
+        cause="Most likely the workers cannot import a module that this process imports.",
+        fix="Put the code into a module that is importable on every machine of the cluster.",
     )

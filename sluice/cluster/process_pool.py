@@ -1,6 +1,6 @@
-"""A pool of processes on this machine, for what does not need Ray.
+"""A pool of processes on this machine, for work that does not need Ray.
 
-Ray would take seconds to start and half a gigabyte of memory, and give nothing here.
+Starting Ray takes seconds and half a gigabyte of memory, without a benefit here.
 """
 
 import contextlib
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 
 from sluice.base.cpu_count import count_cores
-from sluice.cluster.jobs import Arrival, Done, Job, Losses, read_news
-from sluice.cluster.places import count_places
-from sluice.cluster.process import Process, stop
+from sluice.cluster.jobs import JobMessage, JobResult, PoolJob, RetryCounter, decode_message
+from sluice.cluster.process import WorkerProcess, stop
 from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.slots import count_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    process: Process
+    process: WorkerProcess
     key: Hashable
     job: bytes
 
@@ -26,88 +26,88 @@ class _Running:
 class ProcessPool:
     """Processes that are started once and run one job after another.
 
-    A job whose process was lost runs again on a new one, up to ``retries`` times.
+    A job whose process was lost runs again in a new process, up to ``retries`` times.
     """
 
     def __init__(self, *, retries: int, imports: Sequence[str]) -> None:
         self._imports = imports
-        self._losses = Losses(retries)
+        self._retry_counter = RetryCounter(retries)
         self._busy: dict[object, _Running] = {}
-        """By the parent's end of the pipe."""
-        self._idle: list[Process] = []
-        self._all: list[Process] = []
+        """Running jobs by the parent's end of the pipe."""
+        self._idle: list[WorkerProcess] = []
+        self._all: list[WorkerProcess] = []
 
     def add(self) -> None:
         """Start one more process."""
-        process = Process.start(self._imports)
+        process = WorkerProcess.start(self._imports)
         self._all.append(process)
         self._idle.append(process)
 
-    def free(self) -> bool:
+    def has_capacity(self) -> bool:
         """Return whether a process is idle."""
         return bool(self._idle)
 
-    def give(self, key: Hashable, job: Job) -> None:
-        """Start a job on an idle process."""
+    def submit(self, key: Hashable, job: PoolJob) -> None:
+        """Start a job in an idle process."""
         self._send(key, pickle.dumps(job))
 
-    def next(self) -> Arrival:
-        """Wait for news of a job.
+    def next_message(self) -> JobMessage:
+        """Wait for the next message of a job.
 
         Raises:
-            SluiceError: As a job raised it.
+            SluiceError: Raised by a job.
         """
-        assert self._busy, "nothing was given"
+        assert self._busy, "no job is running"
         ready = wait([running.process.pipe for running in self._busy.values()])
         running = self._busy[ready[0]]
         try:
             content = running.process.pipe.recv_bytes()
         except (EOFError, OSError):
             return self._lost(running)
-        news = read_news(running.key, content)
-        if isinstance(news, Done):
+        message = decode_message(running.key, content)
+        if isinstance(message, JobResult):
             del self._busy[running.process.pipe]
             self._idle.append(running.process)
-        return news
+        return message
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         stop(self._all)
 
     def _send(self, key: Hashable, job: bytes) -> None:
         process = self._idle.pop()
         self._busy[process.pipe] = _Running(process=process, key=key, job=job)
-        # One that is gone is seen by ``next``: its end of the pipe is closed.
+        # If the process has ended, ``next_message`` finds the pipe closed.
         with contextlib.suppress(OSError):
             process.pipe.send_bytes(job)
 
-    def _lost(self, running: _Running) -> Arrival:
+    def _lost(self, running: _Running) -> JobMessage:
         del self._busy[running.process.pipe]
         self._all.remove(running.process)
-        what, cause = running.process.how_it_ended()
+        description, cause = running.process.exit_reason()
         running.process.pipe.close()
-        lost = self._losses.count(running.key, what, cause)
+        lost = self._retry_counter.count(running.key, description, cause)
         self.add()
-        if lost.again:
+        if lost.will_retry:
             self._send(running.key, running.job)
         return lost
 
 
 @contextlib.contextmanager
 def open_process_pool(
-    compute: ComputeSettings, *, most: int, imports: Sequence[str]
+    compute: ComputeSettings, *, max_workers: int, imports: Sequence[str]
 ) -> Iterator[ProcessPool]:
-    """Start at most ``most`` processes, as many as fit; end them on the way out.
+    """Start up to ``max_workers`` processes, as many as fit; stop them at the end of the context.
 
     Args:
-        compute: Its ``cpus_per_worker`` says how many fit on the cores.
-        most: Jobs there are.
+        compute: ``cpus_per_worker`` determines how many fit on the cores.
+        max_workers: Number of jobs.
         imports: Modules that a process imports before its first job.
 
     Raises:
-        SettingsError: This machine has not what one job reserves.
+        SettingsError: This machine has fewer resources than one job reserves.
     """
-    count = min(most, count_processes(compute))
+    count = min(max_workers, count_processes(compute))
     pool = ProcessPool(retries=compute.retries, imports=imports)
     try:
         for _ in range(count):
@@ -121,6 +121,6 @@ def count_processes(compute: ComputeSettings) -> int:
     """Return how many processes fit on the cores that this process may use.
 
     Raises:
-        SettingsError: Not one.
+        SettingsError: Not even one fits.
     """
-    return count_places([{"CPU": float(count_cores())}], compute)
+    return count_slots([{"CPU": float(count_cores())}], compute)

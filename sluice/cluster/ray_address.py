@@ -1,6 +1,6 @@
-"""Whether a Ray cluster answers at its address, asked before anything is started.
+"""Checks that a Ray cluster answers at its address before anything is started.
 
-Ray itself waits minutes for one that does not, and then ends the process.
+Ray itself waits for minutes when no cluster answers, and then ends the process.
 """
 
 import re
@@ -8,24 +8,24 @@ import socket
 
 from sluice.base.errors import SettingsError
 
-_REACH_S = 5.0
-"""A cluster's port answers at once or not at all."""
-_ASK = {
+_CONNECT_TIMEOUT_S = 5.0
+"""The port of a running cluster answers within milliseconds."""
+_PROBE_METHODS = {
     "": "/ray.rpc.NodeInfoGcsService/CheckAlive",
     "ray://": "/ray.rpc.RayletDriver/ClusterInfo",
 }
-"""What each kind of address serves and nothing else does; the request may be empty."""
+"""A gRPC method by kind of address that only that kind serves; the request may be empty."""
 
 
 def require_cluster(address: str | None) -> None:
     """Refuse an address at which no Ray cluster answers.
 
     Args:
-        address: As in ``ComputeSettings``; this machine (None) and 'auto' are not asked.
+        address: As in ``ComputeSettings``; None (this machine) and 'auto' are not checked.
 
     Raises:
-        SettingsError: It is not written as an address, nothing answers within seconds, or what
-            answers is not Ray.
+        SettingsError: The address is malformed, nothing answers within seconds, or the server is
+            not Ray.
 
     Cost:
         Milliseconds, and half a second to import Ray; at most 10 s.
@@ -36,47 +36,47 @@ def require_cluster(address: str | None) -> None:
     if found is None:
         raise SettingsError(
             f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
-            fix="Correct it, or leave it out to use this machine.",
+            fix="Correct the address, or omit it to use this machine.",
         )
     try:
-        socket.create_connection((found[2], int(found[3])), timeout=_REACH_S).close()
+        socket.create_connection((found[2], int(found[3])), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         raise unreachable(address, str(error)) from error
     _require_ray(address, scheme=found[1])
 
 
 def unreachable(address: str, why: str) -> SettingsError:
-    """Return the error that says that a cluster cannot be reached."""
+    """Return the error for a cluster that cannot be reached."""
     return SettingsError(
         f"The Ray cluster at '{address}' cannot be reached: {why}.",
-        cause="It does not run, the address is wrong, a firewall is in between, or it asks for a "
-        "token that this process does not have (RAY_AUTH_MODE, RAY_AUTH_TOKEN).",
-        fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
-        "this machine.",
+        cause="The cluster is not running, the address is wrong, a firewall blocks it, or it "
+        "requires a token that this process does not have (RAY_AUTH_MODE, RAY_AUTH_TOKEN).",
+        fix="Start it with 'ray start --head', correct compute.address, or omit it to use this "
+        "machine.",
     )
 
 
 def _require_ray(address: str, *, scheme: str) -> None:
     import grpc
-    from ray._private.grpc_utils import init_grpc_channel  # knows Ray's certificates and tokens
+    from ray._private.grpc_utils import init_grpc_channel  # adds Ray's certificates and token
 
     where = address.removeprefix(scheme)
     with init_grpc_channel(where, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            channel.unary_unary(_ASK[scheme])(b"", timeout=_REACH_S)
+            channel.unary_unary(_PROBE_METHODS[scheme])(b"", timeout=_CONNECT_TIMEOUT_S)
         except grpc.RpcError as error:
-            # Any other answer, as to a request that is empty or has no token, is one of Ray's.
-            nobody = (
+            # Any other status, such as that for an empty request or a missing token, comes from
+            # Ray.
+            not_ray = (
                 grpc.StatusCode.UNIMPLEMENTED,
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.DEADLINE_EXCEEDED,
             )
-            if error.code() not in nobody:
+            if error.code() not in not_ray:
                 return
             raise SettingsError(
-                f"At '{address}' something answers, but not as Ray's head node "
-                f"({error.code().name}).",
-                cause="The port is that of something else, such as Ray's dashboard (8265).",
-                fix="Give the port that 'ray start --head' printed, usually 6379, or 10001 after "
+                f"The server at '{address}' is not a Ray head node ({error.code().name}).",
+                cause="The port belongs to another service, such as Ray's dashboard (8265).",
+                fix="Use the port that 'ray start --head' printed, usually 6379, or 10001 after "
                 "'ray://'.",
             ) from error

@@ -1,4 +1,4 @@
-"""The one adapter to Ray: start it on this machine or join a cluster, and leave it again."""
+"""The adapter to Ray: starts Ray on this machine or joins a cluster, and disconnects again."""
 
 import contextlib
 import importlib
@@ -10,32 +10,32 @@ from typing import Any, Generic, TypeVar
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import SettingsError
-from sluice.base.files import own_temporary_folder
-from sluice.cluster.places import count_places
+from sluice.base.files import user_temporary_folder
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.slots import count_slots
 
 T = TypeVar("T")
-_ANSWER_S = 60.0
-"""A machine that starts no worker within this time is silent: it takes a second on idle cores, and
-half a minute on a machine whose cores have eight processes each."""
-_STARTS = 3
-_NO_RUNTIME_ENV = "it cannot set up runtime_env, see runtime_env_setup-*.log of that machine"
-_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_RESPONSE_TIMEOUT_S = 60.0
+"""Time within which a machine must start a worker [s]. Starting one takes a second on idle cores,
+and half a minute on a machine with eight processes per core."""
+_MAX_START_ATTEMPTS = 3
+_NO_RUNTIME_ENV = "it cannot set up runtime_env, see runtime_env_setup-*.log on that machine"
+_CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextlib.contextmanager
 def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterator[Any]:
     """Start Ray here, or join the cluster at ``compute.address``; yield the module ``ray``.
 
-    A Ray that runs in this process already is used and left running.
+    A Ray session that is already active in this process is used and left running.
 
     Args:
-        compute: Where to.
-        num_cpus: Cores that a Ray started here may hand out; all of them when None.
+        compute: Address and runtime environment.
+        num_cpus: Number of cores of a Ray instance started here; all cores if None.
 
     Raises:
         SettingsError: The cluster cannot be reached, or Ray cannot start.
@@ -46,17 +46,18 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
     own = not ray.is_initialized()
     if compute.runtime_env is not None and not own:
         raise SettingsError(
-            "compute.runtime_env is set, and Ray runs in this process already.",
-            fix="Pass runtime_env to your own ray.init and leave it out of compute, or call "
+            "compute.runtime_env is set, but Ray is already running in this process.",
+            fix="Pass runtime_env to your own ray.init and remove it from compute, or call "
             "ray.shutdown first.",
         )
     if compute.address is not None:
         require_cluster(compute.address)
         if not own:
             raise SettingsError(
-                f"The cluster at '{compute.address}' is asked for, and Ray runs in this process "
-                "already.",
-                fix="Leave compute.address out to use the running one, or call ray.shutdown first.",
+                f"compute.address is '{compute.address}', but Ray is already running in this "
+                "process.",
+                fix="Remove compute.address to use the running instance, or call ray.shutdown "
+                "first.",
             )
     if own:
         _start(ray, compute, num_cpus)
@@ -68,35 +69,35 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
 
 
 def count_actors(ray: Any, compute: ComputeSettings) -> int:
-    """Return how many workers fit on the machines of the running Ray.
+    """Return how many workers fit on the machines of the active Ray session.
 
     Raises:
-        SettingsError: Not one.
+        SettingsError: Not even one fits.
     """
-    return count_places(machines(ray), compute)
+    return count_slots(machine_resources(ray), compute)
 
 
-def machines(ray: Any) -> list[dict[str, float]]:
-    """Return what each machine of the running Ray has."""
+def machine_resources(ray: Any) -> list[dict[str, float]]:
+    """Return the resources of each live machine of the active Ray session."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def has_several_machines() -> bool:
-    """Return whether the running Ray is a cluster of several machines; False without one."""
+    """Return whether Ray is active in this process and has several machines."""
     ray: Any = importlib.import_module("ray")
-    return ray.is_initialized() and len(machines(ray)) > 1
+    return ray.is_initialized() and len(machine_resources(ray)) > 1
 
 
 @dataclass(frozen=True, slots=True)
-class MachineAnswer(Generic[T]):
-    """What came back from one machine that was asked and still belongs to the cluster."""
+class MachineResponse(Generic[T]):
+    """The response of one machine that was called and still belongs to the cluster."""
 
     host: str
     value: T | None = None
-    """What the function returned; None where it did not return."""
+    """Return value of the function; None if it did not return."""
 
     error: str = ""
-    """Why the machine cannot run it, such as a runtime environment that fails there."""
+    """Why the machine cannot run the function, such as a runtime environment that fails there."""
 
     @property
     def is_silent(self) -> bool:
@@ -104,17 +105,18 @@ class MachineAnswer(Generic[T]):
         return self.value is None and not self.error
 
 
-def ask_every_machine(function: Callable[[], T]) -> list[MachineAnswer[T]]:
-    """Call ``function`` in a worker of each machine of the running Ray; without one, nowhere.
+def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]:
+    """Call ``function`` in a worker of each machine of the active Ray session.
 
     Args:
-        function: Pickled by value when it is defined inside a function; never returns None.
+        function: Pickled by value if it is defined inside a function; must not return None.
 
     Returns:
-        One answer for each machine, without those that the cluster lost meanwhile.
+        One response for each machine, except machines that left the cluster meanwhile. Empty
+        without a Ray session.
 
     Cost:
-        The start of a worker on each machine: about a second on idle cores, and all at a time.
+        The start of a worker on each machine, in parallel: about a second on idle cores.
     """
     ray: Any = importlib.import_module("ray")
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -122,29 +124,31 @@ def ask_every_machine(function: Callable[[], T]) -> list[MachineAnswer[T]]:
     if not ray.is_initialized():
         return []
     hosts = {node["NodeID"]: _host_of(node) for node in ray.nodes() if node["Alive"]}
-    asked = {
+    pending = {
         ray.remote(
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
         )(function).remote(): machine
         for machine in hosts
     }
-    there, missing = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
-    found: dict[str, MachineAnswer[T]] = {}
-    for answer in there:
-        machine = asked[answer]
+    done, missing = ray.wait(list(pending), num_returns=len(pending), timeout=_RESPONSE_TIMEOUT_S)
+    responses: dict[str, MachineResponse[T]] = {}
+    for answer in done:
+        machine = pending[answer]
         try:
-            found[machine] = MachineAnswer(hosts[machine], value=ray.get(answer))
+            responses[machine] = MachineResponse(hosts[machine], value=ray.get(answer))
         except ray.exceptions.RuntimeEnvSetupError:
-            # Ray's own error repeats the values of variables.
-            found[machine] = MachineAnswer(hosts[machine], error=_NO_RUNTIME_ENV)
+            # Ray's own error contains the values of environment variables.
+            responses[machine] = MachineResponse(hosts[machine], error=_NO_RUNTIME_ENV)
         except ray.exceptions.RayError as error:
-            found[machine] = MachineAnswer(hosts[machine], error=_last_line(error))
+            responses[machine] = MachineResponse(hosts[machine], error=_last_line(error))
     for answer in missing:
         ray.cancel(answer, force=True)
-        found[asked[answer]] = MachineAnswer(hosts[asked[answer]])
+        responses[pending[answer]] = MachineResponse(hosts[pending[answer]])
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    return [each for machine, each in found.items() if machine in alive or each.value is not None]
+    return [
+        each for machine, each in responses.items() if machine in alive or each.value is not None
+    ]
 
 
 def _host_of(node: Mapping[str, Any]) -> str:
@@ -156,48 +160,49 @@ def _last_line(error: Exception) -> str:
 
 
 def dashboard_url(ray: Any) -> str:
-    """Return the address of the dashboard of the Ray that this process uses; "" without one."""
+    """Return the address of the dashboard of the active Ray session; "" without one."""
     address: str = ray._private.worker.get_dashboard_url() or ""
     return address if "://" in address or not address else f"http://{address}"
 
 
 def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
-    """Start Ray on this machine: every port on 127.0.0.1, every request with Ray's token.
+    """Start Ray on this machine with every port on 127.0.0.1 and token authentication.
 
-    Ray lets everybody write to its folder of sockets and logs, so it lies in one of this user's.
+    Ray makes its folder of sockets and logs writable for all users, so it is placed inside a
+    private folder of this user.
 
     Args:
-        ray: The module.
-        num_cpus: Cores that Ray may hand out; all that this process may use when None.
+        ray: The ``ray`` module.
+        num_cpus: Number of cores that Ray schedules; all cores of this process if None.
 
     Raises:
-        StorageError: Ray's token, or its folder, cannot be written.
+        StorageError: Ray's token or its folder cannot be written.
     """
     from ray._common import utils
     from ray._private import ray_constants
 
     keep_token_private()
     base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
-    # Ray's processes inherit the environment, and its workers theirs.
-    own = {_CLUSTER: "0", **WORKER_ENVIRONMENT}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
+    # Ray's processes inherit the environment, and workers inherit it from them.
+    own = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
     before = ray_constants.ENABLE_RAY_CLUSTER, {name: os.environ.get(name) for name in own}
-    # Ray takes 127.0.0.1 as its address only where it expects no other machine, as on a laptop's
-    # macOS; with _node_ip_address="127.0.0.1" it looks for another address and listens everywhere.
+    # Ray uses 127.0.0.1 only where it expects no other machine, as on macOS. With
+    # _node_ip_address="127.0.0.1" it selects another address and listens on all interfaces.
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(own)
     try:
-        _init_patiently(
+        _init_with_retries(
             ray,
             address="local",
             num_cpus=count_cores() if num_cpus is None else num_cpus,
             include_dashboard=False,
-            _temp_dir=str(own_temporary_folder(Path(base)) / "ray"),
+            _temp_dir=str(user_temporary_folder(Path(base)) / "ray"),
             log_to_driver=False,
             logging_level="ERROR",
-            job_config=_own_path(),
+            job_config=_job_config(),
         )
-    finally:  # a cluster may be joined later on
+    finally:  # this process may join a cluster later
         ray_constants.ENABLE_RAY_CLUSTER = before[0]
         for name, value in before[1].items():
             if value is None:
@@ -206,42 +211,42 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
                 os.environ[name] = value
 
 
-def _init_patiently(ray: Any, **options: Any) -> None:
-    """Start Ray, again where its processes did not come up in time.
+def _init_with_retries(ray: Any, **options: Any) -> None:
+    """Call ``ray.init`` again if Ray's processes did not start in time.
 
-    Ray waits 30 s, of which a busy machine needs more for the first start than for the next one.
+    Ray waits 30 s. On a busy machine the first start takes longer than the next one.
 
     Raises:
-        RuntimeError: It did not come up in three attempts.
+        RuntimeError: Ray did not start in three attempts.
     """
-    for attempt in range(_STARTS):
+    for attempt in range(_MAX_START_ATTEMPTS):
         try:
             ray.init(**options)
-        except Exception as error:  # Ray raises a bare one
+        except Exception as error:  # Ray raises a plain Exception
             ray.shutdown()
             if "timed out during startup" not in str(error):
                 raise
-            if attempt == _STARTS - 1:
+            if attempt == _MAX_START_ATTEMPTS - 1:
                 raise RuntimeError(
-                    f"its processes did not come up within 30 s in {_STARTS} attempts; the "
-                    "machine is busy with other work"
+                    f"its processes did not start within 30 s in {_MAX_START_ATTEMPTS} attempts; "
+                    "the machine is busy with other work"
                 ) from error
         else:
             return
 
 
-def _own_path() -> Any:
-    """Return a job's settings that leave the path of its workers to Sluice.
+def _job_config() -> Any:
+    """Return a job config with which Ray does not change ``sys.path`` of its workers.
 
-    Ray would put the working folder in front of it, before the standard library.
+    By default Ray prepends the working folder, before the standard library.
     """
     from ray.job_config import JobConfig
 
-    class OwnPath(JobConfig):
+    class UnchangedPath(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
-            return True  # what Ray asks before it adds the working folder
+            return True  # Ray checks this before it prepends the working folder
 
-    return OwnPath()
+    return UnchangedPath()
 
 
 def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
@@ -256,12 +261,12 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
         elif compute.address.startswith("ray://"):
             ray.init(address=compute.address, **options)
         else:
-            ray.init(address=compute.address, job_config=_own_path(), **options)
+            ray.init(address=compute.address, job_config=_job_config(), **options)
         if compute.runtime_env is not None:
             _try_runtime_env(ray)
     except ray.exceptions.RuntimeEnvSetupError as error:
         ray.shutdown()
-        # Ray's own error repeats the values of variables, so it is not chained.
+        # Ray's own error contains the values of environment variables, so it is not chained.
         raise _refused_runtime_env(hide_values(str(error), runtime_env)) from None
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
@@ -274,7 +279,7 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
 
 
 def _try_runtime_env(ray: Any) -> None:
-    """Start one worker, so that a fault of the environment shows before a study starts."""
+    """Start one worker, so that an error in the environment shows before a study starts."""
 
     def start() -> None:
         return None

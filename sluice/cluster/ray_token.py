@@ -1,22 +1,22 @@
-"""The token by which Ray's processes on this machine know each other."""
+"""The token with which Ray's processes on this machine authenticate each other."""
 
 import os
 import secrets
 from pathlib import Path
 
-from sluice.base.files import OWNER_FILE, write_secret
+from sluice.base.files import PRIVATE_FILE_MODE, write_secret
 
 
 def ray_token_path() -> Path:
-    """Return where Ray looks for it, and would write it readable for everybody."""
+    """Return the path of Ray's token file, which Ray itself would create readable for all users."""
     return Path.home() / ".ray" / "auth_token"
 
 
 def keep_token_private() -> None:
-    """Make Ray's token where there is none, and close the file to other users.
+    """Create Ray's token if it is missing, and make the file readable for this user only.
 
-    Ray asks every request for the token unless ``RAY_AUTH_MODE=disabled``. A token that the
-    environment names (``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``) is the user's own, and is used.
+    Ray requires the token for every request unless ``RAY_AUTH_MODE=disabled``. A token that is set
+    in the environment (``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``) is used as it is.
 
     Raises:
         StorageError: The file cannot be written.
@@ -29,4 +29,4 @@ def keep_token_private() -> None:
     if not path.exists():
         write_secret(path, secrets.token_hex(32).encode())
     elif path.stat().st_uid == os.getuid():
-        path.chmod(OWNER_FILE)
+        path.chmod(PRIVATE_FILE_MODE)

@@ -1,7 +1,7 @@
-"""What Ray brings to the workers of a cluster: the user's code, packages and environment variables.
+"""Ray's runtime environment on cluster workers: user code, packages and environment variables.
 
-Settings are stored with every run, so they hold no secret: ``${NAME}`` in the value of an
-environment variable is replaced when the cluster is joined, and the value is stored nowhere.
+Settings are stored with every run, so they must not contain secrets: ``${NAME}`` in the value of an
+environment variable is replaced when the cluster is joined, and the value is not stored.
 """
 
 import re
@@ -13,41 +13,41 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from sluice.base.errors import SettingsError
 from sluice.base.redaction import MASK, redact_data
-from sluice.base.settings import Settings, nearest
+from sluice.base.settings import Settings, suggest_nearest
 from sluice.cluster.process import WORKER_ENVIRONMENT
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4
 """Shorter values of environment variables are words such as '1', not secrets."""
 _HIDE = BeforeValidator(redact_data)
-"""Masked before it is refused, because the error repeats the value that was refused."""
+"""Masks a value before validation, because the error message repeats a refused value."""
 
 
 class RuntimeEnvSettings(Settings):
-    """Ray's runtime environment of a job; see Ray's documentation for what each field takes."""
+    """Ray's runtime environment of a job. Ray's documentation describes each field."""
 
-    # pydantic would repeat a value as it was given, before it was masked.
+    # pydantic's messages would contain the original value, before it was masked.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     working_dir: str | None = Field(
         None,
         min_length=1,
-        description="Folder of this machine, or URL of a .zip, in which every worker starts; its "
-        "modules can be imported there.",
+        description="Local folder or URL of a .zip that becomes the working folder of every "
+        "worker; its modules can be imported.",
     )
     excludes: tuple[str, ...] = Field(
-        (), strict=False, description="Patterns as in .gitignore of what is not uploaded."
+        (), strict=False, description="Patterns, as in .gitignore, of files that are not uploaded."
     )
     py_modules: tuple[str, ...] = Field(
         (),
         strict=False,
-        description="Package folders or wheels of this machine, or URLs of a .zip, that every "
-        "worker can import.",
+        description="Local package folders or wheels, or URLs of a .zip, that every worker can "
+        "import.",
     )
     env_vars: Annotated[dict[str, str], _HIDE] = Field(
         {},
-        description="Environment variables of every worker; ${NAME} stands for a variable of this "
-        "process, and is how a secret is passed.",
+        description="Environment variables of every worker. ${NAME} is replaced by a variable of "
+        "this process; pass secrets this way.",
     )
     pip: Annotated[tuple[str, ...], _HIDE] = Field(
         (),
@@ -62,9 +62,8 @@ class RuntimeEnvSettings(Settings):
         texts = value if isinstance(value, tuple) else tuple(value.values())
         if any(MASK in text for text in texts):
             raise ValueError(
-                "settings are stored with every run, so they hold no secret: put it into an "
-                "environment variable NAME of this process and write ${NAME} in its place in "
-                "env_vars"
+                "settings are stored with every run and must not contain a secret: set an "
+                "environment variable NAME in this process and write ${NAME} in env_vars"
             )
         return value
 
@@ -72,14 +71,14 @@ class RuntimeEnvSettings(Settings):
 def resolve_runtime_env(
     settings: RuntimeEnvSettings | None, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what ``ray.init`` takes as ``runtime_env``, secrets included: never log it.
+    """Return the ``runtime_env`` argument of ``ray.init``. It contains secrets: never log it.
 
     Args:
-        settings: The user's; None for only what Sluice sets for all workers.
+        settings: The user's settings; None for the variables that Sluice sets for all workers.
         environ: The environment variables of this process.
 
     Raises:
-        SettingsError: A folder or a variable that is named does not exist here.
+        SettingsError: A folder or an environment variable does not exist here.
     """
     own = settings or RuntimeEnvSettings()
     resolved: dict[str, Any] = {
@@ -98,7 +97,7 @@ def resolve_runtime_env(
 
 
 def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``***`` in place of the values of the environment variables."""
+    """Return ``text`` with the values of environment variables replaced by ``***``."""
     values = set(runtime_env.get("env_vars", {}).values())
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= _MIN_HIDDEN_LENGTH:
@@ -107,23 +106,23 @@ def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
 
 
 def _resolve(name: str, value: str, environ: Mapping[str, str]) -> str:
-    def found(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         if match[1] in environ:
             return environ[match[1]]
         raise SettingsError(
             f"compute.runtime_env.env_vars.{name} needs the environment variable '{match[1]}', "
-            f"which is not set.{nearest(match[1], list(environ))}",
-            cause="It is read in the process that joins the cluster.",
-            fix=f"Set {match[1]} there, or correct its name.",
+            f"which is not set.{suggest_nearest(match[1], list(environ))}",
+            cause="The variable is read in the process that joins the cluster.",
+            fix=f"Set {match[1]} in that process, or correct its name.",
         )
 
-    return _VARIABLE.sub(found, value)
+    return _VARIABLE.sub(replacement, value)
 
 
 def _local(path: str, name: str) -> str:
     if "://" in path or Path(path).expanduser().exists():
         return path if "://" in path else str(Path(path).expanduser().absolute())
     raise SettingsError(
-        f"compute.runtime_env.{name}: '{path}' does not exist (looked for in {Path.cwd()}).",
-        fix="Name a folder of this machine, or a URL of a .zip (https://, s3://, gs://).",
+        f"compute.runtime_env.{name}: '{path}' does not exist (relative to {Path.cwd()}).",
+        fix="Set a local folder, or the URL of a .zip (https://, s3://, gs://).",
     )

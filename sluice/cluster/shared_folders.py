@@ -1,4 +1,4 @@
-"""Whether a worker sees the folders of this process, found out before hours are spent."""
+"""Checks that workers see the same folders as this process, before a long run starts."""
 
 import contextlib
 import tempfile
@@ -7,53 +7,54 @@ from pathlib import Path
 
 from sluice.base.errors import SettingsError
 from sluice.base.files import storage_error
-from sluice.cluster.leftovers import own_prefix, remove_leftovers
+from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
-Marks = tuple[tuple[Path, bytes], ...]
-"""Files that were written here, and what is in them."""
+ProbeFiles = tuple[tuple[Path, bytes], ...]
+"""Paths of the probe files written by this process, with their contents."""
 
 
 @contextlib.contextmanager
-def marked(folders: Sequence[Path]) -> Iterator[Marks]:
-    """Put a file into each folder while the context lasts.
+def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
+    """Write a probe file into each folder; remove it at the end of the context.
 
     Raises:
         StorageError: A folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        marks = []
+        probe_files = []
         for folder in folders:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                remove_leftovers(folder, "mark")
-                mark = tempfile.NamedTemporaryFile(dir=folder, prefix=own_prefix("mark"))  # noqa: SIM115
-                file = stack.enter_context(mark)
+                remove_stale_files(folder, "mark")
+                probe = tempfile.NamedTemporaryFile(dir=folder, prefix=process_prefix("mark"))  # noqa: SIM115
+                file = stack.enter_context(probe)
                 file.write(file.name.encode())
                 file.flush()
-                Path(file.name).chmod(0o644)  # a worker may run as somebody else
+                Path(file.name).chmod(0o644)  # a worker may run as another user
             except OSError as error:
                 raise storage_error(folder, error) from error
-            marks.append((Path(file.name), file.name.encode()))
-        yield tuple(marks)
+            probe_files.append((Path(file.name), file.name.encode()))
+        yield tuple(probe_files)
 
 
-def first_unseen(marks: Marks) -> Path | None:
-    """Return the first folder whose mark this process does not see; called in a worker."""
-    for path, content in marks:
+def first_missing_folder(probe_files: ProbeFiles) -> Path | None:
+    """Return the first folder whose probe file this process cannot read. Called in a worker."""
+    for path, content in probe_files:
         try:
-            seen = path.read_bytes()
+            read = path.read_bytes()
         except OSError:
             return path.parent
-        if seen != content:
+        if read != content:
             return path.parent
     return None
 
 
-def not_shared(folder: Path, host: str) -> SettingsError:
-    """Return the error that says that a worker on ``host`` has another folder of that name."""
+def folder_not_shared(folder: Path, host: str) -> SettingsError:
+    """Return the error for a folder that the worker on ``host`` does not share."""
     return SettingsError(
-        f"The folder {folder} of this machine is not that of the worker on '{host}'.",
-        cause="Checkpoints and results go through folders that all machines of a cluster share.",
-        fix="Mount a shared file system at the same path on every machine and point SLUICE_HOME "
-        "at it.",
+        f"The folder {folder} is not shared with the worker on '{host}'.",
+        cause="Checkpoints and results are exchanged through folders that all machines of a "
+        "cluster share.",
+        fix="Mount a shared file system at the same path on every machine and set SLUICE_HOME to "
+        "it.",
     )

@@ -1,6 +1,6 @@
-"""Where a search writes results and checkpoints, tried before hours are spent.
+"""Storage of a search's results and checkpoints, checked before the search starts.
 
-Ray Tune finds out that a machine cannot read a checkpoint when a trial moves there, hours later.
+Ray Tune only fails to read a checkpoint when a trial moves to another machine, hours later.
 """
 
 import contextlib
@@ -12,83 +12,84 @@ from urllib.parse import urlsplit, urlunsplit
 
 from sluice.base.errors import SettingsError, StorageError
 from sluice.base.files import storage_error
-from sluice.cluster.leftovers import own_prefix, remove_leftovers
-from sluice.cluster.ray_session import ask_every_machine, has_several_machines
+from sluice.cluster.ray_session import call_on_every_machine, has_several_machines
 from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 _RETRY_LIMIT_S = 60
-"""Google's client tries for 15 minutes of its own choice."""
+"""Limit for Google Cloud Storage, whose client retries for 15 minutes by default."""
 
 
 def tune_storage(
-    compute: ComputeSettings, folder: Path, say: Callable[[str], None] = lambda _line: None
+    compute: ComputeSettings, folder: Path, log: Callable[[str], None] = lambda _line: None
 ) -> tuple[str, Any]:
     """Return ``storage_path`` and ``storage_filesystem`` of ``ray.tune.RunConfig``.
 
-    A small file is written there, read by every machine of the Ray that this process has joined
+    A small probe file is written there, read by every machine of the active Ray session
     (``join_ray``), and deleted.
 
     Args:
-        compute: ``storage_path`` is a folder, or a URL that pyarrow or fsspec takes, with the
-            options of pyarrow in its query
+        compute: ``storage_path`` is a folder, or a URL that pyarrow or fsspec supports, with
+            pyarrow's options in its query
             (``s3://bucket/prefix?endpoint_override=http://127.0.0.1:5000``).
-        folder: The study's own folder, used where ``storage_path`` is not set.
-        say: Gets a line about each machine that does not answer, as a logger does.
+        folder: The study's folder, used if ``storage_path`` is not set.
+        log: Receives a line about each machine that does not answer, as a logger does.
 
     Returns:
         The path on the file system, and pyarrow's file system; None for a folder.
 
     Raises:
-        SettingsError: The URL is not one that pyarrow or fsspec takes, or a machine of the cluster
-            has another folder of that name.
-        StorageError: It cannot be written, or a machine of the cluster cannot read it.
+        SettingsError: Neither pyarrow nor fsspec supports the URL, or a machine of the cluster does
+            not share the folder.
+        StorageError: The storage cannot be written, or a machine of the cluster cannot read it.
 
     Cost:
         Milliseconds on one machine, and for a cluster the start of a worker on each machine; a
-        minute where a machine does not answer.
+        minute if a machine does not answer.
     """
     url = compute.storage_path or str(folder)
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://")).expanduser().absolute()
-        _try_folder(path, compute, say)
+        _try_folder(path, compute, log)
         return str(path), None
     filesystem, prefix = _open(url)
-    with _mark_on(filesystem, prefix, url) as (mark, content):
-        for host, why in _unread(filesystem, mark, content, compute, say):
+    with _probe_file(filesystem, prefix, url) as (probe, content):
+        for host, why in _failed_reads(filesystem, probe, content, compute, log):
             raise StorageError(
-                f"compute.storage_path '{url}' was written here, and the machine {host} of the "
+                f"compute.storage_path '{url}' can be written here, but the machine {host} of the "
                 f"cluster cannot read it: {why}.",
-                cause="Its workers have no credentials, or no way to that address.",
-                fix="Set the credentials by compute.runtime_env.env_vars or give the machine a "
-                "role that may read and write there, and check that it reaches the address.",
+                cause="The workers of that machine have no credentials, or cannot reach the "
+                "address.",
+                fix="Set the credentials in compute.runtime_env.env_vars or give the machine a "
+                "role that may read and write there, and check that it can reach the address.",
             )
     return prefix, filesystem
 
 
-def _try_folder(path: Path, compute: ComputeSettings, say: Callable[[str], None]) -> None:
+def _try_folder(path: Path, compute: ComputeSettings, log: Callable[[str], None]) -> None:
     from pyarrow import fs
 
-    mark, content = path / _mark_name(), secrets.token_bytes(16)
+    probe, content = path / _probe_name(), secrets.token_bytes(16)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path, "storage")
-        mark.write_bytes(content)
-        mark.chmod(0o644)  # a worker may run as another user
+        remove_stale_files(path, "storage")
+        probe.write_bytes(content)
+        probe.chmod(0o644)  # a worker may run as another user
     except OSError as error:
         raise storage_error(path, error) from error
     try:
-        for host, _ in _unread(fs.LocalFileSystem(), str(mark), content, compute, say):
+        for host, _ in _failed_reads(fs.LocalFileSystem(), str(probe), content, compute, log):
             raise SettingsError(
-                f"Results and checkpoints go to the folder {path}, and the machine {host} of "
-                "the cluster does not see what this machine writes there.",
-                cause="A trial that moves to another machine goes on from its checkpoint, so all "
+                f"Results and checkpoints are written to the folder {path}, which is not shared "
+                f"with the machine {host} of the cluster.",
+                cause="A trial that moves to another machine resumes from its checkpoint, so all "
                 "machines must share the storage.",
                 fix="Set compute.storage_path to a URL such as 's3://bucket/prefix', or to a "
                 "folder that is mounted at the same path on every machine.",
             )
     finally:
         with contextlib.suppress(OSError):
-            mark.unlink()
+            probe.unlink()
 
 
 def _open(url: str) -> tuple[Any, str]:
@@ -103,7 +104,7 @@ def _open(url: str) -> tuple[Any, str]:
         filesystem, path = _open_by_fsspec(url)
     path = path.strip("/") if urlsplit(url).netloc else path
     if not path:
-        raise _refused(url, "it names no bucket")
+        raise _refused(url, "it does not name a bucket")
     return filesystem, path
 
 
@@ -119,7 +120,7 @@ def _open_by_fsspec(url: str) -> tuple[Any, str]:
         filesystem, path = url_to_fs(url)
     except (ImportError, ValueError, TypeError, OSError) as error:
         raise _refused(
-            url, f"pyarrow does not know it, and fsspec: {_first_line(error)}"
+            url, f"pyarrow does not support it, and fsspec reports: {_first_line(error)}"
         ) from error
     return PyFileSystem(FSSpecHandler(filesystem)), path
 
@@ -134,73 +135,72 @@ def _bounded(url: str) -> str:
 
 
 @contextlib.contextmanager
-def _mark_on(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, bytes]]:
+def _probe_file(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, bytes]]:
     from pyarrow import ArrowException
 
-    mark, content = f"{prefix}/{_mark_name()}", secrets.token_bytes(16)
-    # fsspec's file systems raise errors of their cloud's client, which have no common base.
+    probe, content = f"{prefix}/{_probe_name()}", secrets.token_bytes(16)
+    # fsspec raises errors of the cloud's client library, which have no common base class.
     try:
-        with filesystem.open_output_stream(mark) as stream:
+        with filesystem.open_output_stream(probe) as stream:
             stream.write(content)
     except (ArrowException, OSError, ValueError) as error:
         raise StorageError(
-            f"compute.storage_path '{url}' cannot be written: creating '{mark}' came back with "
+            f"compute.storage_path '{url}' cannot be written: creating '{probe}' failed with "
             f"'{_first_line(error)}'.",
-            cause="The bucket does not exist, the credentials of this process do not allow it, or "
-            "the address is wrong.",
+            cause="The bucket does not exist, the credentials of this process do not permit "
+            "writing, or the address is wrong.",
             fix="Create the bucket, set the credentials in the environment (such as "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or correct compute.storage_path.",
         ) from error
     try:
-        yield mark, content
+        yield probe, content
     finally:
         with contextlib.suppress(ArrowException, OSError):
-            filesystem.delete_file(mark)
+            filesystem.delete_file(probe)
 
 
-def _unread(
+def _failed_reads(
     filesystem: Any,
-    mark: str,
+    probe: str,
     content: bytes,
     compute: ComputeSettings,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> list[tuple[str, str]]:
-    """Return host and reason of each machine that does not read the mark as it was written."""
+    """Return host and reason of each machine that cannot read the probe file."""
     if compute.address is None and not has_several_machines():
-        return []  # this machine wrote it
+        return []  # this machine wrote the file
 
     def read() -> str:
         try:
-            with filesystem.open_input_stream(mark) as stream:
-                seen = stream.read()
-        except Exception as error:  # the edge of a worker: clients of clouds raise anything
+            with filesystem.open_input_stream(probe) as stream:
+                read_content = stream.read()
+        except Exception as error:  # worker boundary: client libraries of clouds may raise anything
             return f"{type(error).__name__}: {error}"
-        return "" if seen == content else "it reads something else"
+        return "" if read_content == content else "it reads other content"
 
-    unread = []
-    for machine in ask_every_machine(read):
+    failed = []
+    for machine in call_on_every_machine(read):
         if machine.is_silent:
-            say(
-                f"The machine {machine.host} of the cluster started no worker in time, so that "
-                "it is not known whether it can read the checkpoints of trials. A trial that "
-                "gets its place there may wait; see the log raylet.out of that machine, or take it "
-                "out of the cluster."
+            log(
+                f"The machine {machine.host} of the cluster did not start a worker in time, so it "
+                "is unknown whether it can read checkpoints. A trial that is scheduled there may "
+                "wait. Read the log raylet.out on that machine, or remove it from the cluster."
             )
         elif why := machine.error or machine.value:
-            unread.append((machine.host, why))
-    return unread
+            failed.append((machine.host, why))
+    return failed
 
 
 def _refused(url: str, why: str) -> SettingsError:
     return SettingsError(
         f"compute.storage_path '{url}' cannot be used: {why}.",
-        fix="Give a folder, or a URL that pyarrow or an installed fsspec package takes: "
+        fix="Set a folder, or a URL that pyarrow or an installed fsspec package supports: "
         "s3://bucket/prefix, gs://bucket/prefix, abfs://container@account/prefix.",
     )
 
 
-def _mark_name() -> str:
-    return f"{own_prefix('storage')}{secrets.token_hex(4)}"
+def _probe_name() -> str:
+    return f"{process_prefix('storage')}{secrets.token_hex(4)}"
 
 
 def _first_line(error: Exception) -> str:

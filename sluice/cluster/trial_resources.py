@@ -1,19 +1,19 @@
-"""What one trial of a search reserves, and how much of a cluster a limit leaves idle."""
+"""Resources that one trial of a search reserves, and slots that a limit leaves idle."""
 
 import math
 from typing import Any
 
 from sluice.base.cpu_count import count_cores
-from sluice.cluster.places import count_places
-from sluice.cluster.ray_session import machines
+from sluice.cluster.ray_session import machine_resources
 from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.slots import count_slots
 
 
-def resources_of(compute: ComputeSettings) -> Any:
+def trial_resources(compute: ComputeSettings) -> Any:
     """Return Ray Tune's ``PlacementGroupFactory`` of one trial: one bundle, on one machine.
 
-    Shares of a GPU (``gpus_per_worker`` of 0.25) and several GPUs for a trial are taken as they
-    are set.
+    Fractions of a GPU (``gpus_per_worker`` of 0.25) and several GPUs per trial are passed on as
+    set.
     """
     from ray import tune
 
@@ -23,10 +23,10 @@ def resources_of(compute: ComputeSettings) -> Any:
     return tune.PlacementGroupFactory([bundle])
 
 
-def cores_of(compute: ComputeSettings) -> int | None:
-    """Return the cores that a Ray of this machine hands out: as many as the workers asked for use.
+def local_ray_cores(compute: ComputeSettings) -> int | None:
+    """Return how many cores a local Ray instance needs for ``compute.workers``.
 
-    None without a limit of workers; never more than there are.
+    None without a limit of workers; never more than this machine has.
     """
     if compute.workers is None:
         return None
@@ -34,41 +34,41 @@ def cores_of(compute: ComputeSettings) -> int | None:
 
 
 def binding_limit(ray: Any, compute: ComputeSettings) -> int | None:
-    """Return ``compute.workers`` where the machines have room for more trials; else None."""
-    if compute.workers is None or _count(machines(ray), compute) <= compute.workers:
+    """Return ``compute.workers`` if the machines have room for more trials; else None."""
+    if compute.workers is None or _count(machine_resources(ray), compute) <= compute.workers:
         return None
     return compute.workers
 
 
-def idle_share(ray: Any, compute: ComputeSettings, most: int | None) -> str:
-    """Return what a limit leaves idle of the machines that run now, as a sentence; else "".
+def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | None) -> str:
+    """Return a sentence about slots that a limit leaves idle on the running machines; "" if none.
 
     Args:
-        ray: The module, joined to the cluster.
-        compute: What a trial reserves, and at most how many run (``workers``).
-        most: Most trials at a time by the search itself; None without a limit.
+        ray: The ``ray`` module, connected to the cluster.
+        compute: Resources that a trial reserves, and the limit ``workers``.
+        max_trials: Maximum number of concurrent trials of the search; None without a limit.
     """
     limits = {
         "compute.workers": compute.workers,
-        "search.concurrent_trials": most,
+        "search.concurrent_trials": max_trials,
     }
-    there = machines(ray)
-    places = _count(there, compute)
-    named = {name: limit for name, limit in limits.items() if limit is not None and limit < places}
-    if not named:
+    resources = machine_resources(ray)
+    slots = _count(resources, compute)
+    binding = {name: limit for name, limit in limits.items() if limit is not None and limit < slots}
+    if not binding:
         return ""
-    name = min(named, key=lambda each: named[each])
+    name = min(binding, key=lambda each: binding[each])
     return (
-        f"{named[name]} trials run at a time ({name}), and {places} fit on the "
-        f"{len(there)} machines of the cluster now: {places - named[name]} places stay idle. "
-        f"Raise {name} to use them."
+        f"{binding[name]} trials run at a time ({name}), but {slots} fit on the {len(resources)} "
+        f"machines of the cluster: {slots - binding[name]} slots stay idle. Raise {name} to use "
+        "them."
     )
 
 
-def _count(there: list[dict[str, float]], compute: ComputeSettings) -> int:
+def _count(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
     from sluice.base.errors import SettingsError
 
     try:
-        return count_places(there, compute.model_copy(update={"workers": None}))
+        return count_slots(resources, compute.model_copy(update={"workers": None}))
     except SettingsError:
-        return 0  # machines come later, from an autoscaler
+        return 0  # an autoscaler adds machines later

@@ -1,4 +1,4 @@
-"""One pipeline as its YAML says: which workload, and every setting of the line it walks."""
+"""Settings of one pipeline, as read from its YAML file."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -9,35 +9,35 @@ from pydantic import Field, field_validator, model_validator
 
 from sluice.base.digests import digest_json
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
-from sluice.base.settings import Settings, nearest
+from sluice.base.imports import import_object
+from sluice.base.settings import Settings, suggest_nearest
 from sluice.cluster.settings import ComputeSettings
-from sluice.config.drift_settings import DriftSettings, PersistenceSettings
-from sluice.config.pipeline_file import overridden, read_attributes
+from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
+from sluice.config.pipeline_file import apply_overrides, read_attributes
 from sluice.config.poc_settings import PocSettings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.simple_rules import SimpleRuleSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.models.settings import ModelSettings
-from sluice.registry.stored_code import CodeChoice
+from sluice.registry.stored_code import CodeSource
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.code import optimizer_code
-from sluice.training.diagnosis import DiagnosisSettings
+from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_fit import require_fit, require_workload_fit, workload_names
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import plan_search
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
 
 class ScheduleSettings(Settings):
-    """When the pipeline retrains by itself, and when its registry is verified."""
+    """Schedules of automatic retraining and of the verification of the registry."""
 
     cron: str = Field("0 6 * * 1", description="Five cron fields; Monday 06:00 by default.")
     verify_cron: str = Field(
@@ -45,39 +45,40 @@ class ScheduleSettings(Settings):
         description="Five cron fields of the verification of the registry, which reads every "
         "artifact of the model; daily at 04:30 by default.",
     )
-    timezone: str = Field("UTC", description="IANA name of the zone both crons are read in.")
+    timezone: str = Field("UTC", description="IANA name of the time zone of both schedules.")
 
 
 class PipelineSettings(Settings):
-    """Everything under ``attributes`` of a ``defs.yaml``."""
+    """Settings of a pipeline: the ``attributes`` of a pipeline file."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Prefix of every asset and job.")
-    description: str = Field("", description="What the model is for, shown in the UI.")
+    description: str = Field("", description="Purpose of the model, shown in the UI.")
     owners: tuple[str, ...] = Field(
         ("team:ml",), strict=False, description="E-mail addresses or 'team:NAME'."
     )
     workload: str = Field(description="Import path of the workload class, 'module:Class'.")
     workload_settings: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of that workload class."
+        default_factory=dict, description="Settings of the workload class."
     )
     model: ModelSettings = ModelSettings()
     training: TrainSettings = TrainSettings()
     search: SearchSettings | None = Field(
-        None, description="Search for better settings before training; none when not set."
+        None, description="Hyperparameter search before training; by default none."
     )
     space: Space | None = Field(
-        None, description="What is searched; that of the architecture when not set."
+        None, description="Search space; by default that of the architecture."
     )
     seeds: tuple[int, ...] = Field(
         (0, 1, 2, 3, 4, 5, 6, 7),
         min_length=1,
         strict=False,
-        description="One network per seed and fold; the gate needs at least gate.min_seeds.",
+        description="Seeds; one network is trained per seed and fold. The gate requires at least "
+        "gate.min_seeds.",
     )
     data_seed: int | None = Field(
         None,
         ge=0,
-        description="Base seed of the row order for all members; the member's own when not set.",
+        description="Base seed of the row order of all members; by default the member's seed.",
     )
     compute: ComputeSettings = ComputeSettings()
     diagnosis: DiagnosisSettings = DiagnosisSettings()
@@ -91,35 +92,35 @@ class PipelineSettings(Settings):
     serving: ServingSettings = ServingSettings()
     rollout: RolloutSettings | None = Field(
         None,
-        description="How a candidate that the gate promoted meets real traffic before it becomes "
-        "production; when not set, the gate alone moves production.",
+        description="Gradual rollout to real traffic of a candidate that passed the promotion "
+        "gate; without it, a candidate that passed becomes production immediately.",
     )
-    production_code: CodeChoice = Field(
-        "present",
-        description="Code that scores production when the code here is another one: 'present' "
-        "refuses it unless it still makes its recorded losses; 'stored' runs the modules that are "
-        "stored with the version.",
+    production_code: CodeSource = Field(
+        "current",
+        description="Code that scores the production version if the current code differs: "
+        "'current' uses the current code only if it reproduces the recorded losses; 'stored' runs "
+        "the modules stored with the version.",
     )
     drift: DriftSettings | None = Field(
         DriftSettings(),
-        description="What counts as drift of the model in production; null switches drift off: no "
-        "reference is made, no window is judged, and there is no drift job and no sensor.",
+        description="Drift monitoring of the production model; null disables it: no reference, no "
+        "evaluation of windows, no drift job and no sensor.",
     )
-    drift_alarm: PersistenceSettings = PersistenceSettings()
+    drift_alarm: AlarmDebounceSettings = AlarmDebounceSettings()
 
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) != len(seeds) or min(seeds) < 0:
-            raise ValueError("seeds must be distinct and not negative")
+            raise ValueError("seeds must be distinct and non-negative")
         return tuple(sorted(seeds))
 
     @model_validator(mode="after")
     def _enough_seeds(self) -> "PipelineSettings":
         if len(self.seeds) < self.gate.min_seeds:
             raise ValueError(
-                f"the gate decides nothing below gate.min_seeds = {self.gate.min_seeds} seeds, got "
-                f"{len(self.seeds)}: hours of training would end INCONCLUSIVE"
+                f"the gate requires at least gate.min_seeds = {self.gate.min_seeds} seeds, got "
+                f"{len(self.seeds)}: the training would end INCONCLUSIVE"
             )
         return self
 
@@ -131,26 +132,26 @@ class PipelineSettings(Settings):
                 require_workload_fit(self.space, settings_type, self.workload_settings, where=where)
             require_fit(self.space, self.setup)
         if self.search is not None:
-            plan_search(self.searched, self.search, self.setup)
+            plan_search(self.search_space, self.search, self.setup)
         return self
 
     @property
     def drift_settings(self) -> DriftSettings:
-        """What counts as drift.
+        """Settings of drift monitoring.
 
         Raises:
-            SettingsError: Drift is switched off.
+            SettingsError: Drift monitoring is disabled.
         """
         if self.drift is None:
             raise SettingsError(
-                f"Pipeline {self.name} has drift: null, so no window of it is judged.",
-                fix="Remove 'drift: null' from the pipeline's file to switch drift on.",
+                f"Pipeline {self.name} has drift: null, so drift monitoring is disabled.",
+                fix="Remove 'drift: null' from the pipeline file to enable it.",
             )
         return self.drift
 
     @property
-    def setup(self) -> Setup:
-        """Settings of network and training, and those of the workload that are searched."""
+    def setup(self) -> TrialSettings:
+        """Settings of model and training, and the workload settings in the search space."""
         own: dict[str, Any] = {}
         names = workload_names(self.space) if self.space is not None else ()
         if names:
@@ -158,15 +159,15 @@ class PipelineSettings(Settings):
             for name in names:
                 default = fields[name].get_default(call_default_factory=True)
                 own[name] = self.workload_settings.get(name, default)
-        return Setup(model=self.model, training=self.training, workload_settings=own)
+        return TrialSettings(model=self.model, training=self.training, workload_settings=own)
 
     @property
-    def searched(self) -> Space:
-        """What a search looks through: the space as written, else that of the architecture."""
+    def search_space(self) -> Space:
+        """Search space: as set, or the default space of the architecture."""
         return self.space or default_space(self.setup)
 
-    def with_setup(self, setup: Setup) -> "PipelineSettings":
-        """Return the pipeline with the settings that a search found."""
+    def with_settings(self, setup: TrialSettings) -> "PipelineSettings":
+        """Return the pipeline with the settings found by a search."""
         return self.model_copy(
             update={
                 "model": setup.model,
@@ -180,22 +181,22 @@ class PipelineSettings(Settings):
         """The workload, built from its settings.
 
         Raises:
-            SettingsError: It does not import, is no workload, or a setting of it is wrong.
+            SettingsError: It cannot be imported, is not a workload, or has an invalid setting.
         """
         return self.build_workload(self._workload_type)
 
     def build_workload(self, cls: type[Workload]) -> Workload:
-        """Build the workload whose class was found already.
+        """Build the workload of an imported class.
 
         Raises:
-            SettingsError: A setting of it is wrong.
+            SettingsError: A workload setting is invalid.
         """
         settings = cls.settings_type.parse(dict(self.workload_settings), where=self._where)
         return build_workload(cls, settings, path=self.workload)
 
     @property
     def _workload_type(self) -> type[Workload]:
-        return require_workload_type(import_named(self.workload, what="workload"), self.workload)
+        return require_workload_type(import_object(self.workload, what="workload"), self.workload)
 
     @property
     def _where(self) -> str:
@@ -203,7 +204,7 @@ class PipelineSettings(Settings):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every setting that determines the bits of a member, resolved, as plain JSON."""
+        """All resolved settings that determine the weights of a member bit by bit, as JSON."""
         return {
             "workload": self.workload,
             "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
@@ -211,17 +212,17 @@ class PipelineSettings(Settings):
             "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
             **optimizer_code(self.training),
             "data_seed": self.data_seed,
-            # Gradients add up in another order.
+            # The number of ranks changes the order in which gradients are summed.
             "ranks": self.compute.ranks_per_training,
         }
 
     @property
     def promotion_rules(self) -> str:
-        """Digest of every setting that decides about a promotion."""
+        """Digest of all settings that determine a promotion decision."""
         rules = self.baseline.model_dump(mode="json")
         return digest_json(
             {
-                # Only where they are not the usual ones: receipts from before they were kept hold.
+                # Only if not the defaults, so that receipts from before this setting stay valid.
                 **({"baseline": rules} if self.baseline != SimpleRuleSettings() else {}),
                 "gate": self.gate.model_dump(mode="json"),
                 "guards": self.guards.model_dump(mode="json"),
@@ -236,30 +237,34 @@ class PipelineSettings(Settings):
 
 
 def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read a ``defs.yaml``, with what it is based on.
+    """Read the settings of a pipeline file and of the file on which it is based.
 
     Args:
-        path: The file.
-        overrides: What holds in place of what the file says; see ``overridden``.
+        path: The file, usually a ``defs.yaml``.
+        overrides: Values that replace those in the file; see ``apply_overrides``.
 
     Raises:
-        SettingsError: The file is missing, is no YAML, or a key or value in it is wrong.
+        SettingsError: The file is missing, is not YAML, or has an invalid key or value.
     """
-    attributes = overridden(read_attributes(path), overrides)
+    attributes = apply_overrides(read_attributes(path), overrides)
     where = " ".join([str(path), *(f"--set {given}" for given in overrides)])
     return PipelineSettings.parse(attributes, where=where)
 
 
 def find_pipeline(name: str, folder: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read the pipeline that ``name`` means; see ``locate_pipeline`` and ``read_pipeline``."""
+    """Find and read a pipeline; see ``locate_pipeline`` and ``read_pipeline``."""
     return read_pipeline(locate_pipeline(name, folder), overrides)
 
 
 def locate_pipeline(name: str, folder: Path) -> Path:
-    """Return the YAML that ``name`` means: its path, its folder, or a folder's name in ``folder``.
+    """Return the YAML file of a pipeline.
+
+    Args:
+        name: Path of the file, path of its folder, or name of a subfolder of ``folder``.
+        folder: Folder of the known pipelines.
 
     Raises:
-        SettingsError: There is no such pipeline; the known ones are listed.
+        SettingsError: There is no such pipeline; the message lists the known ones.
     """
     given = Path(name)
     if given.suffix in (".yaml", ".yml"):
@@ -269,8 +274,9 @@ def locate_pipeline(name: str, folder: Path) -> Path:
     known = known_pipelines(folder)
     if name not in known:
         raise SettingsError(
-            f"There is no pipeline '{name}'.{nearest(name, known)} Known: {', '.join(known)}.",
-            fix="Name a known pipeline or give the path of its defs.yaml.",
+            f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
+            f"Known: {', '.join(known)}.",
+            fix="Use a known name or the path of a defs.yaml.",
         )
     return folder / name / "defs.yaml"
 
@@ -281,11 +287,11 @@ def known_pipelines(folder: Path) -> list[str]:
 
 
 def defs_folder() -> Path:
-    """Return the folder of the shipped pipelines, one sub-folder each."""
+    """Return the folder of the shipped pipelines, one subfolder each."""
     spec = importlib.util.find_spec("sluice.pipelines")
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(
-            "The package 'sluice.pipelines' is required and was not found.",
-            fix="Install Sluice again: its folder lacks the link or the package 'pipelines'.",
+            "The package 'sluice.pipelines' was not found.",
+            fix="Reinstall Sluice: the package 'pipelines' or the link to it is missing.",
         )
     return Path(next(iter(spec.submodule_search_locations))) / "defs"

@@ -1,8 +1,8 @@
-"""Which tick closes which bar, under every rule; the loops are compiled by numba.
+"""Computes the last tick of every bar for each bar rule, with loops compiled by numba.
 
-The loops are plain functions that are compiled when first needed: importing this module costs
-nothing. Compiled code is kept in ``__pycache__``, or where ``NUMBA_CACHE_DIR`` says, or in the
-user's cache; where none of these works, the loops are compiled again in every process.
+The loops are compiled on first use, so importing this module is fast. Compiled code is cached in
+``__pycache__``, in ``NUMBA_CACHE_DIR`` or in the user's cache folder; if none of these is writable,
+the loops are compiled again in every process.
 """
 
 import functools
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sluice.data.bar_rules import BarRule, DollarBars, RangeBars, TickBars, TimeBars, VolumeBars
 
 _SLACK = 1 - 1e-9
-"""A threshold is reached at this share of it: ten sizes of 0.1 sum to a little less than 1."""
+"""A threshold counts as reached at this share of it: ten sizes of 0.1 sum to slightly below 1."""
 
 _TENTH_OF_BP = 1e-5
 
@@ -31,25 +31,25 @@ def bar_ends(
     *,
     units_per_s: int,
 ) -> NDArray[np.int64]:
-    """Return the row of the last tick of every finished bar, rising; no two have one time.
+    """Return the row of the last tick of every finished bar, ascending and with distinct times.
 
-    Where several bars would close at one time, they are one bar: at that time only the last of
-    them is known, and labels must not repeat. N = ticks, in order of time.
+    Bars that would close at the same time are merged: at that time only the last of them is
+    known, and labels must be unique. N = ticks, in time order.
 
     Args:
         time_N: Time of each tick, counted from 1970-01-01.
         price_N: Price of each tick, finite and above 0.
-        size_N: Amount of each tick, finite and at least 0.
-        rule: What closes a bar.
-        units_per_s: How many units of ``time_N`` make a second.
+        size_N: Size of each tick, finite and at least 0.
+        rule: Rule that closes a bar.
+        units_per_s: Number of units of ``time_N`` per second.
 
     Cost:
-        1 to 6 ns a tick; 0.8 s when a loop is first compiled, 0.4 s once in each later process.
+        1 to 6 ns per tick; 0.8 s when a loop is first compiled, 0.4 s once in each later process.
     """
     match rule:
         case TimeBars():
             interval_N = time_N // (rule.seconds * units_per_s)
-            # The last interval may go on: no later tick says that it is over.
+            # The last interval is not finished: no later tick shows that it has ended.
             return np.flatnonzero(interval_N[1:] != interval_N[:-1])
         case TickBars():
             ends = np.arange(rule.num_ticks - 1, time_N.size, rule.num_ticks, dtype=np.int64)
@@ -80,7 +80,7 @@ def _ends_by_sum(amount_N: NDArray[np.float64], threshold: float) -> NDArray[np.
 def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int64]:
     ends = np.empty(price_N.size, np.int64)
     count = 0
-    high = low = reach = 0.0  # reach 0 means that the next tick begins a bar
+    high = low = reach = 0.0  # reach 0 means that the next tick starts a bar
     for row in range(price_N.size):
         price = price_N[row]
         if reach == 0.0:
@@ -101,12 +101,12 @@ def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int
 def _compiled(loop: _Loop) -> _Loop:
     from numba import njit, types
 
-    # Read-only, because pandas hands out such arrays; others are taken as well.
+    # Read-only, because pandas returns such arrays; writable ones are accepted too.
     amounts = types.Array(types.float64, 1, "C", readonly=True)
     signature: Any = (amounts, types.float64)
     try:
         compiled: _Loop = njit(signature, cache=True)(loop)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-        # No place for the cache, a full disk, or a cached file that a crash has cut short.
+        # No writable cache folder, a full disk, or a cached file truncated by a crash.
         compiled = njit(signature)(loop)
     return compiled

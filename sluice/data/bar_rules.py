@@ -1,8 +1,8 @@
-"""When a bar of ticks is full: five rules (DATA-2).
+"""Five rules that define when a bar of ticks closes.
 
-Time, tick, volume and dollar bars are those of the source; a range bar here holds only prices that
-were traded, and is known when its last tick is. (Others close it one tick later, or put its close
-at a price that nobody paid: then its label would be earlier than what it knows.)
+Time, tick, volume and dollar bars follow the source. A range bar here contains only traded prices
+and is known at its last tick. (Other definitions close it one tick later, or at a price that was
+never traded; then its label would be earlier than the information in it.)
 
 Source:
     Lopez de Prado (2018), "Advances in Financial Machine Learning", 2.3.1, for all but range bars.
@@ -16,11 +16,11 @@ from sluice.base.settings import Settings
 
 
 class TimeBars(Settings):
-    """One bar for each interval ``[k x seconds, (k + 1) x seconds)`` with a tick in it.
+    """One bar for each interval ``[k x seconds, (k + 1) x seconds)`` that contains a tick.
 
-    Intervals are counted from 1970-01-01 00:00, in UTC where the ticks have a time zone and on
-    their own clock where they have none. The label is the interval's end, when the bar is known. An
-    interval without ticks has no bar: nothing is filled in.
+    Intervals are counted from 1970-01-01 00:00, in UTC for ticks with a time zone and in local
+    time for ticks without one. The label is the end of the interval, when the bar is known.
+    Intervals without ticks have no bar: nothing is filled in.
     """
 
     kind: Literal["time"] = "time"
@@ -35,9 +35,9 @@ class TickBars(Settings):
 
 
 class VolumeBars(Settings):
-    """A bar closes with the tick that brings its volume to ``units`` or above.
+    """A bar closes with the tick at which its volume reaches ``units``.
 
-    That tick belongs to the bar whole: the next bar begins at zero.
+    The closing tick belongs entirely to the bar: the next bar starts at zero.
     """
 
     kind: Literal["volume"] = "volume"
@@ -45,9 +45,9 @@ class VolumeBars(Settings):
 
 
 class DollarBars(Settings):
-    """A bar closes with the tick that brings its traded value to ``value`` or above.
+    """A bar closes with the tick at which its traded value reaches ``value``.
 
-    That tick belongs to the bar whole: the next bar begins at zero.
+    The closing tick belongs entirely to the bar: the next bar starts at zero.
     """
 
     kind: Literal["dollar"] = "dollar"
@@ -57,10 +57,10 @@ class DollarBars(Settings):
 
 
 class RangeBars(Settings):
-    """A bar closes with the tick that brings ``high - low`` to the range or above.
+    """A bar closes with the tick at which ``high - low`` reaches the range.
 
-    The range is that share of the bar's own first price. The closing tick belongs to the bar, so
-    a jump makes a bar wider than the range; the next bar begins with the next tick.
+    The range is a share of the bar's first price. The closing tick belongs to the bar, so a price
+    jump makes a bar wider than the range; the next bar starts with the next tick.
     """
 
     kind: Literal["range"] = "range"

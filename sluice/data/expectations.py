@@ -1,8 +1,8 @@
-"""What a workload expects of a table's values, in words no engine owns.
+"""Expectations of a workload about the values of a table, independent of any validation engine.
 
-The adapter in ``checks`` translates these to Great Expectations. An expectation of Great
-Expectations itself, also a class of the user's own, may stand beside them. Bounds are meant wide:
-an expectation states what cannot be true of good data, not what is usual.
+The adapter in ``checks`` translates these to Great Expectations. Expectations of Great
+Expectations itself, including custom classes, can be used with them. Bounds should be wide: an
+expectation states what cannot be true of valid data, not what is usual.
 """
 
 import json
@@ -23,17 +23,19 @@ class NotNull(Record):
 
 
 class Between(Record):
-    """At least ``mostly`` of the non-null values lie in [low, high], in the column's unit."""
+    """A share ``mostly`` of the non-null values is within [low, high], in the column's unit."""
 
     kind: Literal["between"] = "between"
     column: str
     low: float | None = None
     high: float | None = None
-    mostly: float = Field(1.0, gt=0, le=1, description="Share of rows that must hold.")
+    mostly: float = Field(
+        1.0, gt=0, le=1, description="Share of the values that must be within the bounds."
+    )
 
 
-class AtLeast(Record):
-    """In every row the value of ``column`` is at least that of ``other``."""
+class GreaterOrEqual(Record):
+    """In every row the value of ``column`` is greater than or equal to that of ``other``."""
 
     kind: Literal["at_least"] = "at_least"
     column: str
@@ -56,7 +58,7 @@ class RowCount(Record):
 
 
 class StdBetween(Record):
-    """The standard deviation of ``column`` lies in [low, high]: it is neither dead nor wild."""
+    """The standard deviation of ``column`` is within [low, high]."""
 
     kind: Literal["std_between"] = "std_between"
     column: str
@@ -65,10 +67,10 @@ class StdBetween(Record):
 
 
 class EngineExpectation(Record):
-    """An expectation of Great Expectations, by its class and arguments.
+    """An expectation of Great Expectations, defined by its class and arguments.
 
-    Made by ``declare`` from an object of a class such as ``ExpectColumnValuesToMatchRegex``. It
-    brings no not-null along: its arguments alone say what holds.
+    Created by ``as_expectations`` from an object of a class such as
+    ``ExpectColumnValuesToMatchRegex``. It does not imply a not-null expectation.
     """
 
     kind: Literal["engine"] = "engine"
@@ -88,34 +90,34 @@ class EngineExpectation(Record):
 
 
 Expectation = Annotated[
-    NotNull | Between | AtLeast | InSet | RowCount | StdBetween | EngineExpectation,
+    NotNull | Between | GreaterOrEqual | InSet | RowCount | StdBetween | EngineExpectation,
     Field(discriminator="kind"),
 ]
 
 
-def declare(expectations: Iterable[object], *, where: str) -> tuple[Expectation, ...]:
-    """Return what a workload expects, with objects of Great Expectations as records.
+def as_expectations(expectations: Iterable[object], *, where: str) -> tuple[Expectation, ...]:
+    """Return the expectations as records, with objects of Great Expectations converted.
 
     Args:
-        expectations: Those of this module, and objects of any expectation class of Great
+        expectations: Expectations of this module, and objects of expectation classes of Great
             Expectations.
-        where: The attribute they were declared in, for the message.
+        where: Attribute in which they were declared, for the message.
 
     Raises:
-        ContractError: One is neither; the message says which.
+        ContractError: An object is not an expectation; the message names it.
     """
-    return tuple(_declare(one, where) for one in expectations)
+    return tuple(_as_expectation(one, where) for one in expectations)
 
 
-def _declare(given: object, where: str) -> Expectation:
-    own = NotNull | Between | AtLeast | InSet | RowCount | StdBetween | EngineExpectation
+def _as_expectation(given: object, where: str) -> Expectation:
+    own = NotNull | Between | GreaterOrEqual | InSet | RowCount | StdBetween | EngineExpectation
     if isinstance(given, own):
         return given
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(given).__mro__}
     if "great_expectations.expectations.expectation.Expectation" not in bases:
         raise ContractError(
-            f"{where} must hold expectations, got {given!r} of type {type(given).__name__}.",
-            fix="Give objects of sluice.data.expectations or of great_expectations.expectations, "
+            f"{where} must contain expectations, got {given!r} of type {type(given).__name__}.",
+            fix="Use objects of sluice.data.expectations or of great_expectations.expectations, "
             "such as ExpectColumnValuesToMatchRegex(column='isin', regex='^[A-Z]{2}').",
         )
     configuration = given.configuration.to_json_dict()  # type: ignore[attr-defined]

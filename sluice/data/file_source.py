@@ -1,4 +1,4 @@
-"""Rows of a CSV or Parquet file on any fsspec path."""
+"""Reads the rows of a CSV or Parquet file from any fsspec path."""
 
 import io
 from collections.abc import Mapping
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sluice.base.errors import SourceError
-from sluice.data.raw_rows import row_place, shape_rows
+from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
 from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
 from sluice.data.source_settings import CsvSource, ParquetSource
-from sluice.data.source_url import hide, resolve
+from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.validation import nearest_name
 
 _PART_BYTES = 8 * 1024**2
 
 
 def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -> pd.DataFrame:
-    """Read a CSV file; a message names the line.
+    """Read a CSV file; error messages name the line.
 
     Raises:
         SourceError: See ``sluice.data.sources.load_rows``.
@@ -33,18 +33,19 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
         raise SourceError(
             f"{source.uri} cannot be parsed as CSV: {error}.",
-            cause="Lines of unequal length, another separator, or not a text file in UTF-8.",
-            fix="Repair the named line, or set separator, or use kind: parquet.",
+            cause="The lines have different numbers of values, the separator differs, or the file "
+            "is not UTF-8 text.",
+            fix="Repair the named line, set separator, or use kind: parquet.",
         ) from None
     if rows.empty:
         raise _empty(source.uri)
-    return shape_rows(rows, source, schema, origin=source.uri, where=_CsvPlace(content))
+    return apply_schema(rows, source, schema, origin=source.uri, where=_CsvLocation(content))
 
 
 def read_parquet(
     source: ParquetSource, schema: Schema, *, environ: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Read a Parquet file; a message names the row.
+    """Read a Parquet file; error messages name the row.
 
     Raises:
         SourceError: See ``sluice.data.sources.load_rows``.
@@ -58,18 +59,18 @@ def read_parquet(
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceError(
             f"{source.uri} cannot be read as Parquet: {error}.",
-            cause="The file is torn or of another kind.",
+            cause="The file is incomplete or has another format.",
             fix="Write it again, or use kind: csv.",
         ) from None
     if source.index not in rows.columns and source.index in rows.index.names:
         rows = rows.reset_index()
     if rows.empty:
         raise _empty(source.uri)
-    return shape_rows(rows, source, schema, origin=source.uri, where=row_place)
+    return apply_schema(rows, source, schema, origin=source.uri, where=row_location)
 
 
-def neighbour(uri: str) -> str:
-    """Offer the nearest name in the folder that was looked in, as the end of a message."""
+def suggest_name(uri: str) -> str:
+    """Suggest the most similar file name in the folder, as the end of a message."""
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(uri)
@@ -82,8 +83,8 @@ def neighbour(uri: str) -> str:
     return f" Did you mean '{near}'?" if near else ""
 
 
-class _CsvPlace:
-    """Names a row of a CSV file by its line; read_csv skips blank ones, so they are counted."""
+class _CsvLocation:
+    """Names a row of a CSV file by its line number, including the blank lines read_csv skips."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -95,13 +96,13 @@ class _CsvPlace:
 
 
 def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> bytes:
-    """Return the file's bytes, at most ``max_bytes``; no message holds a variable's value."""
+    """Return the file's bytes, at most ``max_bytes``; messages contain no variable's value."""
     import fsspec
 
     uri, resolved = source.uri, resolve(source.uri, environ)
     try:
         with fsspec.open(resolved, "rb") as file:
-            # In parts: a stream need not say how long it is.
+            # Read in parts, because the length of a stream may be unknown.
             parts, num_bytes = [], 0
             while part := file.read(_PART_BYTES):
                 parts.append(part)
@@ -109,7 +110,7 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
                 if num_bytes > source.max_bytes:
                     raise too_large(source, "a larger file")
     except FileNotFoundError:
-        near = hide(neighbour(resolved), uri, environ)
+        near = hide_secrets(suggest_name(resolved), uri, environ)
         raise SourceError(
             f"There is no file {uri}.{near}", fix="Correct 'uri', or put the file there."
         ) from None
@@ -117,14 +118,14 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
         raise
     except (ImportError, ValueError) as error:
         raise SourceError(
-            f"{uri} cannot be opened: {hide(str(error), uri, environ)}.",
+            f"{uri} cannot be opened: {hide_secrets(str(error), uri, environ)}.",
             cause="The scheme before '://' is unknown, or its fsspec package is not installed.",
             fix="Correct 'uri', or install the package named above.",
         ) from None
-    except Exception as error:  # each file system of fsspec has its own, and repeats the URL
+    except Exception as error:  # fsspec file systems have own classes, and repeat the URL
         seen = str(getattr(error, "strerror", None) or error)
         raise SourceError(
-            f"{uri} cannot be read ({hide(seen, uri, environ)}).",
+            f"{uri} cannot be read ({hide_secrets(seen, uri, environ)}).",
             fix="Check that it is a file, and that this user may read it.",
         ) from None
     content = b"".join(parts)
@@ -135,7 +136,7 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
 
 def _empty(uri: str) -> SourceError:
     return SourceError(
-        f"{uri} must hold at least one row, and holds none.",
-        cause="The export that wrote it found nothing, or was cut off.",
+        f"{uri} must contain at least one row, and contains none.",
+        cause="The export that wrote it found no rows, or was truncated.",
         fix="Write the file again, or point 'uri' at another one.",
     )

@@ -1,4 +1,4 @@
-"""Walk-forward folds: always train on the past, test on the future, with a gap between."""
+"""Walk-forward folds, which train on the past and test on the future with a gap in between."""
 
 import itertools
 
@@ -11,17 +11,17 @@ from sluice.base.settings import Record, Settings
 
 
 class FoldSettings(Settings):
-    """How the rows of a time-ordered table are split."""
+    """Settings of the walk-forward split of a time-ordered table."""
 
-    num_folds: int = Field(4, ge=1, le=50, description="Test windows, back to back.")
+    num_folds: int = Field(4, ge=1, le=50, description="Number of consecutive test windows.")
     first_test_share: float = Field(
         0.4, gt=0, lt=1, description="Share of rows before the first test window."
     )
     val_share: float = Field(
-        0.15, gt=0, lt=0.9, description="Share of the rows before a test window kept to validate."
+        0.15, gt=0, lt=0.9, description="Share of the rows before a test window for validation."
     )
     embargo_rows: int = Field(
-        5, ge=0, le=100_000, description="Rows dropped between train, validation and test [rows]."
+        5, ge=0, le=100_000, description="Gap between train, validation and test rows [rows]."
     )
 
 
@@ -35,7 +35,7 @@ class RowRange(Record):
     def _not_empty(self) -> "RowRange":
         if self.stop <= self.start:
             raise ValueError(
-                f"a row range must hold at least one row, got {self.start}:{self.stop}"
+                f"a row range must contain at least one row, got {self.start}:{self.stop}"
             )
         return self
 
@@ -57,21 +57,21 @@ class Fold(Record):
 
 
 def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) -> tuple[Fold, ...]:
-    """Split rows into folds that train on the past and test on the future (DATA-3).
+    """Split rows into folds that train on the past and test on the future.
 
-    Each fold reads, in row order: train from row 0, a gap, validation, a gap, test. Train grows
-    from fold to fold; the test windows lie back to back and cover every row from
-    ``first_test_share`` on. They differ in length by at most one row.
+    Each fold consists, in row order, of train rows from row 0, a gap, validation rows, a gap, and
+    test rows. The train rows grow from fold to fold. The test windows are consecutive, cover every
+    row from ``first_test_share`` on, and differ in length by at most one row.
 
     Args:
-        num_rows: Rows of the table, in time order.
-        settings: Shares, count and embargo.
+        num_rows: Number of rows of the table, in time order.
+        settings: Shares, number of folds and embargo.
         horizon_rows: How far ahead a target looks [rows]. The gap is the longer of this and the
-            embargo, so that no target of one part is made of rows of the next.
+            embargo, so that no target of one split uses rows of the next.
 
     Raises:
-        ContractError: There are too few rows for that many folds and gaps; the message says how
-            many are needed.
+        ContractError: The table has too few rows for the folds and gaps; the message states the
+            required number.
     """
     needed = rows_needed(settings, horizon_rows=horizon_rows, min_train_rows=1)
     if num_rows < needed:
@@ -79,8 +79,8 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
             f"{settings.num_folds} walk-forward folds require at least {needed} rows, got "
             f"{num_rows} (first_test_share {settings.first_test_share}, val_share "
             f"{settings.val_share}, gap {_gap(settings, horizon_rows)} rows).",
-            cause="Too little history, or a gap that is long for it.",
-            fix="Give more rows, or lower num_folds or embargo_rows.",
+            cause="The history is too short, or the gap is too long for it.",
+            fix="Provide more rows, or lower num_folds or embargo_rows.",
         )
     first_test = _first_test(num_rows, settings)
     test_rows = num_rows - first_test
@@ -94,9 +94,9 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
 
 
 def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
-    """Return the fewest rows for which the first fold trains on ``min_train_rows`` rows.
+    """Return the minimum number of rows for ``min_train_rows`` train rows in the first fold.
 
-    Later folds train on more rows, so the first one decides.
+    Later folds have more train rows, so the first fold is decisive.
     """
     return next(
         num_rows

@@ -1,7 +1,7 @@
-"""An order for rows that have none in time: by a digest of what they are.
+"""A stable order for rows without a time order: by a hash of their values.
 
-A shuffle by seed gives every row another place as soon as one row is added, and a model trained
-before has then seen rows that are now test rows. A place that follows from the row itself stays.
+A seeded shuffle changes the position of every row as soon as one row is added, so a model trained
+before has seen rows that are now test rows. A position derived from the row's values is stable.
 """
 
 import hashlib
@@ -13,44 +13,44 @@ import pandas as pd
 from sluice.base.errors import ContractError
 
 _KEY_BITS = 53
-"""Whole numbers up to here are exact in every number format a table may pass through."""
+"""Integers of up to this many bits are exact in every number format of a table."""
 
 
 def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:
-    """Return the rows in random order, each labelled by a key that is its place in that order.
+    """Return the rows in pseudo-random order, each labelled by the key that defines its position.
 
-    The key is the start of the SHA-256 of the row's values in ``columns``, as a whole number.
-    There is no seed to choose: whoever may draw the split again draws until it pleases. What a
-    walk-forward split needs of time then holds of the key: a model trained through one key has
-    seen no row with a larger one, also after rows were added or removed. So folds that "train on
-    the past" are folds of shuffled rows that stay valid.
+    The key is the start of the SHA-256 hash of the row's values in ``columns``, as an integer.
+    There is no seed, so that a split cannot be redrawn until its result is favourable. The key
+    replaces time in a walk-forward split: a model trained on keys up to a value has seen no row
+    with a larger key, even after rows were added or removed. So folds that "train on the past" are
+    valid folds of shuffled rows.
 
-    Rows that are equal in ``columns`` share their key and stand together: whether they may occur
-    at all is for the schema (``index_unique``) to say.
+    Rows that are equal in ``columns`` have the same key and are adjacent. Whether duplicates are
+    allowed is defined by the schema (``index_unique``).
 
     Args:
         rows: The table; its index is replaced.
-        columns: Numbers that make a row what it is; leave out the label to be predicted, or equal
-            rows with different labels pass for different rows.
-        name: Of the new index.
+        columns: Numeric columns that identify a row, without the label to be predicted: otherwise
+            equal rows with different labels count as different rows.
+        name: Name of the new index.
 
     Raises:
-        ContractError: A column is missing or holds no numbers.
+        ContractError: A column is missing or not numeric.
 
     Cost:
         3 us per row of 64 columns.
 
     Assumes:
-        Rows are independent. Rows that belong together (of one writer, one patient) are spread
-        over train and test, and scores then say nothing about new writers.
+        Rows are independent. Related rows, such as those of one writer or patient, are distributed
+        over train and test; then scores are not valid for new writers.
     """
     missing = [column for column in columns if column not in rows.columns]
     text = [c for c in columns if c in rows.columns and rows[c].dtype.kind not in "fiub"]
     if missing or text or not columns:
         raise ContractError(
-            f"A key is made of columns of numbers, got {len(columns)} of which {missing or 'none'} "
-            f"are missing and {text or 'none'} hold something else.",
-            fix="Name the columns that make a row what it is.",
+            f"A key requires numeric columns, got {len(columns)}, of which {missing or 'none'} "
+            f"are missing and {text or 'none'} are not numeric.",
+            fix="Name the numeric columns that identify a row.",
         )
     # 0.0 and -0.0 are one value with two bit patterns.
     values_ND = np.ascontiguousarray(rows[list(columns)].to_numpy("<f8") + 0.0)

@@ -1,4 +1,4 @@
-"""Turn a table as somebody wrote it into rows: names, numbers and dates as a schema declares."""
+"""Converts an external table to raw rows with the names, numbers and dates of a schema."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
 
 
-def shape_rows(
+def apply_schema(
     table: pd.DataFrame,
     source: TableSource,
     schema: Schema,
@@ -19,18 +19,18 @@ def shape_rows(
     origin: str,
     where: Callable[[int], str],
 ) -> pd.DataFrame:
-    """Name the columns, turn declared numbers into numbers and set the index.
+    """Rename the columns, convert declared numbers and set the index.
 
     Args:
-        table: The columns as they were read.
-        source: Names the index and the columns to rename.
-        schema: Which columns are numbers, and what the index is.
-        origin: The file or query, to begin a message with.
-        where: Names a row, given its position.
+        table: The table as it was read.
+        source: Defines the index column and the columns to rename.
+        schema: Defines the numeric columns and the type of the index.
+        origin: The file or query, for the start of a message.
+        where: Returns the name of a row for its position.
 
     Raises:
-        SourceError: A name does not exist, text stands in a number's column, or a date cannot be
-            read.
+        SourceError: A column does not exist, a numeric column contains text, or a date cannot be
+            parsed.
     """
     names = [str(name) for name in table.columns]
     for name in (source.index, *source.rename):
@@ -39,7 +39,7 @@ def shape_rows(
             hint = f" (nearest: '{near}')" if near else ""
             raise SourceError(
                 f"{origin} has no column '{name}'{hint}. It has: {', '.join(sorted(names))}.",
-                cause="'index' and the keys of 'rename' are names as they stand there.",
+                cause="'index' and the keys of 'rename' must be column names of the source.",
                 fix="Correct 'index' or 'rename' in the source's settings.",
             )
     index = _index(table[source.index], source, schema, origin=origin, where=where)
@@ -51,8 +51,8 @@ def shape_rows(
     return rows
 
 
-def row_place(row: int) -> str:
-    """Name a row by its position, where rows have no other name."""
+def row_location(row: int) -> str:
+    """Name a row by its position, for sources without line numbers."""
     return f"row {row}, counted from 0"
 
 
@@ -60,16 +60,16 @@ def _numbers(
     series: "pd.Series[Any]", kind: str, *, origin: str, where: Callable[[int], str]
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
-        return series  # validate_schema refuses it with the dtype
+        return series  # validate_schema reports the wrong dtype
     numbers = pd.to_numeric(series, errors="coerce")
     bad = (numbers.isna() & series.notna()).to_numpy()
     if bad.any():
         row = int(bad.argmax())
         raise SourceError(
-            f"{origin}: column '{series.name}' must hold numbers, got {series.tolist()[row]!r} at "
+            f"{origin}: column '{series.name}' must be numeric, got {series.tolist()[row]!r} at "
             f"{where(row)} ({bad.sum()} such values of {len(series)}).",
-            cause="Text, a unit or a thousands separator stands in a number's column.",
-            fix="Write plain numbers with a decimal point there; leave an unknown value empty.",
+            cause="The column contains text, a unit or a thousands separator.",
+            fix="Write plain numbers with a decimal point, and leave unknown values empty.",
         )
     return numbers.astype("float64") if kind == "float" else numbers
 
@@ -88,20 +88,20 @@ def _index(
             dates = pd.to_datetime(
                 labels.astype("str"), format=layout or "ISO8601", errors="coerce"
             )
-        except ValueError as error:  # several offsets from UTC: pandas refuses, whatever errors=
+        except ValueError as error:  # several UTC offsets: pandas raises despite errors="coerce"
             raise SourceError(
-                f"{origin}: the dates of column '{source.index}' cannot be read: {error}.",
-                cause="They carry more than one offset from UTC, or date_format is not a format.",
-                fix="Write all of them in one time zone.",
+                f"{origin}: the dates of column '{source.index}' cannot be parsed: {error}.",
+                cause="The dates have more than one UTC offset, or date_format is invalid.",
+                fix="Write all dates in one time zone.",
             ) from None
         bad = dates.isna().to_numpy()
         if bad.any():
             row = int(bad.argmax())
             raise SourceError(
-                f"{origin}: column '{source.index}' must hold dates as "
+                f"{origin}: column '{source.index}' must contain dates in the format "
                 f"{layout or 'ISO 8601 (2024-12-31)'}, got {labels.tolist()[row]!r} at "
                 f"{where(row)} ({bad.sum()} such values of {len(labels)}).",
-                fix="Correct the value; for a CSV file, date_format can say how dates are written.",
+                fix="Correct the value; for a CSV file, date_format sets the format of dates.",
             )
         labels = dates
     index: pd.Index = pd.Index(labels, name=schema.index_name or source.index)

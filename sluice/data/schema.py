@@ -1,4 +1,4 @@
-"""Declared shape of a table (SCH-1)."""
+"""Declared schema of a table."""
 
 from typing import Literal
 
@@ -16,17 +16,17 @@ class Column(Record):
     description: str = ""
     unit: str = ""
     constant: bool = False
-    """True when one value in every row is no mistake."""
+    """Whether the column may have the same value in every row."""
 
 
 class Schema(Record):
-    """The columns and the index a stage needs. Further columns are allowed."""
+    """Columns and index that a stage requires. Additional columns are allowed."""
 
     columns: tuple[Column, ...]
     index_name: str | None = None
     index_kind: ColumnKind | None = None
-    """None takes any, but no text where the index is to be sorted: as text, days are not in order
-    of time. "string" says that text is meant."""
+    """Type of the index. None accepts any type except text in a sorted index, because dates as text
+    do not sort by time; "string" declares that text is intended."""
 
     index_unique: bool = True
     index_sorted: bool = True

@@ -1,7 +1,7 @@
-"""How large the rows of a file become in memory, known before they are built.
+"""Estimates the size of a file's rows in memory before they are loaded.
 
-A Parquet file of 2 MB can hold gigabytes: repeated values are stored once, and its pages are
-compressed. A CSV file repeats an empty cell for each column of its header in every short line.
+A Parquet file of 2 MB can expand to gigabytes: repeated values are stored once, and its pages are
+compressed. In a CSV file, every short line gets an empty cell for each column of the header.
 """
 
 import io
@@ -12,29 +12,29 @@ from sluice.base.errors import SourceError
 from sluice.data.source_settings import CsvSource, ParquetSource
 
 _CELL_BYTES = 8
-"""A number, or the place of a text."""
+"""Size of a number, or of a reference to a text."""
 
 _NAME_BYTES = 128
-"""A column's name with what pandas keeps beside it."""
+"""Size of a column name with its overhead in pandas."""
 
 _OBJECT_BYTES = 64
-"""A Python object, such as a decimal number, beside its digits."""
+"""Overhead of a Python object, such as a decimal number."""
 
 _BATCH_ROWS = 1_024
-"""Rows of text that are decoded at once for counting, each different text once."""
+"""Rows of text that are decoded at once for counting, with each distinct text decoded once."""
 
 _BATCH_ROWS_PLAIN = 64
-"""The same where each row's text is decoded by itself."""
+"""Rows of text that are decoded at once when each row is decoded separately."""
 
 _HAS_DICTIONARY = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
-"""Encodings that store each different text once; pyarrow decodes no other into a dictionary."""
+"""Encodings that store each distinct text once; pyarrow decodes only these into a dictionary."""
 
 
 def require_bounded_csv(content: bytes, source: CsvSource) -> None:
-    """Refuse a CSV file whose table would be larger than ``source.max_bytes``.
+    """Raise an error for a CSV file whose table would be larger than ``source.max_bytes``.
 
     Raises:
-        SourceError: It would be; the message has size, limit and setting.
+        SourceError: The table would be too large; the message has size, limit and setting.
         ValueError: The header cannot be parsed.
     """
     num_lines = max(content.count(b"\n"), content.count(b"\r")) + 1
@@ -42,7 +42,7 @@ def require_bounded_csv(content: bytes, source: CsvSource) -> None:
     separator = source.separator.encode()
     num_names = content.count(separator, 0, None if end < 0 else end) + 1
     _require(num_names * _NAME_BYTES, source)
-    # As a row: pandas takes half a minute to tell 20,000 equal names apart.
+    # Read as a data row: pandas takes half a minute to make 20,000 equal column names unique.
     header = pd.read_csv(
         io.BytesIO(content), sep=source.separator, header=None, nrows=1, dtype="str"
     )
@@ -51,14 +51,15 @@ def require_bounded_csv(content: bytes, source: CsvSource) -> None:
 
 
 def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
-    """Refuse a Parquet file whose table would be larger than ``source.max_bytes``.
+    """Raise an error for a Parquet file whose table would be larger than ``source.max_bytes``.
 
-    Columns of a fixed width are counted from the footer. The lengths of texts are in no footer:
-    texts are decoded in small parts, as a dictionary where a text is repeated, and counted.
+    The size of fixed-width columns is computed from the footer. The footer does not contain the
+    lengths of texts: these are decoded in small batches, with repeated texts as a dictionary, and
+    counted.
 
     Raises:
-        SourceError: It would be; the message has size, limit and setting.
-        pyarrow.ArrowInvalid, OSError: The file is none, or torn.
+        SourceError: The table would be too large; the message has size, limit and setting.
+        pyarrow.ArrowInvalid, OSError: The file is not a Parquet file, or is incomplete.
 
     Cost:
         One more pass over the columns of text.
@@ -85,12 +86,12 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
 
 
 def too_large(source: CsvSource | ParquetSource, size: str) -> SourceError:
-    """Return the refusal of a file that is larger than its limit."""
+    """Return the error for a file that exceeds its limit."""
     return SourceError(
         f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes, as a file and as "
         f"rows in memory, got {size}.",
-        cause="It is a large file, or a small one that claims to hold far more than it weighs.",
-        fix="Check where it comes from; then raise 'max_bytes' in the source's settings.",
+        cause="The file is large, or a small file that expands to far more than its size.",
+        fix="Check the origin of the file, then raise 'max_bytes' in the source's settings.",
     )
 
 

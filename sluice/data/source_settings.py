@@ -1,4 +1,4 @@
-"""Where raw rows come from, as a pipeline's settings say it (DATA-2)."""
+"""Settings of the sources of raw rows."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from sluice.data.bar_rules import BarRule
 from sluice.data.source_url import SourceUrl
 
 MAX_BYTES = 2 * 1024**3
-"""Default of ``max_bytes``; a small file can claim to hold far more than it weighs."""
+"""Default of ``max_bytes``; a small compressed file can expand to far more than its size."""
 
 
 class PackagedBars(Settings):
@@ -25,24 +25,24 @@ class CsvSource(Settings):
     kind: Literal["csv"] = "csv"
     uri: SourceUrl = Field(
         min_length=1,
-        description="A path, or any URL that fsspec reads; ${NAME} is an environment variable, "
-        "read with the rows. A password or token stands in one, or is refused.",
+        description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
+        "environment variable when rows are read. Passwords and tokens must be in one.",
     )
     index: str = Field("date", description="Column of the file that labels its rows.")
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New name by name in the file, for columns."
+        default_factory=dict, description="New column names by name in the file."
     )
-    separator: str = Field(",", min_length=1, max_length=1, description="Between two values.")
+    separator: str = Field(",", min_length=1, max_length=1, description="Separator between values.")
     date_format: str | None = Field(
         None,
-        description="strptime format of the dates, such as '%d/%m/%Y'; ISO 8601 when not given, "
-        "because other orders of day and month cannot be told apart.",
+        description="strptime format of the dates, such as '%d/%m/%Y'; ISO 8601 by default, "
+        "because other orders of day and month are ambiguous.",
     )
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
         le=1024**4,
-        description="Largest size of the file, and of its rows in memory [bytes].",
+        description="Maximum size of the file, and of its rows in memory [bytes].",
     )
 
 
@@ -52,62 +52,62 @@ class ParquetSource(Settings):
     kind: Literal["parquet"] = "parquet"
     uri: SourceUrl = Field(
         min_length=1,
-        description="A path, or any URL that fsspec reads; ${NAME} is an environment variable, "
-        "read with the rows. A password or token stands in one, or is refused.",
+        description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
+        "environment variable when rows are read. Passwords and tokens must be in one.",
     )
     index: str = Field("date", description="Column or stored index that labels the rows.")
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New name by name in the file, for columns."
+        default_factory=dict, description="New column names by name in the file."
     )
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
         le=1024**4,
-        description="Largest size of the file, and of its rows in memory [bytes].",
+        description="Maximum size of the file, and of its rows in memory [bytes].",
     )
 
 
 class SqlSource(Settings):
-    """The rows of one query, in the order in which the database returns them."""
+    """The rows of one SQL query, in the order in which the database returns them."""
 
     kind: Literal["sql"] = "sql"
     url: SourceUrl = Field(
         min_length=1,
-        description="SQLAlchemy URL; ${NAME} is an environment variable, read with the rows. A "
-        "password stands in one, or is refused.",
+        description="SQLAlchemy URL; ${NAME} is replaced by the environment variable when rows are "
+        "read. A password must be in one.",
     )
     query: str = Field(
         min_length=1,
-        description="One SELECT, with ORDER BY its labels; a colon before a word is written '\\:'.",
+        description="One SELECT with ORDER BY its labels; write a colon before a word as '\\:'.",
     )
     index: str = Field("date", description="Column of the result that labels its rows.")
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New name by name in the result, for columns."
+        default_factory=dict, description="New column names by name in the result."
     )
     timeout_s: float = Field(
-        600.0, gt=0, le=86_400, description="Longest time that the query may take [s]."
+        600.0, gt=0, le=86_400, description="Maximum duration of the query [s]."
     )
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
         le=1024**4,
-        description="Largest size of the rows in memory; reading stops there [bytes].",
+        description="Maximum size of the rows in memory; reading stops there [bytes].",
     )
 
 
 TableSource = CsvSource | ParquetSource | SqlSource
-"""A source of a table as somebody else wrote it."""
+"""Sources of external tables."""
 
 
 class TickSource(Settings):
-    """Bars built from ticks; the ticks have a price and a size, and a time as their index."""
+    """Bars built from ticks, which have a price, a size and a time index."""
 
     kind: Literal["ticks"] = "ticks"
     ticks: TableSource = Field(
         discriminator="kind",
-        description="Where the trades are read; its rename gives columns 'price' and 'size'.",
+        description="Source of the trades, with columns 'price' and 'size' after rename.",
     )
-    rule: BarRule = Field(description="What closes a bar.")
+    rule: BarRule = Field(description="Rule that closes a bar.")
 
 
 SourceSettings = Annotated[PackagedBars | TableSource | TickSource, Field(discriminator="kind")]

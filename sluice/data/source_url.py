@@ -1,7 +1,7 @@
-"""The URL of a source in settings: its password stands in an environment variable.
+"""URLs of sources in settings, with passwords in environment variables.
 
-Settings are stored in the lineage of every model and shown in messages, so they never hold a
-password. ``${NAME}`` in a URL is replaced when rows are read, and nowhere kept.
+Settings are stored in the lineage of every model and shown in messages, so they must not contain
+passwords. ``${NAME}`` in a URL is replaced when rows are read, and the result is never stored.
 """
 
 import re
@@ -26,24 +26,24 @@ def _mask(url: Any) -> Any:
 def _refuse_credential(url: str) -> str:
     if has_credential(url):
         raise ValueError(
-            "settings are stored with every model, so no password may stand in them: put it into "
+            "settings are stored with every model and must not contain a password: put it into "
             "an environment variable NAME and write ${NAME} in its place"
         )
     return url
 
 
-# Masked before it is refused, because the error repeats the value that was refused.
+# Masked before validation, because the error message repeats the rejected value.
 SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask)]
 
 
 def resolve(url: str, environ: Mapping[str, str]) -> str:
-    """Return ``url`` with the value of every ``${NAME}`` in it.
+    """Return ``url`` with every ``${NAME}`` replaced by its value.
 
-    A value in the place of the user or the password is taken as it is and encoded here; one that
-    stands anywhere else, or is the whole URL, must be written as in a URL.
+    The value of a user or password is URL-encoded here; a value at any other position, or of the
+    whole URL, must already be encoded.
 
     Raises:
-        SourceError: A variable is not set, or is empty; names it.
+        SourceError: A variable is not set or empty; the message names it.
     """
     login = _LOGIN.match(url)
     login_end = login.end() if login else 0
@@ -57,8 +57,8 @@ def resolve(url: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, url)
 
 
-def hide(text: str, url: str, environ: Mapping[str, str]) -> str:
-    """Return ``text`` without credentials, and with ``url``'s variables in place of values."""
+def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
+    """Return ``text`` without credentials, with the values of ``url``'s variables replaced."""
     names = {name for name in _VARIABLE.findall(url) if environ.get(name)}
     for name in sorted(names, key=lambda name: -len(environ[name])):
         for value in (environ[name], quote(environ[name], safe="")):
@@ -72,6 +72,7 @@ def _not_set(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
     seen = "is empty" if name in environ else "is not set"
     return SourceError(
         f"The url {url} needs the environment variable '{name}', which {seen}.{hint}",
-        cause="It is read where the rows are read: in the process of the asset or the command.",
-        fix=f"Set {name} there, or correct its name in 'url'.",
+        cause="Variables are read in the process that loads the rows: that of the asset or the "
+        "command.",
+        fix=f"Set {name} in that process, or correct its name in 'url'.",
     )

@@ -1,4 +1,4 @@
-"""Raw rows from wherever the settings say: packaged, files, a database, or bars of ticks."""
+"""Loads raw rows from the configured source: packaged data, files, a database, or ticks."""
 
 import importlib.util
 import os
@@ -29,19 +29,19 @@ _BAR_COLUMNS = {
 
 
 def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
-    """Read every row of ``source``, as it stands there.
+    """Read all rows of ``source`` unchanged.
 
-    Columns that ``schema`` declares as float or int become numbers, a datetime index becomes
-    dates, and the index takes the schema's name. Nothing is dropped, sorted or filled: whether
-    the rows are good is for ``validate_schema`` to say. Only ticks are judged here, because bars
-    of bad ticks would look good.
+    Columns declared as float or int in ``schema`` are converted to numbers, a datetime index to
+    dates, and the index is named as in the schema. No row is dropped, sorted or filled:
+    ``validate_schema`` checks the rows. Only ticks are validated here, because bars of invalid
+    ticks would look valid.
 
     Raises:
-        SourceError: The file is missing (the nearest name in its folder is offered), empty, or
-            cannot be parsed; the database cannot be reached or refuses the query; text stands in a
-            number's column; a date cannot be read; the ticks close no bar. The message has the
-            column, the first bad line or row, and the value.
-        ContractError: Ticks are unsorted, or a price or size cannot be one.
+        SourceError: The file is missing (the most similar name in its folder is suggested), empty,
+            or cannot be parsed; the database cannot be reached or rejects the query; a numeric
+            column contains text; a date cannot be parsed; the ticks close no bar. The message has
+            the column, the first invalid line or row, and the value.
+        ContractError: Ticks are unsorted, or a price or size is invalid.
     """
     match source:
         case PackagedBars():
@@ -58,7 +58,7 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
 
 def _packaged(source: PackagedBars, schema: Schema) -> pd.DataFrame:
     table = pd.read_csv(_packaged_file(source.name), index_col="Date", parse_dates=["Date"])
-    # An index pays no dividends, so its adjusted close is its close and says nothing new.
+    # An index pays no dividends, so its adjusted close equals its close and is omitted.
     rows = table[list(_BAR_COLUMNS)].rename(columns=_BAR_COLUMNS)
     rows.index.name = schema.index_name
     kinds = {column.name: column.kind for column in schema.columns}
@@ -66,21 +66,21 @@ def _packaged(source: PackagedBars, schema: Schema) -> pd.DataFrame:
 
 
 def _packaged_file(name: str) -> Path:
-    """Return the file within the arch package, which takes over a second to import."""
+    """Return the file in the arch package without importing it, which takes over a second."""
     spec = importlib.util.find_spec("arch")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         file = Path(folder) / "data" / name / f"{name}.csv.gz"
         if file.is_file():
             return file
     raise SourceError(
-        f"The bars of '{name}' must come with the package arch, and do not.",
-        cause="arch is missing, or ships its data in another place since a newer version.",
-        fix="Set up again with the locked packages, or name a file with kind: csv.",
+        f"The bars of '{name}' must be in the package arch, and are not.",
+        cause="arch is not installed, or a newer version has its data in another folder.",
+        fix="Install the locked packages again, or read a file with kind: csv.",
     )
 
 
 def _sql(source: SqlSource, schema: Schema) -> pd.DataFrame:
-    # Imported here: SQLAlchemy takes 0.2 s, and only this source needs it.
+    # Imported here: SQLAlchemy takes 0.2 s to import, and only this source needs it.
     from sluice.data.sql_source import read_sql
 
     return read_sql(source, schema, environ=os.environ)
@@ -94,8 +94,8 @@ def _bars(source: TickSource, schema: Schema) -> pd.DataFrame:
             f"The ticks must close at least one bar, and {len(ticks)} ticks from {ticks.index[0]} "
             f"to {ticks.index[-1]} of volume {ticks['size'].sum():g} close none under the rule "
             f"{source.rule}.",
-            cause="The rule asks for more than the ticks hold.",
-            fix="Lower the rule's threshold, or give more ticks.",
+            cause="The threshold of the rule is higher than the total of the ticks.",
+            fix="Lower the threshold of the rule, or provide more ticks.",
         )
     bars.index.name = schema.index_name or ticks.index.name
     return bars

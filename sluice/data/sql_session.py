@@ -1,12 +1,12 @@
-"""A database session that reads the rows of one statement and cannot write.
+"""A read-only database session for the rows of one statement.
 
 PostgreSQL: the transaction is READ ONLY, and the query is the body of a DECLARE CURSOR, sent by the
-extended protocol. The server itself therefore refuses a second statement and everything that is no
-query, such as COPY, CALL and a DELETE with RETURNING. SQLite: the file is opened with mode=ro, and
-an authorizer allows reading and functions only, so no ATTACH, PRAGMA or VACUUM INTO. Another
-database is only rolled back: its user must not be able to write.
+extended protocol. Therefore the server rejects a second statement and every statement that is not
+a query, such as COPY, CALL and a DELETE with RETURNING. SQLite: the file is opened with mode=ro,
+and an authorizer allows only reads and functions, so no ATTACH, PRAGMA or VACUUM INTO. Other
+databases are only rolled back: their user must not have write privileges.
 
-A function that a query calls runs with the rights of the database user: see ``READER_GRANTS``.
+Functions called by a query run with the privileges of the database user: see ``READER_GRANTS``.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ ALTER ROLE {role} SET default_transaction_read_only = on;
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
 """
-"""Statements that make a PostgreSQL role for reading.
+"""Statements that create a read-only PostgreSQL role.
 
-A read-only transaction does not stop functions with effects outside of it: pg_read_file,
-lo_export, dblink, pg_terminate_backend and functions in untrusted languages. This role may call
-none that needs a privilege.
+A read-only transaction does not prevent functions with side effects outside of the transaction:
+pg_read_file, lo_export, dblink, pg_terminate_backend and functions in untrusted languages. This
+role cannot call functions that require a privilege.
 """
 
 DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
-"""Drivers whose sessions can be restricted, by database."""
+"""Drivers whose sessions can be made read-only, by database."""
 
-_MAX_ROWS_A_FETCH = 10_000
+_MAX_FETCH_ROWS = 10_000
 _SQLITE_STEPS = 10_000
-"""Instructions of SQLite between two looks at the clock, below 1 ms."""
+"""SQLite instructions between two checks of the deadline; they take less than 1 ms."""
 
 _SQLITE_READS = {
     sqlite3.SQLITE_SELECT,
@@ -52,14 +52,14 @@ _SQLITE_READS = {
     sqlite3.SQLITE_FUNCTION,
 }
 _SQLITE_CODE = {"load_extension", "fts3_tokenizer"}
-"""Functions of SQLite that load code."""
+"""SQLite functions that load code."""
 
 
 def open_read_only(engine: Engine, source: SqlSource) -> Connection:
-    """Connect, so that SQLite opens its file for reading only.
+    """Connect to the database; SQLite opens its file in read-only mode.
 
     Raises:
-        SourceError: Sessions of the driver cannot be restricted.
+        SourceError: Sessions of the driver cannot be made read-only.
         SQLAlchemyError: The database cannot be reached.
     """
     required = DRIVERS.get(engine.dialect.name, engine.driver)
@@ -67,7 +67,7 @@ def open_read_only(engine: Engine, source: SqlSource) -> Connection:
         raise SourceError(
             f"'url' {source.url} must be read with the driver {required}, got "
             f"{engine.url.get_driver_name()}.",
-            cause="A session of another driver can send several statements, and so could write.",
+            cause="Other drivers can send several statements in a session, and so could write.",
             fix=f"Write {engine.dialect.name}:// without a driver in 'url'.",
         )
     if engine.dialect.name == "sqlite":
@@ -76,36 +76,36 @@ def open_read_only(engine: Engine, source: SqlSource) -> Connection:
 
 
 def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return names and rows of the source's query, which the database runs as one read.
+    """Return column names and rows of the source's query, run in the read-only session.
 
     Raises:
-        SourceError: It returns no rows by its kind, takes longer than ``timeout_s``, or its
-            rows are larger than ``max_bytes``.
-        SQLAlchemyError: The database refuses it.
+        SourceError: The statement is not a query, takes longer than ``timeout_s``, or its rows are
+            larger than ``max_bytes``.
+        SQLAlchemyError: The database rejects the query.
     """
     deadline = time.monotonic() + source.timeout_s
     statement = sa.text(source.query)
     try:
         match connection.dialect.name:
             case "postgresql":
-                renew = _restrict_postgresql(connection, deadline)
-                renew()
+                update_timeout = _restrict_postgresql(connection, deadline)
+                update_timeout()
                 result = connection.execute(statement, execution_options={"stream_results": True})
             case "sqlite":
-                renew = _nothing
+                update_timeout = _no_timeout
                 _restrict_sqlite(connection, source, deadline)
                 result = connection.execute(statement)
             case _:
-                renew = _nothing
+                update_timeout = _no_timeout
                 result = connection.execute(statement)
         with contextlib.closing(result):
             if not result.returns_rows:
                 raise SourceError(
-                    f"The query on {source.url} must return rows, and is no query.",
-                    cause="It changes something; it was rolled back.",
+                    f"The query on {source.url} must return rows, and is not a query.",
+                    cause="It is a statement that writes; it was rolled back.",
                     fix="Write one SELECT.",
                 )
-            return list(result.keys()), _fetch(result, source, deadline, renew)
+            return list(result.keys()), _fetch(result, source, deadline, update_timeout)
     except SQLAlchemyError:
         if time.monotonic() >= deadline:
             raise _too_slow(source) from None
@@ -116,17 +116,17 @@ def _fetch(
     result: sa.CursorResult[Any],
     source: SqlSource,
     deadline: float,
-    renew: Callable[[], None],
+    update_timeout: Callable[[], None],
 ) -> list[tuple[Any, ...]]:
-    """Fetch every row, in parts that the largest row so far lets fit many times."""
+    """Fetch all rows in batches, sized by the largest row so far to fit into memory."""
     rows: list[tuple[Any, ...]] = []
     num_bytes, largest, num_rows = 0, 1, 1
     while True:
-        renew()
-        part = result.fetchmany(num_rows)
-        if not part:
+        update_timeout()
+        batch = result.fetchmany(num_rows)
+        if not batch:
             return rows
-        for row in part:
+        for row in batch:
             size = sys.getsizeof(row) + sum(map(sys.getsizeof, row))
             largest, num_bytes = max(largest, size), num_bytes + size
             rows.append(tuple(row))
@@ -134,31 +134,31 @@ def _fetch(
             raise SourceError(
                 f"The rows of the query on {source.url} must be at most max_bytes = "
                 f"{source.max_bytes:,} bytes in memory, got more after {len(rows):,} rows.",
-                cause="The query lacks a condition, or joins each row with each.",
+                cause="The query has no condition, or joins every row with every other.",
                 fix="Narrow the query, or raise 'max_bytes' in the source's settings.",
             )
         if time.monotonic() >= deadline:
             raise _too_slow(source)
-        num_rows = max(1, min(_MAX_ROWS_A_FETCH, source.max_bytes // 16 // largest))
+        num_rows = max(1, min(_MAX_FETCH_ROWS, source.max_bytes // 16 // largest))
 
 
 def _restrict_postgresql(connection: Connection, deadline: float) -> Callable[[], None]:
-    """Begin a read-only transaction; return what sets the time that is left."""
+    """Begin a read-only transaction; return a function that sets the remaining time limit."""
     connection.execution_options(postgresql_readonly=True)
     mode = connection.exec_driver_sql("SHOW transaction_read_only").scalar_one()
     if mode != "on":
         raise SourceError(
             f"A query must run in a read-only transaction, and the server reports '{mode}'.",
-            cause="An option of 'url', such as autocommit, switches transactions off.",
+            cause="An option of 'url', such as autocommit, disables transactions.",
             fix="Remove the option from 'url'.",
         )
 
-    def renew() -> None:
-        left_ms = max(1, math.ceil((deadline - time.monotonic()) * 1000))
-        # Before each fetch: the time is one for all of them, and a query can set it as well.
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {left_ms}")
+    def update_timeout() -> None:
+        remaining_ms = max(1, math.ceil((deadline - time.monotonic()) * 1000))
+        # Before each fetch: the limit applies to all fetches together, and a query can change it.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {remaining_ms}")
 
-    return renew
+    return update_timeout
 
 
 def _restrict_sqlite(connection: Connection, source: SqlSource, deadline: float) -> None:
@@ -180,7 +180,7 @@ def _authorize(
 def _open_for_reading(
     _dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]
 ) -> None:
-    """Change the arguments of sqlite3.connect."""
+    """Change the arguments of sqlite3.connect to open the file in read-only mode."""
     name = str(arguments[0])
     if name in ("", ":memory:"):
         return
@@ -193,10 +193,10 @@ def _too_slow(source: SqlSource) -> SourceError:
     return SourceError(
         f"The query on {source.url} must end within timeout_s = {source.timeout_s:g} s, and did "
         "not.",
-        cause="It reads or sorts more than the database can in this time, or waits for a lock.",
+        cause="It reads or sorts too much data for this time, or waits for a lock.",
         fix="Narrow the query, add an index, or raise 'timeout_s' in the source's settings.",
     )
 
 
-def _nothing() -> None:
-    """Leave a database without a time limit for each statement as it is."""
+def _no_timeout() -> None:
+    """Do nothing, for databases without a statement timeout."""

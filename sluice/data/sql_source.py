@@ -1,4 +1,4 @@
-"""Rows of an SQL query; nothing is ever written to the database (see ``sql_session``)."""
+"""Reads the rows of an SQL query in a read-only session (see ``sql_session``)."""
 
 import contextlib
 import re
@@ -14,30 +14,30 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SAWarning, SQLAlche
 from sqlalchemy.pool import NullPool
 
 from sluice.base.errors import SourceError
-from sluice.data.file_source import neighbour
-from sluice.data.raw_rows import row_place, shape_rows
+from sluice.data.file_source import suggest_name
+from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource
-from sluice.data.source_url import hide, resolve
+from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.sql_session import open_read_only, run_query
 
 _LINK = re.compile(r" \(Background on this .*\)$")
-"""What SQLAlchemy puts behind its own messages."""
+"""Link that SQLAlchemy appends to its messages."""
 
 
 def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -> pd.DataFrame:
     """Run the query and return its rows, in the database's order.
 
     Args:
-        source: The database and the query.
-        schema: Which columns are numbers, and what the index is.
+        source: Database and query.
+        schema: Defines the numeric columns and the type of the index.
         environ: Values of the variables in ``source.url``.
 
     Raises:
-        SourceError: A variable is not set, the URL is none, its driver is not installed, the
-            database cannot be reached, the query fails (with the database's own words), returns
+        SourceError: A variable is not set, the URL is invalid, its driver is not installed, the
+            database cannot be reached, or the query fails (with the database's message), returns
             no rows, takes longer than ``source.timeout_s`` or returns more than
-            ``source.max_bytes``; or see ``shape_rows``. No message holds a variable's value.
+            ``source.max_bytes``; also see ``apply_schema``. No message contains a variable's value.
     """
     url = _parse(source, environ)
     with _connected(source, url, environ) as connection:
@@ -45,11 +45,11 @@ def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -
     if table.empty:
         raise SourceError(
             f"The query on {source.url} must return at least one row, and returns none.",
-            cause="The table is empty, or its WHERE leaves nothing.",
+            cause="The table is empty, or no row matches the WHERE clause.",
             fix="Correct 'query', or fill the table.",
         )
     origin = f"The query on {source.url}"
-    return shape_rows(table, source, schema, origin=origin, where=row_place)
+    return apply_schema(table, source, schema, origin=origin, where=row_location)
 
 
 def _parse(source: SqlSource, environ: Mapping[str, str]) -> URL:
@@ -60,8 +60,8 @@ def _parse(source: SqlSource, environ: Mapping[str, str]) -> URL:
             raise
         raise SourceError(
             f"'url' must be an SQLAlchemy URL, got {source.url}.",
-            cause="A part is missing, or a port is no number.",
-            fix="Write one such as sqlite:////data/bars.db or "
+            cause="A part is missing, or the port is not a number.",
+            fix="Write a URL such as sqlite:////data/bars.db or "
             "postgresql://user:${PASSWORD}@host/name.",
         ) from None
     if url.drivername in ("postgres", "postgresql"):
@@ -71,13 +71,13 @@ def _parse(source: SqlSource, environ: Mapping[str, str]) -> URL:
 
 
 def _require_file(source: SqlSource, url: URL) -> None:
-    """SQLite makes the file that is not there, and then finds no table in it."""
+    """Raise an error for a missing SQLite file, which SQLite would create without tables."""
     name = url.database or ""
     if url.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
         return
     if not Path(name).is_file():
         raise SourceError(
-            f"There is no database file for {source.url}.{neighbour(name)}",
+            f"There is no database file for {source.url}.{suggest_name(name)}",
             fix="Correct 'url': an absolute path has four slashes, as in sqlite:////data/bars.db.",
         )
 
@@ -86,26 +86,27 @@ def _require_file(source: SqlSource, url: URL) -> None:
 def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Iterator[Connection]:
     try:
         with warnings.catch_warnings():
-            # SQLite ignores an option that it does not know, and only warns.
+            # SQLite ignores unknown options with a warning.
             warnings.simplefilter("error", SAWarning)
             engine = sa.create_engine(url, poolclass=NullPool)
-        # A driver says of an option that it does not know that it is a TypeError or a ValueError.
+        # Drivers raise TypeError or ValueError for unknown options.
         connection = open_read_only(engine, source)
     except (NoSuchModuleError, ImportError) as error:
         raise SourceError(
-            f"'url' {source.url} needs the driver {url.drivername}, and it is not installed "
+            f"'url' {source.url} needs the driver {url.drivername}, which is not installed "
             f"({error}).",
-            cause="A driver is a package of its own, or its name is misspelt.",
+            cause="The package of the driver is missing, or its name is misspelled.",
             fix="Install it (for PostgreSQL: pip install 'psycopg[binary]'), or correct 'url'.",
         ) from None
     except SourceError:
         raise
     except (SQLAlchemyError, SAWarning, TypeError, ValueError) as error:
         raise SourceError(
-            f"The database {source.url} cannot be reached: {_words(source, error, environ)}.",
-            cause="Its server is down or elsewhere, or refuses this user, or does not know an "
-            "option of the url.",
-            fix="Correct 'url' or its variables; try them in the database's own client.",
+            f"The database {source.url} cannot be reached: "
+            f"{_database_message(source, error, environ)}.",
+            cause="The server is down or has another address, rejects this user, or does not "
+            "support an option of the url.",
+            fix="Correct 'url' or its variables; test them with the database's own client.",
         ) from None
     try:
         # Closing without a commit rolls back.
@@ -120,23 +121,23 @@ def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) 
         names, rows = run_query(connection, source)
     except SQLAlchemyError as error:
         raise SourceError(
-            f"The query on {source.url} failed: {_words(source, error, environ)}.",
-            cause="It names a table or column that is not there or that this user may not read, "
-            "is not SQL of this database, would write, or is not one SELECT.",
-            fix="Correct 'query', and try it in the database's own client; a colon before a word "
-            "is written '\\:'.",
+            f"The query on {source.url} failed: {_database_message(source, error, environ)}.",
+            cause="It names a table or column that does not exist or that this user may not read, "
+            "is not valid SQL for this database, would write, or is not a single SELECT.",
+            fix="Correct 'query', and test it with the database's own client; write a colon before "
+            "a word as '\\:'.",
         ) from None
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SourceError(
             f"The query on {source.url} returns more than one column '{repeated[0]}'.",
-            fix="Name each with AS, or select one of them.",
+            fix="Rename them with AS, or select only one of them.",
         )
     return pd.DataFrame(rows, columns=names)
 
 
-def _words(source: SqlSource, error: Exception, environ: Mapping[str, str]) -> str:
-    """Return what the database itself says: first line and hint, without a secret."""
+def _database_message(source: SqlSource, error: Exception, environ: Mapping[str, str]) -> str:
+    """Return the first line and the hint of the database's message, without secrets."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines() or [
         type(error).__name__
     ]
@@ -144,6 +145,6 @@ def _words(source: SqlSource, error: Exception, environ: Mapping[str, str]) -> s
         _LINK.sub("", lines[0]),
         *(line.strip() for line in lines[1:] if line.startswith("HINT:")),
     ]
-    words = hide(" ".join(kept), source.url, environ).rstrip(".")
+    message = hide_secrets(" ".join(kept), source.url, environ).rstrip(".")
     password = make_url(resolve(source.url, environ)).password
-    return words.replace(str(password), "***") if password else words
+    return message.replace(str(password), "***") if password else message

@@ -1,4 +1,4 @@
-"""A table as a content-addressed file: the same frame has the same bytes and version (DATA-4)."""
+"""Tables as content-addressed files: equal frames have equal bytes and equal versions."""
 
 import io
 
@@ -14,9 +14,9 @@ from sluice.base.settings import Record
 
 
 class TableRecord(Record):
-    """Where a table lies and what it is."""
+    """Artifact and content of a stored table."""
 
-    digest: str = Field(description="Digest of the values, whatever file format holds them.")
+    digest: str = Field(description="Digest of the values, independent of the file format.")
     artifact: str = Field(description="Artifact digest of the Parquet file.")
     num_rows: int
     columns: tuple[str, ...]
@@ -25,19 +25,19 @@ class TableRecord(Record):
 
 
 def save_table(frame: pd.DataFrame, store: ArtifactStore) -> TableRecord:
-    """Store ``frame`` as Parquet and return its record; saving it again changes nothing.
+    """Store ``frame`` as Parquet and return its record; saving it again has no effect.
 
-    Notes that pandas carries in ``frame.attrs`` are not part of the table and are left out.
+    Metadata in ``frame.attrs`` is not part of the table and is not stored.
 
     Raises:
-        ContractError: The table has no rows, or a column mixes kinds of values.
+        ContractError: The table has no rows, or a column has values of several types.
         StorageError: The store cannot be written.
     """
     if frame.empty:
         raise ContractError(
-            f"A table must hold at least one row and one column, got {frame.shape[0]} rows and "
+            f"A table must have at least one row and one column, got {frame.shape[0]} rows and "
             f"{frame.shape[1]} columns.",
-            fix="Find the step that dropped every row.",
+            fix="Find the step that dropped all rows.",
         )
     return TableRecord(
         digest=digest_frame(frame),
@@ -50,19 +50,20 @@ def save_table(frame: pd.DataFrame, store: ArtifactStore) -> TableRecord:
 
 
 def load_table(record: TableRecord, store: ArtifactStore) -> pd.DataFrame:
-    """Return the table of ``record``, equal to the one saved: values, dtypes, index.
+    """Return the table of ``record``, with the values, dtypes and index that were saved.
 
     Raises:
-        IntegrityError: The file is missing or damaged, or holds another table than recorded.
+        IntegrityError: The file is missing or damaged, or contains a different table.
     """
     frame: pd.DataFrame = pq.read_table(io.BytesIO(store.get(record.artifact))).to_pandas()
     found = digest_frame(frame)
     if found != record.digest:
         raise IntegrityError(
-            f"Artifact {short(record.artifact)} holds table {short(found)}, required "
+            f"Artifact {short(record.artifact)} contains table {short(found)}, required "
             f"{short(record.digest)}.",
-            cause="The record names another file, or this reader turns the file into other values.",
-            fix="Run the stage that made the table again.",
+            cause="The record names another file, or this version of the reader returns other "
+            "values.",
+            fix="Run the stage that created the table again.",
         )
     return frame
 
@@ -75,7 +76,7 @@ def _parquet_bytes(frame: pd.DataFrame) -> bytes:
         pq.write_table(pa.Table.from_pandas(bare), buffer, compression="zstd")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ContractError(
-            f"A table's columns must each hold one kind of value: {error.args[0]}.",
-            fix="Convert the named column to one kind before handing the table on.",
+            f"Each column of a table must have values of one type: {error.args[0]}.",
+            fix="Convert the named column to one type before saving the table.",
         ) from None
     return buffer.getvalue()

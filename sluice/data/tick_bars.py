@@ -1,4 +1,4 @@
-"""Ticks to bars of open, high, low, close and volume (DATA-2)."""
+"""Builds bars of open, high, low, close and volume from ticks."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from sluice.data.validation import validate_schema
 
 TICK_SCHEMA = Schema(
     columns=(
-        Column(name="price", unit="price", description="What was paid for one unit."),
+        Column(name="price", unit="price", description="Price of one unit."),
         Column(name="size", unit="shares or contracts", description="Amount of the trade."),
     ),
     index_name="time",
@@ -26,29 +26,32 @@ _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
-    """Return the finished bars of ``ticks``, labelled by the time when each is known.
+    """Return the finished bars of ``ticks``, labelled by the time when each bar is known.
 
-    The label of a time bar is the end of its interval, that of every other bar the time of its last
-    tick. Labels rise and do not repeat: bars that would close at one time are one bar. The ticks
-    after the last finished bar are left out, so that later ticks change no bar.
+    The label of a time bar is the end of its interval; that of every other bar is the time of its
+    last tick. Labels are ascending and unique: bars that would close at the same time are merged.
+    Ticks after the last finished bar are ignored, so that later ticks change no bar.
 
     Args:
-        ticks: Trades in order of time; columns as in ``TICK_SCHEMA``, several may have one time.
-        rule: What closes a bar.
+        ticks: Trades in time order, with the columns of ``TICK_SCHEMA``; several trades may have
+            the same time.
+        rule: Rule that closes a bar.
 
     Returns:
-        Columns open, high, low, close, volume and num_ticks; no rows when no bar was finished.
+        Columns open, high, low, close, volume and num_ticks; no rows if no bar was finished.
 
     Raises:
         SchemaError: A column is missing, a value is not a finite number, or the ticks are not in
-            order of time; names the first such row.
-        ContractError: A price is not above 0 or a size is below 0; names the first such row.
+            time order; the message names the first such row.
+        ContractError: A price is not above 0 or a size is below 0; the message names the first such
+            row.
 
     Cost:
-        About 10 ns a tick (5,000,000 in 0.1 s) and 8 bytes beside the table; see ``bar_ends``.
+        About 10 ns per tick (5,000,000 in 0.1 s) and 8 bytes per tick in addition to the table; see
+        ``bar_ends``.
 
     Assumes:
-        All ticks of the last time are there.
+        All ticks of the last time are present.
     """
     validate_schema(ticks, TICK_SCHEMA, "ticks")
     _validate_values(ticks)
@@ -101,12 +104,12 @@ def _validate_values(ticks: pd.DataFrame) -> None:
             row = int(bad.to_numpy().argmax())
             tick = ticks.iloc[row]
             problems.append(
-                f"{rule}, broken in {bad.sum()} of {len(ticks)} ticks, first at row {row} "
+                f"{rule}, violated by {bad.sum()} of {len(ticks)} ticks, first at row {row} "
                 f"(label {ticks.index[row]}: price {tick['price']:g}, size {tick['size']:g})"
             )
     if problems:
         raise ContractError(
             f"ticks: {'; '.join(problems)}.",
-            cause="Cancelled trades, the side of a trade as a sign, or columns that are swapped.",
+            cause="Cancelled trades, a sign that encodes the side of a trade, or swapped columns.",
             fix="Remove these ticks at the source, or map the columns with 'rename'.",
         )

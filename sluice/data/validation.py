@@ -1,4 +1,4 @@
-"""Does a table have the shape that a stage declared? Every problem is reported at once."""
+"""Validates a table against a declared schema and reports all problems at once."""
 
 import difflib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import pandas as pd
 from sluice.base.errors import ContractError, SchemaError
 from sluice.data.schema import Column, ColumnKind, Schema
 
-# Numpy's kind letter by declared kind. A whole number is a valid float: nothing is lost.
+# Numpy dtype kinds by declared kind. An integer is a valid float: no information is lost.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
     "float": "fiu",
     "int": "iu",
@@ -21,19 +21,19 @@ _DTYPE_KINDS: dict[ColumnKind, str] = {
 
 
 def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: str) -> None:
-    """Refuse a table that lacks a column, an index or a dtype that ``required`` declares.
+    """Raise an error for a table that does not match the schema ``required``.
 
-    A required name may be that of a column or of the index; further columns are allowed.
+    A required name may refer to a column or to the index; additional columns are allowed.
 
     Args:
         df: The table.
-        required: What the stage needs. A plain list of names asks for their presence alone.
-        stage: Where the table is used ("raw", "features", ...), for the message.
+        required: Schema of the stage, or a list of names, of which only the presence is checked.
+        stage: Stage in which the table is used ("raw", "features", ...), for the message.
 
     Raises:
-        SchemaError: Lists every problem: missing columns with the nearest name that exists,
+        SchemaError: Lists all problems: missing columns with the most similar existing name,
             dtypes, nulls with the first row, infinite values, an index that is unnamed, unsorted
-            or repeated; then the columns and the index available and the table's shape.
+            or not unique; then the available columns, the index and the table's shape.
     """
     if isinstance(required, Schema):
         problems = [*_column_problems(df, required), *_index_problems(df.index, required)]
@@ -43,7 +43,7 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
         available = ", ".join(sorted(map(str, df.columns))) or "none"
         index = ", ".join(f"'{name}'" for name in _index_names(df))
         raise SchemaError(
-            f"{stage}: the table breaks its schema: {'; '.join(problems)}. "
+            f"{stage}: the table does not match its schema: {'; '.join(problems)}. "
             f"Available columns: {available}. {f'Index: {index}. ' if index else ''}"
             f"Rows and columns: {df.shape[0]} x {df.shape[1]}.",
             fix="Rename or repair these columns at the source, or correct the declared schema.",
@@ -51,7 +51,7 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
 
 
 def nearest_name(name: str, known: list[str]) -> str | None:
-    """Return the known name most like ``name``, upper and lower case counted as equal.
+    """Return the known name most similar to ``name``, ignoring case.
 
     >>> nearest_name("close", ["Open", "CLOSE", "Volume"])
     'CLOSE'
@@ -70,7 +70,7 @@ def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:
 
 
 def _absent(df: pd.DataFrame, name: str) -> list[str]:
-    """Return why a name does not mean one column or the index; empty when it does."""
+    """Return why a name does not identify one column or the index; empty if it does."""
     names = [str(column) for column in df.columns]
     found = names.count(name) or _index_names(df).count(name)
     if found == 1:
@@ -83,7 +83,7 @@ def _absent(df: pd.DataFrame, name: str) -> list[str]:
 
 
 def _values(df: pd.DataFrame, name: str) -> "pd.Series[Any]":
-    """Return a column, or the level of the index that has its name."""
+    """Return a column, or the index level of that name."""
     if name in df.columns:
         return df[name]
     level = df.index.get_level_values(name)
@@ -97,8 +97,8 @@ def _index_names(df: pd.DataFrame) -> list[str]:
 def _checked_names(required: Sequence[str]) -> Sequence[str]:
     if isinstance(required, str) or not all(isinstance(name, str) for name in required):
         raise ContractError(
-            f"validate_schema takes a Schema or a list of column names, got {required!r}.",
-            fix="Give the names in a list, as in ['open', 'close'].",
+            f"validate_schema requires a Schema or a list of column names, got {required!r}.",
+            fix="Pass the names in a list, as in ['open', 'close'].",
         )
     return required
 
@@ -141,15 +141,15 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
     elif required.index_sorted and required.index_kind is None and index.inferred_type == "string":
         problems.append(
             "the index must be dates or numbers to be in order, got text: "
-            f"{_first_no_date(index)} (correct it, or read it with pd.to_datetime; for labels that "
-            "are text on purpose declare index_kind='string')"
+            f"{_first_no_date(index)} (correct it, or convert it with pd.to_datetime; if text is "
+            "intended, declare index_kind='string')"
         )
     elif required.index_sorted and not index.is_monotonic_increasing:
         problems.append(f"the index must be sorted, {_first_unsorted(index)}")
     if required.index_unique and not index.is_unique:
         repeated = np.asarray(index.duplicated())
         problems.append(
-            f"the index must not repeat, got {repeated.sum()} repeated labels, "
+            f"the index must be unique, got {repeated.sum()} repeated labels, "
             f"{_place(index, repeated)}"
         )
     return problems
@@ -162,7 +162,7 @@ def _is_kind(dtype: Any, kind: ColumnKind) -> bool:
 
 
 def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
-    """Say which value cannot be a number, when a number was required."""
+    """Describe the first value that is not a number, if a number is required."""
     if kind not in ("float", "int"):
         return ""
     bad = (pd.to_numeric(series, errors="coerce").isna() & series.notna()).to_numpy()
@@ -172,21 +172,21 @@ def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
 
 
 def _first_no_date(index: pd.Index) -> str:
-    """Name the label that made text of all: pandas reads no dates when one of them is none."""
+    """Name the first label that is not a date, because of which pandas reads all as text."""
     dates = pd.to_datetime(index.astype("str"), format="ISO8601", errors="coerce", utc=True)
     bad = np.asarray(dates.isna())
     row = int(bad.argmax())
-    no_date = ", which is no date like 2024-12-31" if bad.any() else ""
+    no_date = ", which is not a date like 2024-12-31" if bad.any() else ""
     return f"{index[row]!r} at row {row}{no_date}"
 
 
 def _first_unsorted(index: pd.Index) -> str:
     try:
-        falls = np.asarray(index[1:] < index[:-1])
+        decreases = np.asarray(index[1:] < index[:-1])
     except TypeError:
         return "its labels cannot be compared with each other"
-    row = int(np.flatnonzero(falls)[0]) + 1
-    return f"first label that falls: {index[row]} at row {row}, after {index[row - 1]}"
+    row = int(np.flatnonzero(decreases)[0]) + 1
+    return f"first label out of order: {index[row]} at row {row}, after {index[row - 1]}"
 
 
 def _place(index: pd.Index, bad: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:

@@ -1,6 +1,6 @@
-"""What a reference keeps of one column, and the distances of a window from it.
+"""Reference of one column, and the distances of windows from it.
 
-Shape legend: N = rows, G = cells, K = kept blocks, W = windows (drawn ones, or the one judged).
+Shape legend: N = rows, G = cells, K = stored blocks, W = windows (resampled ones, or one window).
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.cells import (
+from sluice.drift.binning import (
     Cells,
     Kind,
     NumericCells,
-    cut_categories,
-    cut_numbers,
+    bin_categories,
+    bin_numbers,
+    column_kind,
     factorize,
-    kind_of,
 )
 from sluice.drift.dependence import Dependence, block_counts, measure_dependence
 from sluice.drift.distances import (
@@ -35,51 +35,53 @@ StatisticName = Literal["psi", "ks", "wasserstein", "chi_square", "missing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnReference:
-    """One column of the reference: its cells, how full they are, and blocks to draw from."""
+    """Reference of one column: its cells with their counts, and blocks for resampling."""
 
     name: str
     cells: Cells
     count_G: NDArray[np.int64]
-    """Rows of each code, missing values first (1 + G,)."""
+    """Number of rows of each code (1 + G,), missing values first."""
 
     at_G: NDArray[np.float64]
-    """Mean value of each cell in units of the standard deviation; empty for categories."""
+    """Mean value of each cell in standard deviations (G,); empty for categories."""
 
     dependence: Dependence
     block_KG: NDArray[np.uint16]
-    """Rows of each kept block in each cell, missing values first (K, 1 + G)."""
+    """Number of rows of each stored block in each cell, missing values first (K, 1 + G)."""
 
     first_G: NDArray[np.int64]
     """First row of each category, in the order of the categories; empty for numbers."""
 
     last_G: NDArray[np.int64]
+    """Last row of each category."""
+
     size_G: NDArray[np.int64]
-    """Rows of each category."""
+    """Number of rows of each category."""
 
     @property
     def kind(self) -> Kind:
-        """How the column is read."""
+        """Whether the column contains numbers or categories."""
         return "numeric" if isinstance(self.cells, NumericCells) else "category"
 
     @property
     def num_rows(self) -> int:
-        """Rows of the reference, missing values included."""
+        """Number of rows of the reference, missing values included."""
         return int(self.count_G.sum())
 
     @property
     def missing_rate(self) -> float:
-        """Share of missing values."""
+        """Rate of missing values."""
         return float(self.count_G[0] / self.count_G.sum())
 
     @property
     def share_G(self) -> NDArray[np.float64]:
-        """Share of each cell among the values that are there (G,)."""
+        """Share of each cell among the non-missing values (G,)."""
         share: NDArray[np.float64] = self.count_G[1:] / self.count_G[1:].sum()
         return share
 
     @property
     def statistics(self) -> tuple[StatisticName, ...]:
-        """The distances that this kind of column has."""
+        """Names of the distances for this kind of column."""
         if self.kind == "numeric":
             return ("psi", "ks", "wasserstein", "missing")
         return ("psi", "chi_square", "missing")
@@ -94,13 +96,13 @@ class ColumnReference:
         """Return the distances of windows (W, statistics), in the order of ``statistics``.
 
         Args:
-            share_WG: Share of each cell among the values that are there.
-            missing_W: Share of missing values.
-            settings: Gives the number of bins.
+            share_WG: Share of each cell among the non-missing values.
+            missing_W: Rate of missing values.
+            settings: Drift settings with the number of PSI bins.
             num_rows: Rows of a window [rows].
         """
         share_G = self.share_G
-        bins_G = bins(share_G, settings.psi_bins, is_ordered=self.kind == "numeric")
+        bins_G = psi_bins(share_G, settings.psi_bins, is_ordered=self.kind == "numeric")
         of: dict[StatisticName, Callable[[], NDArray[np.float64]]] = {
             "psi": lambda: population_stability(share_WG, share_G, bins_G, num_rows),
             "ks": lambda: kolmogorov_smirnov(share_WG, share_G),
@@ -110,11 +112,11 @@ class ColumnReference:
         }
         return np.stack([of[name]() for name in self.statistics], axis=-1)
 
-    def most_exclusive(self, num_rows: int) -> float:
-        """Return the largest share of rows in categories that no row outside the stretch has.
+    def max_exclusive_share(self, num_rows: int) -> float:
+        """Return the largest share of rows with categories that occur in one window only.
 
-        Over the stretches of ``num_rows`` that the reference is made of: what new categories are
-        normal here. 0 where every category is common.
+        The reference is split into windows of ``num_rows``. The result is the share of rows with
+        new categories that is normal for this column; 0 if all categories recur.
         """
         span_G = self.last_G - self.first_G
         own_G = span_G < num_rows
@@ -127,25 +129,25 @@ class ColumnReference:
 def reference_column(
     values: "pd.Series[Any]", settings: DriftSettings, tail: float
 ) -> ColumnReference:
-    """Return what the reference keeps of a column that has at least one value.
+    """Return the reference of a column that has at least one value.
 
     Args:
-        values: In time order.
-        settings: Gives the number of cells.
-        tail: The p-value at which one column alone raises the alarm.
+        values: Values in time order.
+        settings: Drift settings with the number of cells.
+        tail: P-value at which a single column is called drifted.
 
     Raises:
-        ContractError: The column holds neither numbers nor categories.
+        ContractError: The column contains neither numbers nor categories.
     """
-    kind = kind_of(values)
+    kind = column_kind(values)
     cells: Cells = (
-        cut_numbers(values, settings.num_cells)
+        bin_numbers(values, settings.num_cells)
         if kind == "numeric"
-        else cut_categories(values, settings.num_cells)
+        else bin_categories(values, settings.num_cells)
     )
     code_N = cells.encode(values)
     count_G = np.bincount(code_N, minlength=cells.num_cells + 1)
-    dependence = measure_dependence(_series(code_N, count_G, kind), tail)
+    dependence = measure_dependence(_dependence_series(code_N, count_G, kind), tail)
     first_G, last_G, size_G = _spans(values, cells)
     return ColumnReference(
         name=str(values.name),
@@ -160,46 +162,46 @@ def reference_column(
     )
 
 
-def bins(share_G: NDArray[np.float64], most: int, *, is_ordered: bool) -> NDArray[np.int64]:
-    """Return the bin of each cell (G,): each holds some of the reference, an empty cell joins one.
+def psi_bins(share_G: NDArray[np.float64], max_bins: int, *, is_ordered: bool) -> NDArray[np.int64]:
+    """Return the PSI bin of each cell (G,); every bin contains rows of the reference.
 
     Args:
         share_G: Shares of the cells.
-        most: Largest number of bins.
-        is_ordered: Neighbouring cells are joined; else each of the fullest keeps its own, and the
-            last bin holds the rest.
+        max_bins: Maximum number of bins.
+        is_ordered: Whether neighbouring cells are merged. Otherwise the largest cells have
+            separate bins, and the last bin contains the others.
     """
     if not is_ordered:
         fullest = np.argsort(-share_G, kind="stable")
         bin_G = np.empty(share_G.size, np.int64)
-        own = min(most, int((share_G > 0).sum())) - 1
-        bin_G[fullest] = np.minimum(np.arange(share_G.size), own)
+        last_bin = min(max_bins, int((share_G > 0).sum())) - 1
+        bin_G[fullest] = np.minimum(np.arange(share_G.size), last_bin)
         return bin_G
     middle_G = np.cumsum(share_G) - share_G / 2
-    wanted_G = np.minimum((middle_G * most).astype(np.int64), most - 1)
+    wanted_G = np.minimum((middle_G * max_bins).astype(np.int64), max_bins - 1)
     filled = np.unique(wanted_G[share_G > 0])
     joined: NDArray[np.int64] = np.minimum(np.searchsorted(filled, wanted_G), filled.size - 1)
     return joined
 
 
-def scores(column: ColumnReference) -> NDArray[np.float64]:
-    """Return the normal score of each code (1 + G,): cells spread as a standard normal would be.
+def normal_scores(column: ColumnReference) -> NDArray[np.float64]:
+    """Return the normal score (rank-based inverse normal transform) of each code (1 + G,).
 
-    A missing value is in the middle; outside the reference's range lies half a row further out
-    than its ends.
+    A missing value has score 0. Values outside the reference's range have the score of a value
+    half a row beyond its ends.
     """
     share_G, half = column.share_G, 0.5 / column.num_rows
     middle_G = np.clip(np.cumsum(share_G) - share_G / 2, half, 1 - half)
     return np.concatenate(([0.0], ndtri(middle_G)))
 
 
-def _series(
+def _dependence_series(
     code_N: NDArray[np.uint8], count_G: NDArray[np.int64], kind: Kind
 ) -> list[NDArray[np.float64]]:
-    """Return what the dependence is measured on, each of unit variance.
+    """Return the series on which the serial dependence is measured, with unit variance.
 
-    Numbers: ranks, and how far from the middle they lie. Categories: one 0/1 series for each of
-    the most frequent, and for missing values in either.
+    For numbers: ranks, and distances of the ranks from the median. For categories: a 0/1 series
+    for each of the most frequent ones. For both: a 0/1 series for missing values.
     """
     found = []
     if kind == "numeric":
@@ -215,25 +217,26 @@ def _series(
 
 
 _CATEGORY_SERIES = 4
+"""Number of categories whose serial dependence is measured."""
 
 
 def _positions(
     values: "pd.Series[Any]", code_N: NDArray[np.uint8], count_G: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the mean of each cell over the standard deviation; the ends stand for what is outside.
+    """Return the mean of each cell in standard deviations; the outer cells use minimum and maximum.
 
-    A constant column has no spread: its positions are all 0, and so is every such distance.
+    The positions of a constant column are 0, so its Wasserstein distance is always 0.
     """
     x_N = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    there_N = code_N > 0
-    x_N, code_N = x_N[there_N], code_N[there_N]
+    present_N = code_N > 0
+    x_N, code_N = x_N[present_N], code_N[present_N]
     spread = float(x_N.std())
     if not spread > 0:
         return np.zeros(count_G.size - 1)
     total_G = np.bincount(code_N, weights=x_N, minlength=count_G.size)[1:]
     filled_G = count_G[1:] > 0
     mean = total_G[filled_G] / count_G[1:][filled_G]
-    # An empty cell lies between its neighbours, or is one of the two outside the range.
+    # An empty cell is interpolated from its neighbours, unless it is outside the range.
     place = np.arange(filled_G.size)
     at_G = np.interp(place, place[filled_G], mean)
     at_G[0], at_G[-1] = x_N.min(), x_N.max()
@@ -243,7 +246,7 @@ def _positions(
 def _spans(
     values: "pd.Series[Any]", cells: Cells
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return first row, last row and number of rows of each category, in their order."""
+    """Return the first row, last row and number of rows of each category."""
     if isinstance(cells, NumericCells):
         none = np.empty(0, np.int64)
         return none, none, none

@@ -1,6 +1,6 @@
-"""Rows that depend on each other: how long a block must be, and what blocks leave out.
+"""Serial dependence of rows: block length of the bootstrap, and correction of its variance.
 
-Shape legend: N = rows of the reference, F = series, K = kept blocks, b = rows of a block.
+Shape legend: N = rows of the reference, F = series, K = stored blocks, b = rows of a block.
 """
 
 import math
@@ -13,66 +13,66 @@ from scipy.special import ndtri, stdtrit
 from sluice.evaluation.variance import (
     choose_block_length,
     circular_block_variance,
-    rows_part,
+    rows_component,
     shortest_block,
 )
 
-MOST_BLOCKS = 2048
-"""Blocks of the reference that are kept to draw from; their starts are evenly spread."""
+MAX_BLOCKS = 2048
+"""Maximum number of blocks stored for resampling; their starts are evenly spaced."""
 
 _LENGTH_ROWS = 10_000
-"""The block length is estimated from so many rows, the last ones: it grows slowly with more, and
-beyond 10,000 the sums inside are spread over threads, which wait for each other."""
+"""Number of the last rows from which the block length is estimated. It grows slowly with more rows,
+and beyond 10,000 the sums use several threads, whose synchronization is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """What a block bootstrap of one column needs to know."""
+    """Parameters of the block bootstrap of one column."""
 
     block_length: int
     """Rows of a block [rows]."""
 
-    stretch: float
-    """Drawn deviations are multiplied by it: what cut blocks and few of them leave out; NaN when
-    the reference is too short to know."""
+    inflation: float
+    """Factor for resampled deviations that corrects for cut blocks and for a small number of
+    blocks; NaN if the reference is too short to estimate it."""
 
 
 def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Dependence:
-    """Return the longest block that one of several series of a column needs, and its stretch.
+    """Return the largest block length of several series of a column, and the inflation factor.
 
-    The stretch mends two things. A block ends dependence at its end, which ``rows_part`` corrects;
-    and a variance from few blocks is itself uncertain, which Student's distribution in place of
-    the normal one allows for, at the small p-value where alarms are decided.
+    The factor corrects two effects. Blocks cut the dependence at their ends, which
+    ``rows_component`` corrects. A variance estimated from few blocks is uncertain, which Student's
+    t distribution in place of the normal accounts for, at the small p-value that raises an alarm.
 
     Args:
-        series: Each (N,) in time order, such as the ranks of a column and how far they lie from
-            the middle: volatility may cluster where the values themselves are independent.
-        tail: The p-value at which one column alone raises the alarm.
+        series: Series (N,) in time order, such as the ranks of a column and their distances from
+            the median: volatility may be clustered even if the values are uncorrelated.
+        tail: P-value at which a single column is called drifted.
     """
     length = max(map(_block_length, series))
     num_rows = series[0].size
     if num_rows < 2 * length:
-        return Dependence(block_length=length, stretch=math.nan)
-    mended = sum(rows_part(x_N, length).variance for x_N in series)
+        return Dependence(block_length=length, inflation=math.nan)
+    corrected = sum(rows_component(x_N, length).variance for x_N in series)
     drawn = sum(circular_block_variance(x_N, length) for x_N in series)
-    ratio = mended / drawn if drawn > 0 else 1.0
+    ratio = corrected / drawn if drawn > 0 else 1.0
     quantile = 1 - tail / 2
     student = float(stdtrit(num_rows / length - 1, quantile) / ndtri(quantile))
-    return Dependence(block_length=length, stretch=math.sqrt(ratio) * student)
+    return Dependence(block_length=length, inflation=math.sqrt(ratio) * student)
 
 
 def block_starts(num_rows: int) -> NDArray[np.int64]:
-    """Return where the kept blocks begin: every row, or evenly spread ones when there are many."""
-    kept = min(num_rows, MOST_BLOCKS)
+    """Return the start rows of the stored blocks: every row, or evenly spaced rows if too many."""
+    kept = min(num_rows, MAX_BLOCKS)
     return np.arange(kept) * num_rows // kept
 
 
 def block_counts(
     code_N: NDArray[np.uint8], num_cells: int, block_length: int
 ) -> NDArray[np.uint16]:
-    """Return the rows of each kept block in each cell, missing values first (K, 1 + G).
+    """Return the number of rows of each block in each cell, missing values first (K, 1 + G).
 
-    Blocks wrap around the end.
+    Blocks wrap around the end of the rows.
     """
     start_K = block_starts(code_N.size)
     rows_Kb = (start_K[:, None] + np.arange(block_length)) % code_N.size

@@ -1,8 +1,8 @@
-"""How far the shares of cells in a window lie from those of the reference.
+"""Distances between the cell shares of a window and those of the reference.
 
 Each distance takes shares (..., G) of the window that sum to 1 over the cells, and those of the
-reference (G,), and returns one number for each leading index: the same lines judge a window and
-thousands of resampled ones.
+reference (G,), and returns one number for each leading index. One call evaluates a window or
+thousands of resampled windows.
 
 Shape legend: G = cells, B = bins of several cells.
 """
@@ -16,19 +16,19 @@ Shares = NDArray[np.float64]
 def population_stability(
     share_WG: Shares, reference_G: Shares, bin_G: NDArray[np.int64], num_rows: float
 ) -> Shares:
-    """Return the population stability index, half a row added to every bin of both sides.
+    """Return the population stability index, with half a row added to every bin of both samples.
 
-    Its size without any drift is about (bins - 1) / rows, so no fixed threshold such as 0.25
-    suits windows of different size.
+    Its expected value without drift is about (bins - 1) / rows, so a fixed threshold such as 0.25
+    does not suit windows of different sizes.
 
     Args:
-        share_WG: Of the window.
-        reference_G: Of the reference.
-        bin_G: Bin of each cell, counted from 0.
-        num_rows: Of the window: half a row is half of 1 / num_rows [rows].
+        share_WG: Cell shares of the window.
+        reference_G: Cell shares of the reference.
+        bin_G: Bin of each cell, from 0.
+        num_rows: Rows of the window; half a row is 0.5 / num_rows [rows].
 
     Source:
-        Yurdakul & Naranjo (2020), J. Risk Model Validation 14(4), its distribution.
+        Yurdakul & Naranjo (2020), J. Risk Model Validation 14(4), on its distribution.
     """
     joined_GB = np.eye(int(bin_G.max()) + 1)[bin_G]
     half = 0.5 / num_rows
@@ -39,22 +39,22 @@ def population_stability(
 
 
 def kolmogorov_smirnov(share_WG: Shares, reference_G: Shares) -> Shares:
-    """Return the largest gap between the distribution functions, over the cells' edges [rate]."""
+    """Return the Kolmogorov-Smirnov distance, evaluated at the edges of the cells [rate]."""
     gap: Shares = np.abs(np.cumsum(share_WG - reference_G, axis=-1)).max(axis=-1)
     return gap
 
 
 def wasserstein(share_WG: Shares, reference_G: Shares, at_G: Shares) -> Shares:
-    """Return the mean distance that mass has to move, cells taken at ``at_G`` [units of it]."""
+    """Return the Wasserstein distance of the cells at positions ``at_G`` [units of ``at_G``]."""
     gap_WG = np.abs(np.cumsum(share_WG - reference_G, axis=-1))[..., :-1]
     moved: Shares = gap_WG @ np.diff(at_G)
     return moved
 
 
 def chi_square(share_WG: Shares, reference_G: Shares, num_rows: float) -> Shares:
-    """Return Pearson's statistic over the cells that the reference fills.
+    """Return Pearson's chi-square statistic over the cells that are not empty in the reference.
 
-    Its distribution is calibrated, not looked up, so small expected counts do no harm.
+    Its null distribution is calibrated by resampling, so small expected counts are no problem.
     """
     filled = reference_G > 0
     moved_WG = (share_WG[..., filled] - reference_G[filled]) ** 2

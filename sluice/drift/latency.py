@@ -1,4 +1,4 @@
-"""Latency drift: are the slowest answers slower than they were? (ROLL-3).
+"""Latency drift: tests whether the 95th percentile of the latency has increased.
 
 Shape legend: N = requests of one window, R = resamples.
 """
@@ -12,7 +12,7 @@ from pydantic import Field
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.report import Verdict
+from sluice.drift.report import DriftVerdict
 from sluice.evaluation.variance import choose_block_length, shortest_block
 
 QUANTILE = 0.95
@@ -20,24 +20,26 @@ _RESAMPLES = 1999
 
 
 class LatencyReport(Record):
-    """Whether the 95th percentile rose between two windows of requests."""
+    """Test result for an increase of the 95th percentile between two windows of requests."""
 
-    verdict: Verdict
+    verdict: DriftVerdict
     reason: str
     remedy: str
     window: str
-    reference_p95_s: float = Field(description="Of the reference [s].")
-    p95_s: float = Field(description="Of the window [s].")
-    ratio: float = Field(description="Window over reference.")
-    lower_ratio: float = Field(description="One-sided bound at alpha; above the allowed: drift.")
-    allowed_ratio: float = Field(description="Ratios up to this one do not matter.")
+    reference_p95_s: float = Field(description="95th percentile of the reference [s].")
+    p95_s: float = Field(description="95th percentile of the window [s].")
+    ratio: float = Field(description="Percentile of the window / percentile of the reference.")
+    lower_ratio: float = Field(
+        description="One-sided lower bound at alpha; drift if above ``allowed_ratio``."
+    )
+    allowed_ratio: float = Field(description="Largest tolerated ratio.")
     alpha: float
     num_rows: int
     reference_rows: int
-    block_length: int = Field(description="Requests that depend on each other [requests].")
+    block_length: int = Field(description="Block length for dependent requests [requests].")
 
 
-def judge_latency(
+def evaluate_latency(
     reference_N: NDArray[np.float64],
     window_N: NDArray[np.float64],
     settings: DriftSettings,
@@ -45,20 +47,20 @@ def judge_latency(
     window: str,
     seed: int,
 ) -> LatencyReport:
-    """Say whether the 95th percentile rose by more than ``settings.max_latency_rise``.
+    """Test whether the 95th percentile increased by more than ``settings.max_latency_increase``.
 
-    Both windows are drawn again in circular blocks; the bound is a percentile of the log ratio.
-    Getting faster is no drift.
+    Both windows are resampled in circular blocks; the bound is a percentile of the log ratio. A
+    decrease of the latency is not drift.
 
     Args:
-        reference_N: Seconds of earlier requests, in time order [s].
-        window_N: Seconds of the newest ones [s].
-        settings: Rate of false alarms, fewest requests, and the rise that does not matter.
-        window: What to call the window in the report.
-        seed: Draws the blocks.
+        reference_N: Latencies of earlier requests, in time order [s].
+        window_N: Latencies of the newest requests, in time order [s].
+        settings: False alarm rate, minimum number of requests, and tolerated increase.
+        window: Identifier of the window in the report.
+        seed: Seed of the block bootstrap.
 
     Raises:
-        ContractError: Seconds are not one-dimensional, or not finite and positive.
+        ContractError: Latencies are not one-dimensional, or not finite and positive.
 
     Cost:
         Two windows of 2,000 requests: 0.15 s.
@@ -66,11 +68,11 @@ def judge_latency(
     for name, x_N in (("reference", reference_N), ("window", window_N)):
         if x_N.ndim != 1 or not np.isfinite(x_N).all() or not (x_N > 0).all():
             raise ContractError(
-                f"Seconds of the {name} must be positive numbers, one for each request, got shape "
-                f"{x_N.shape} with {int((~(np.isfinite(x_N) & (x_N > 0))).sum())} that are not.",
-                fix="Leave failed requests out: they have no latency.",
+                f"Latencies of the {name} must be positive numbers with shape (requests,), got "
+                f"shape {x_N.shape} with {int((~(np.isfinite(x_N) & (x_N > 0))).sum())} invalid.",
+                fix="Exclude failed requests, which have no latency.",
             )
-    allowed = 1 + settings.max_latency_rise
+    allowed = 1 + settings.max_latency_increase
     length = max(_block_length(reference_N), _block_length(window_N))
     needed = max(settings.min_rows, settings.min_blocks * length)
     few = [
@@ -85,18 +87,19 @@ def judge_latency(
         log_R = _drawn(window_N, length, rng) - _drawn(reference_N, length, rng)
         low = math.exp(float(np.quantile(log_R, settings.alpha)))
     ratio = now / was
-    told = f"95 % of the answers took at most {1000 * now:.3g} ms, before {1000 * was:.3g} ms"
+    percentiles = f"95th percentile {1000 * now:.3g} ms, before {1000 * was:.3g} ms"
     if few:
-        verdict: Verdict = "INCONCLUSIVE"
+        verdict: DriftVerdict = "INCONCLUSIVE"
         reason = f"Too few requests: {'; '.join(few)}."
-        remedy = "Wait for more requests, or let servers report more of them (samples_per_s)."
+        remedy = "Wait for more requests, or raise the sampling rate of the servers "
+        remedy += "(samples_per_s)."
     elif low > allowed:
         verdict = "DRIFT"
-        reason = f"{told}: {ratio:.3g} times, at least {low:.3g}; allowed {allowed:g}."
-        remedy = "Look at the server's load and machine; training again makes no answer faster."
+        reason = f"{percentiles}: ratio {ratio:.3g}, at least {low:.3g}; allowed {allowed:g}."
+        remedy = "Check the load and the machine of the server. Retraining does not help."
     else:
         verdict = "STABLE"
-        reason = f"{told}: {ratio:.3g} times; more than {allowed:g} times is not proven."
+        reason = f"{percentiles}: ratio {ratio:.3g}, not significantly above {allowed:g}."
         remedy = "Nothing to do."
     return LatencyReport(
         verdict=verdict,
@@ -116,7 +119,7 @@ def judge_latency(
 
 
 def _block_length(x_N: NDArray[np.float64]) -> int:
-    """Return how long requests depend on each other: by their ranks, whatever the tail."""
+    """Return the block length of the requests' ranks, which are robust to heavy tails."""
     shortest = shortest_block(max(x_N.size, 1), 1)
     if x_N.size < 10 or not x_N.std() > 0:
         return shortest
@@ -125,14 +128,14 @@ def _block_length(x_N: NDArray[np.float64]) -> int:
 
 
 def _p95(x_RN: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 95th percentile of each row (R,), a value that occurs."""
+    """Return the 95th percentile of each row (R,), without interpolation."""
     at = math.ceil(QUANTILE * x_RN.shape[1]) - 1
     found: NDArray[np.float64] = np.partition(x_RN, at, axis=1)[:, at]
     return found
 
 
 def _drawn(x_N: NDArray[np.float64], length: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the log of the percentile (R,) of each resample, made of circular blocks."""
+    """Return the log percentile (R,) of each circular block resample."""
     blocks = -(-x_N.size // length)
     start_RB = rng.integers(x_N.size, size=(_RESAMPLES, blocks, 1))
     row_RN = (start_RB + np.arange(length)).reshape(_RESAMPLES, -1)[:, : x_N.size] % x_N.size

@@ -1,4 +1,4 @@
-"""A look for drift as one page: what moved, how far, and what could not be looked at."""
+"""HTML page of a drift report: drifted columns, distances, and columns that were not tested."""
 
 import base64
 import math
@@ -7,15 +7,15 @@ from html import escape
 from sluice.base.digests import short
 from sluice.drift.plots import column_png, overview_png
 from sluice.drift.reference import DriftReference
-from sluice.drift.report import ColumnResult, DriftReport, Verdict
+from sluice.drift.report import ColumnResult, DriftReport, DriftVerdict
 from sluice.reports.page import Tone, html_page, table, tag
 
-_TONE: dict[Verdict, Tone] = {"DRIFT": "bad", "STABLE": "good", "INCONCLUSIVE": "unsure"}
+_TONE: dict[DriftVerdict, Tone] = {"DRIFT": "bad", "STABLE": "good", "INCONCLUSIVE": "unsure"}
 _STYLE = (
     "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
     ".pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(440px,1fr));gap:0 14px}"
 )
-_PICTURES = 8
+_MAX_PLOTS = 8
 _NAMES = {
     "psi": "PSI",
     "ks": "KS",
@@ -26,28 +26,28 @@ _NAMES = {
 
 
 def drift_page(report: DriftReport, reference: DriftReference, *, title: str) -> str:
-    """Return the whole document.
+    """Return the HTML document.
 
     Args:
-        report: What was found.
-        reference: What the window was judged against.
-        title: Plain text, such as the names of the two files.
+        report: Drift report of a window.
+        reference: Reference of the report.
+        title: Title in plain text, such as the names of the two files.
     """
     heading, tone = f"Drift: {title}", _TONE[report.verdict]
     parts = [
         f"<h1>{escape(heading)} {tag(report.verdict, tone)}</h1>",
         f'<p class="soft">Window {escape(short(report.window))} of {report.num_rows:,} rows '
-        f"against a reference of {report.reference_rows:,}; false alarms at most "
-        f"{100 * report.alpha:.3g} % of windows, all tests together.</p>",
+        f"compared with a reference of {report.reference_rows:,} rows. False alarm rate of all "
+        f"tests together: at most {100 * report.alpha:.3g} % of windows.</p>",
         f'<div class="card {tone}"><p><b>{escape(report.reason)}</b></p>'
         f"<p>{escape(report.remedy)}</p></div>",
-        "<h2>Which columns moved</h2>",
+        "<h2>Drifted columns</h2>",
         _image(overview_png(report), "largest distance of each column"),
         _pictures(report, reference),
-        "<h2>Every column</h2>",
+        "<h2>All columns</h2>",
         f'<div class="card">{_columns(report)}</div>',
-        "<h2>All columns together</h2>",
-        f'<div class="card">{_together(report)}</div>',
+        "<h2>Joint test of all columns</h2>",
+        f'<div class="card">{_joint(report)}</div>',
         _extra(report),
         _left_out(report),
         "<h2>How to read this</h2>",
@@ -58,27 +58,27 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 def _pictures(report: DriftReport, reference: DriftReference) -> str:
     of = {column.name: column for column in reference.columns}
-    moved = [
-        result for result in report.moved if result.share and result.finding != "missing_values"
+    plotted = [
+        result for result in report.drifted if result.share and result.finding != "missing_values"
     ]
-    if not moved:
+    if not plotted:
         return ""
     shown = [
-        _image(column_png(result, of[result.column]), f"how {result.column} moved")
-        for result in moved[:_PICTURES]
+        _image(column_png(result, of[result.column]), f"drift of {result.column}")
+        for result in plotted[:_MAX_PLOTS]
     ]
-    hidden = len(moved) - len(shown)
-    more = f'<p class="soft">{hidden} more that moved are in the table.</p>' if hidden else ""
-    return f'<h2>How they moved</h2>\n<div class="pair">{"".join(shown)}</div>{more}'
+    hidden = len(plotted) - len(shown)
+    more = f'<p class="soft">{hidden} more drifted columns are in the table.</p>' if hidden else ""
+    return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(shown)}</div>{more}'
 
 
 def _columns(report: DriftReport) -> str:
-    order: dict[Verdict, int] = {"DRIFT": 0, "INCONCLUSIVE": 1, "STABLE": 2}
+    order: dict[DriftVerdict, int] = {"DRIFT": 0, "INCONCLUSIVE": 1, "STABLE": 2}
     ranked = sorted(
         report.columns,
         key=lambda c: (order[c.verdict], c.p_value if c.p_value >= 0 else -1.0),
     )
-    names = ("column", "", "why", "distances (expected at most)", "adjusted p", "effect", "missing")
+    names = ("column", "", "reason", "distances (threshold)", "adjusted p", "effect", "missing")
     rows = [
         [
             escape(result.column),
@@ -101,11 +101,11 @@ def _columns(report: DriftReport) -> str:
 def _new(result: ColumnResult) -> str:
     if not result.new_categories:
         return ""
-    told = ", ".join(f"{name} ({rows})" for name, rows in result.new_categories.items())
-    return f'<br><span class="soft">New categories (rows): {escape(told)}</span>'
+    names = ", ".join(f"{name} ({rows})" for name, rows in result.new_categories.items())
+    return f'<br><span class="soft">New categories (rows): {escape(names)}</span>'
 
 
-def _together(report: DriftReport) -> str:
+def _joint(report: DriftReport) -> str:
     joint = report.joint
     if joint is None:
         return "<p>The reference has one column.</p>"
@@ -115,28 +115,29 @@ def _together(report: DriftReport) -> str:
 def _extra(report: DriftReport) -> str:
     if not report.extra_columns:
         return ""
-    told = ", ".join(report.extra_columns)
-    return f'<p class="soft">Not in the reference, so not looked at: {escape(told)}.</p>'
+    names = ", ".join(report.extra_columns)
+    return f'<p class="soft">Not in the reference and not tested: {escape(names)}.</p>'
 
 
 def _left_out(report: DriftReport) -> str:
     if not report.left_out:
         return ""
     return (
-        f'<div class="card unsure"><p><b>{escape(report.left_out)}</b> Drift in a column that is '
-        "left out is not seen here. A larger drift.max_columns compares more; time and memory grow "
-        "with its square.</p></div>"
+        f'<div class="card unsure"><p><b>{escape(report.left_out)}</b> Drift in the '
+        "other columns is not detected. Raise drift.max_columns to compare more columns; time and "
+        "memory grow with its square.</p></div>"
     )
 
 
 def _legend(report: DriftReport) -> str:
     return (
-        f"<p>A distance alone passes what is expected at most in {100 * report.alpha:.3g} % of "
-        "windows of this size without drift: windows were drawn from the reference in blocks, so "
-        "that rows depend on each other as they really do. A column's p-value is that of its most "
-        "unlikely distance, and adjusted (Benjamini-Hochberg) for the number of columns; that "
-        "one decides.</p><p>Effect: how far values moved on average in standard deviations of the "
-        "reference, or Cohen's w for categories (0.1 small, 0.3 medium, 0.5 large).</p>"
+        f"<p>Without drift, a single distance exceeds its threshold in {100 * report.alpha:.3g} % "
+        "of windows of this size. Thresholds come from a block bootstrap of the reference, which "
+        "preserves the dependence between rows. The p-value of a column is that of its smallest "
+        "p-value over all distances, adjusted by Benjamini-Hochberg for the number of columns. The "
+        "adjusted p-value determines the verdict.</p><p>Effect: Wasserstein distance in standard "
+        "deviations of the reference, or Cohen's w for categories (0.1 small, 0.3 medium, 0.5 "
+        "large).</p>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a look for drift: which columns moved, and how each of them did.
+"""Plots of a drift report: an overview of all columns, and the change of each drifted column.
 
 Each function returns the bytes of a PNG. Shape legend: G = cells, Q = quantiles.
 """
@@ -8,40 +8,40 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.drift.cells import CategoryCells, NumericCells
+from sluice.drift.binning import CategoryCells, NumericCells
 from sluice.drift.columns import ColumnReference
 from sluice.drift.report import ColumnResult, DriftReport, StatisticResult
 from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 
 MOVED = "#ba2525"
-_MOST_COLUMNS, _MOST_CATEGORIES = 25, 10
-_FARTHEST = 6.0
-"""Bars end there: how far beyond its threshold a column lies matters little."""
+_MAX_COLUMNS, _MAX_CATEGORIES = 25, 10
+_MAX_BAR = 6.0
+"""Length at which bars are cut [multiples of the threshold]."""
 
 
 def overview_png(report: DriftReport) -> bytes:
-    """Draw each column's largest distance over its threshold, the farthest first."""
+    """Plot the largest ratio of distance to threshold of each column, in descending order."""
     compared = [column for column in report.columns if column.statistics]
-    compared.sort(key=lambda column: -_times_expected(column.statistics))
-    shown = compared[:_MOST_COLUMNS]
-    entries = [(column.column, _times_expected(column.statistics), column) for column in shown]
+    compared.sort(key=lambda column: -_threshold_ratio(column.statistics))
+    shown = compared[:_MAX_COLUMNS]
+    entries = [(column.column, _threshold_ratio(column.statistics), column) for column in shown]
     figure, axes = new_figure(height_in=1.2 + 0.24 * max(1, len(entries)))
     for at, (_, times, column) in enumerate(entries):
         colour = MOVED if column.verdict == "DRIFT" else MUTED
-        axes.barh(at, min(times, _FARTHEST), color=colour, height=0.7)
-        if times > _FARTHEST:
-            said = f"{times:.0f} " if math.isfinite(times) else "none was expected "
-            axes.text(_FARTHEST, at, said, color="white", va="center", ha="right", fontsize=8)
+        axes.barh(at, min(times, _MAX_BAR), color=colour, height=0.7)
+        if times > _MAX_BAR:
+            label = f"{times:.0f} " if math.isfinite(times) else "threshold is 0 "
+            axes.text(_MAX_BAR, at, label, color="white", va="center", ha="right", fontsize=8)
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yticks(range(len(entries)), [_short(name) for name, *_ in entries])
     axes.set_ylim(max(1, len(entries)) - 0.4, -0.6)
     farthest = max((times for _, times, _ in entries), default=1.0)
-    axes.set_xlim(0, max(1.5, min(1.05 * farthest, _FARTHEST)))
+    axes.set_xlim(0, max(1.5, min(1.05 * farthest, _MAX_BAR)))
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("largest distance, in multiples of what is expected at most without drift")
+    axes.set_xlabel("largest distance / its threshold without drift")
     hidden = len(compared) - len(shown)
-    detail = f"red: drift; the line: one column alone passes it in {100 * report.alpha:.3g} %"
-    headline = f"{len(report.moved)} of {len(report.columns)} columns drifted"
+    detail = f"red: drift; line: threshold, exceeded in {100 * report.alpha:.3g} % without drift"
+    headline = f"{len(report.drifted)} of {len(report.columns)} columns drifted"
     set_headline(
         axes, headline, detail + (f"; {hidden} columns not shown" if hidden else ""), colour=INK
     )
@@ -49,7 +49,7 @@ def overview_png(report: DriftReport) -> bytes:
 
 
 def column_png(result: ColumnResult, column: ColumnReference) -> bytes:
-    """Draw how one compared column moved: its quantiles, or its shares of categories."""
+    """Plot the change of one column: its quantiles, or the shares of its categories."""
     if isinstance(column.cells, NumericCells):
         return _quantiles_png(result, column, column.cells)
     return _categories_png(result, column, column.cells)
@@ -63,7 +63,7 @@ def two_windows_png(
     unit: str,
     drifted: bool,
 ) -> bytes:
-    """Draw the quantiles of one quantity in two windows of rows."""
+    """Plot the quantiles of one quantity in the reference and in the window."""
     figure, axes = new_figure(height_in=3.4)
     rate_Q = np.linspace(0.01, 0.99, 99)
     colour = MOVED if drifted else VALIDATION
@@ -73,7 +73,7 @@ def two_windows_png(
     axes.fill_between(100 * rate_Q, was_Q, is_Q, color=colour, alpha=0.12, linewidth=0)
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the rows that lie below [%]")
+    axes.set_xlabel("quantile level [%]")
     axes.set_ylabel(unit.replace("$", r"\$"))
     set_headline(axes, headline, "", colour=INK)
     return as_png(figure)
@@ -82,9 +82,9 @@ def two_windows_png(
 def quantiles(
     share_G: NDArray[np.float64], edges: NDArray[np.float64], rate_Q: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return quantiles (Q,) of cells, mass spread evenly inside each; ends are the range's."""
+    """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
     below = np.cumsum(share_G)[:-1]
-    # Cells without mass leave several edges at one rate: the last of them is the quantile.
+    # With empty cells, several edges have the same level; the last of them is the quantile.
     kept = np.concatenate((below[1:] > below[:-1], [True]))
     return np.interp(rate_Q, below[kept], edges[kept])
 
@@ -99,18 +99,18 @@ def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: Numeric
     axes.fill_between(100 * rate_Q, was_Q, is_Q, color=_colour(result), alpha=0.12, linewidth=0)
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the rows that lie below [%]")
+    axes.set_xlabel("quantile level [%]")
     axes.set_ylabel(_short(result.column))
     set_headline(axes, _headline(result), "", colour=INK)
     return as_png(figure)
 
 
 def _categories_png(result: ColumnResult, column: ColumnReference, cells: CategoryCells) -> bytes:
-    names = [*cells.categories[: cells.num_own], "rare ones", "new ones"]
+    names = [*cells.categories[: cells.num_frequent], "rare categories", "new categories"]
     share_GA = np.stack((column.share_G, np.array(result.share)), axis=1)
     filled = [at for at in range(len(names)) if share_GA[at].any()]
     farthest = sorted(filled, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
-    shown = farthest[:_MOST_CATEGORIES]
+    shown = farthest[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
     place = np.arange(len(shown))
     axes.barh(place - 0.19, 100 * share_GA[shown, 0], height=0.36, color=MUTED, label="reference")
@@ -121,13 +121,13 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="best", frameon=False, fontsize=8.5)
-    axes.set_xlabel("share of the values that are there [%]")
+    axes.set_xlabel("share of the non-missing values [%]")
     set_headline(axes, _headline(result), "", colour=INK)
     axes.spines["bottom"].set_color(GRID)
     return as_png(figure)
 
 
-def _times_expected(statistics: tuple[StatisticResult, ...]) -> float:
+def _threshold_ratio(statistics: tuple[StatisticResult, ...]) -> float:
     return max(
         s.distance / s.threshold if s.threshold > 0 else math.inf if s.distance > 0 else 0.0
         for s in statistics
@@ -135,8 +135,8 @@ def _times_expected(statistics: tuple[StatisticResult, ...]) -> float:
 
 
 def _headline(result: ColumnResult) -> str:
-    unit = "standard deviations moved" if result.kind == "numeric" else "Cohen's w"
-    size = f": {result.effect:.2g} {unit}" if math.isfinite(result.effect) else ""
+    unit = "Wasserstein distance" if result.kind == "numeric" else "Cohen's w"
+    size = f": {unit} {result.effect:.2g}" if math.isfinite(result.effect) else ""
     return f"{_short(result.column)}{size}"
 
 
@@ -145,6 +145,6 @@ def _colour(result: ColumnResult) -> str:
 
 
 def _short(name: str) -> str:
-    # A dollar sign would start a formula.
+    # Escape dollar signs, which matplotlib interprets as math text.
     plain = name if len(name) <= 28 else f"{name[:25]}..."
     return plain.replace("$", r"\$")

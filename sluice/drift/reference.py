@@ -1,4 +1,4 @@
-"""A reference to judge windows against: computed once, frozen, kept under its digest.
+"""Drift reference of a table: computed once, immutable, stored under its digest.
 
 Shape legend: N = rows, C = columns.
 """
@@ -14,56 +14,56 @@ from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.calibration import Null, calibrate_column
-from sluice.drift.cells import num_filled
+from sluice.drift.binning import count_filled
+from sluice.drift.calibration import NullDistribution, calibrate_column
 from sluice.drift.columns import ColumnReference, reference_column
 from sluice.drift.dependence import Dependence
-from sluice.drift.joint import Features, JointReference
+from sluice.drift.joint import JointReference, RandomFeatures
 
 _REPORT_EVERY = 16
-"""Columns between two progress messages."""
+"""Number of columns between two progress messages."""
 
 _Result = TypeVar("_Result")
 OnProgress = Callable[[str], None]
-"""Receives one line about what is done so far."""
+"""Callback that receives one line for each progress step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """What distances mean for windows of one size; None where such a window decides nothing."""
+    """Null distributions for one window size; None where such a window is too small."""
 
     num_rows: int
-    columns: tuple[Null | None, ...]
-    joint: Null | None
+    columns: tuple[NullDistribution | None, ...]
+    joint: NullDistribution | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DriftReference:
-    """Everything that is needed to judge windows; the rows themselves are not."""
+    """Reference for the evaluation of windows; it does not contain the rows themselves."""
 
     settings: DriftSettings
     seed: int
     columns: tuple[ColumnReference, ...]
     joint: JointReference | None
-    """None when there is one column."""
+    """Reference of the joint test; None for a single column."""
 
     calibration: Calibration
     left_out: tuple[str, ...] = ()
-    """Names of the columns that ``max_columns`` excludes: windows are not compared in them."""
+    """Names of the columns that ``max_columns`` excludes from the comparison."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of the reference."""
+        """Number of rows of the reference."""
         return self.columns[0].num_rows
 
     @property
-    def family(self) -> int:
-        """How many tests a window undergoes."""
+    def num_tests(self) -> int:
+        """Number of tests for one window."""
         return family_size(len(self.columns))
 
     @property
     def omission(self) -> str:
-        """What ``max_columns`` excludes, in a sentence; empty when every column is compared."""
+        """Sentence on the columns that ``max_columns`` excludes; empty if none."""
         if not self.left_out:
             return ""
         num_columns = len(self.columns) + len(self.left_out)
@@ -73,18 +73,19 @@ class DriftReference:
         )
 
     @property
-    def features(self) -> Features:
-        """The random features, which the seed and the columns determine."""
-        return Features.draw(self.columns, self.settings.num_features, self.seed)
+    def features(self) -> RandomFeatures:
+        """Random features, which are determined by the seed and the columns."""
+        return RandomFeatures.draw(self.columns, self.settings.num_features, self.seed)
 
     def needed_rows(self, dependence: Dependence) -> int:
-        """Return how many rows a window needs to decide about what depends so [rows]."""
+        """Return the minimum number of rows of a window with this dependence [rows]."""
         return needed_rows(dependence, self.settings)
 
     def calibrated_for(self, num_rows: int, *, threads: int) -> "DriftReference":
         """Return this reference with thresholds for windows of ``num_rows``.
 
-        Judging does this by itself; who judges many windows of one size keeps the result.
+        ``evaluate_window`` calls this automatically. To evaluate many windows of the same size,
+        call it once and reuse the result.
         """
         if num_rows == self.calibration.num_rows:
             return self
@@ -95,7 +96,7 @@ class DriftReference:
 
 
 def no_progress(message: str) -> None:
-    """Report no progress."""
+    """Ignore the message."""
 
 
 def build_reference(
@@ -106,26 +107,26 @@ def build_reference(
     threads: int,
     on_progress: OnProgress = no_progress,
 ) -> DriftReference:
-    """Return the reference that later windows are judged against.
+    """Build the reference for the evaluation of later windows.
 
     Args:
         frame: Numbers and categories (text, booleans), rows in time order.
-        settings: Kept with the reference: every window is judged by them.
-        seed: Draws the sample of columns, random features and the windows that thresholds are
-            calibrated on; equal seeds give equal references.
-        threads: Columns worked on at a time; the result does not depend on it.
+        settings: Drift settings; they are stored with the reference and apply to every window.
+        seed: Seed of the column sample, the random features and the calibration windows; equal
+            seeds give equal references.
+        threads: Number of columns processed in parallel; the result does not depend on it.
         on_progress: Receives a line for every 16 columns measured or calibrated.
 
     Raises:
-        ContractError: There are too few rows or no columns, two have one name, or a compared one
-            holds no value or neither numbers nor categories.
+        ContractError: There are too few rows, no columns or duplicate column names, or a column
+            has no values or contains neither numbers nor categories.
 
     Cost:
-        5,000 rows of 50 columns: 3 s; 1,000,000 rows: 20 s. 20,000
-        rows of 6,912 columns, of which 128 are compared: 14 s and 0.3 GB.
+        5,000 rows of 50 columns: 3 s; 1,000,000 rows: 20 s. 20,000 rows of 6,912 columns, of which
+        128 are compared: 14 s and 0.3 GB.
 
     Assumes:
-        The reference itself is free of drift: what moved within it counts as normal.
+        The reference is free of drift; changes within it are considered normal.
     """
     frame, left_out = _sampled(named(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
@@ -137,7 +138,7 @@ def build_reference(
         columns = tuple(_reported(measured, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
-            features = Features.draw(columns, settings.num_features, seed)
+            features = RandomFeatures.draw(columns, settings.num_features, seed)
             codes = encode(frame, columns, pool)
             joint = JointReference.of(features, codes, tail, pool.map)
     calibration = _calibrate(
@@ -156,15 +157,15 @@ def build_reference(
 def encode(
     frame: pd.DataFrame, columns: Sequence[ColumnReference], pool: ThreadPoolExecutor
 ) -> list[NDArray[np.uint8]]:
-    """Return the codes of each of the columns (N,)."""
+    """Return the codes (N,) of each column."""
     return list(pool.map(lambda column: column.cells.encode(frame[column.name]), columns))
 
 
 def named(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with text for names.
+    """Return the frame with its column names as text.
 
     Raises:
-        ContractError: Two columns have one name.
+        ContractError: Two columns have the same name.
     """
     names = frame.columns.astype(str)
     if not names.is_unique:
@@ -176,7 +177,7 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_size(num_columns: int) -> int:
-    """Return the number of tests: one for each column, and one for all of several together.
+    """Return the number of tests: one for each column and, for several columns, a joint test.
 
     >>> family_size(1), family_size(50)
     (1, 51)
@@ -185,14 +186,14 @@ def family_size(num_columns: int) -> int:
 
 
 def needed_rows(dependence: Dependence, settings: DriftSettings) -> int:
-    """Return how many rows a window needs to decide about what depends so [rows]."""
+    """Return the minimum number of rows of a window with this dependence [rows]."""
     return max(settings.min_rows, settings.min_blocks * dependence.block_length)
 
 
-def is_judgeable(dependence: Dependence, num_rows: int, settings: DriftSettings) -> bool:
-    """Return whether a window of that size can decide about what depends so."""
-    # The stretch is NaN when the reference is too short.
-    return num_rows >= needed_rows(dependence, settings) and dependence.stretch > 0
+def has_enough_rows(dependence: Dependence, num_rows: int, settings: DriftSettings) -> bool:
+    """Return whether windows of this size are large enough for this dependence."""
+    # The inflation factor is NaN if the reference is too short.
+    return num_rows >= needed_rows(dependence, settings) and dependence.inflation > 0
 
 
 def _calibrate(
@@ -206,24 +207,24 @@ def _calibrate(
 ) -> Calibration:
     draws = settings.resamples(family_size(len(columns)))
 
-    def of(column: ColumnReference) -> Null | None:
-        if not is_judgeable(column.dependence, num_rows, settings):
+    def of(column: ColumnReference) -> NullDistribution | None:
+        if not has_enough_rows(column.dependence, num_rows, settings):
             return None
         return calibrate_column(column, settings, num_rows=num_rows, draws=draws, seed=seed)
 
     with ThreadPoolExecutor(threads) as pool:
         calibrated = pool.map(of, columns)
         nulls = tuple(_reported(calibrated, len(columns), "calibrated", on_progress))
-    together = None
-    if joint is not None and is_judgeable(joint.dependence, num_rows, settings):
-        together = joint.calibrate(num_rows=num_rows, draws=draws, seed=seed)
-    return Calibration(num_rows=num_rows, columns=nulls, joint=together)
+    joint_null = None
+    if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
+        joint_null = joint.calibrate(num_rows=num_rows, draws=draws, seed=seed)
+    return Calibration(num_rows=num_rows, columns=nulls, joint=joint_null)
 
 
 def _sampled(
     frame: pd.DataFrame, max_columns: int, seed: int
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the columns that are compared, in their order, and the names of those left out."""
+    """Return the columns that are compared, in their order, and the names of excluded columns."""
     num_columns = frame.shape[1]
     if num_columns <= max_columns:
         return frame, ()
@@ -235,7 +236,7 @@ def _sampled(
 def _reported(
     results: Iterable[_Result], total: int, verb: str, on_progress: OnProgress
 ) -> Iterator[_Result]:
-    """Yield the results, with a progress message for every few of them."""
+    """Yield the results and report the progress regularly."""
     for done, result in enumerate(results, 1):
         yield result
         if done % _REPORT_EVERY == 0 or done == total:
@@ -247,12 +248,12 @@ def _require_rows(frame: pd.DataFrame, settings: DriftSettings) -> None:
         raise ContractError(
             f"A drift reference needs at least {settings.min_rows} rows and one column, got "
             f"{len(frame)} rows and {frame.shape[1]} columns.",
-            fix="Take a longer stretch of rows that are known to be good.",
+            fix="Use a longer period of rows that are known to be good.",
         )
-    empty = [str(name) for name, values in frame.items() if not num_filled(values)]
+    empty = [str(name) for name, values in frame.items() if not count_filled(values)]
     if empty:
         raise ContractError(
-            f"Every column of a drift reference must hold a value, got {len(empty)} without any: "
+            f"Every column of a drift reference must have values; {len(empty)} have none: "
             f"{', '.join(empty[:5])}.",
-            fix="Leave these columns out, or take rows in which they are filled.",
+            fix="Exclude these columns, or use rows in which they have values.",
         )

@@ -1,6 +1,6 @@
-"""A drift reference as one Parquet file, stored under its digest like every artifact.
+"""Reads and writes drift references as Parquet files, stored under their digests.
 
-One row for each column, and one for all columns together.
+The file has one row for each column, and one row for the joint test.
 """
 
 import io
@@ -19,8 +19,8 @@ from sluice.base.errors import IntegrityError
 from sluice.base.strict_json import parse_strict_json
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.table_bytes import require_bounded_table
-from sluice.drift.calibration import Null
-from sluice.drift.cells import CategoryCells, NumericCells
+from sluice.drift.binning import CategoryCells, NumericCells
+from sluice.drift.calibration import NullDistribution
 from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
 from sluice.drift.joint import JointReference
@@ -39,11 +39,11 @@ _ARRAYS: dict[str, str] = {
     "null_distances": "<f4",
     "null_smallest": "<f8",
 }
-"""Each is a column of bytes, in this type."""
+"""Data type of each array, by the name of its binary column."""
 
 
 def reference_bytes(reference: DriftReference) -> bytes:
-    """Return the file; equal references have equal bytes."""
+    """Return the content of the file; equal references give identical bytes."""
     rows = [
         _column_row(column, null)
         for column, null in zip(reference.columns, reference.calibration.columns, strict=True)
@@ -60,17 +60,17 @@ def reference_bytes(reference: DriftReference) -> bytes:
         "digest": _content_digest(rows, reference.left_out),
         "left_out": reference.left_out,
     }
-    told = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
+    with_header = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
-    pq.write_table(told, buffer, compression="zstd")
+    pq.write_table(with_header, buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def parse_reference(content: bytes) -> DriftReference:
-    """Return the reference that a file holds.
+    """Return the reference in the content of a file.
 
     Raises:
-        IntegrityError: The file is torn, changed, of another kind or of another format.
+        IntegrityError: The file is truncated, modified, or has another format.
     """
     try:
         require_bounded_table(content, what="The drift reference")
@@ -79,17 +79,17 @@ def parse_reference(content: bytes) -> DriftReference:
         rows = table.to_pylist()
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
-            raise _damaged("its content is not what its header says")
+            raise _damaged("its content does not match its header")
         return _reference(header, rows)
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise _damaged(f"{type(error).__name__}: {error}") from None
 
 
 def save_reference(reference: DriftReference, store: ArtifactStore) -> str:
-    """Store the reference and return its digest; saving it again changes nothing.
+    """Store the reference and return its digest; saving it again has no effect.
 
     Raises:
-        StorageError: The store cannot be written.
+        StorageError: The store is not writable.
     """
     return store.put(reference_bytes(reference))
 
@@ -98,8 +98,8 @@ def load_reference(digest: str, store: ArtifactStore) -> DriftReference:
     """Return the reference with this digest.
 
     Raises:
-        IntegrityError: It is missing, damaged, or no drift reference.
-        StorageError: It cannot be read.
+        IntegrityError: The artifact is missing, damaged, or not a drift reference.
+        StorageError: The artifact cannot be read.
     """
     return parse_reference(store.get(digest))
 
@@ -114,12 +114,12 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
-def _column_row(column: ColumnReference, null: Null | None) -> dict[str, Any]:
+def _column_row(column: ColumnReference, null: NullDistribution | None) -> dict[str, Any]:
     cells = column.cells
-    told: dict[str, Any] = (
+    cell_values: dict[str, Any] = (
         {"edges": cells.edges}
         if isinstance(cells, NumericCells)
-        else {"categories": list(cells.categories), "num_own": cells.num_own}
+        else {"categories": list(cells.categories), "num_own": cells.num_frequent}
     )
     return _row(
         column.dependence,
@@ -129,16 +129,16 @@ def _column_row(column: ColumnReference, null: Null | None) -> dict[str, Any]:
         positions=column.at_G,
         blocks=column.block_KG,
         spans=np.stack((column.first_G, column.last_G, column.size_G)),
-        **told,
+        **cell_values,
     )
 
 
-def _joint_row(joint: JointReference, null: Null | None) -> dict[str, Any]:
+def _joint_row(joint: JointReference, null: NullDistribution | None) -> dict[str, Any]:
     return _row(joint.dependence, null, means=joint.mean_F, block_means=joint.block_KF)
 
 
-def _row(dependence: Dependence, null: Null | None, **values: Any) -> dict[str, Any]:
-    values |= {"block_length": dependence.block_length, "stretch": dependence.stretch}
+def _row(dependence: Dependence, null: NullDistribution | None, **values: Any) -> dict[str, Any]:
+    values |= {"block_length": dependence.block_length, "stretch": dependence.inflation}
     if null is not None:
         values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_D}
     packed = {name: _packed(values.get(name), kind) for name, kind in _ARRAYS.items()}
@@ -150,7 +150,7 @@ def _packed(values: NDArray[Any] | None, kind: str) -> bytes | None:
 
 
 def _array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
-    """Return an array of the row, of so many columns when they are more than one."""
+    """Return an array of the row; ``width`` is its number of columns, or 0 for one dimension."""
     values = np.frombuffer(row[name], _ARRAYS[name])
     return values.reshape(-1, width) if width else values
 
@@ -180,7 +180,7 @@ def _reference(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefer
 def _column(row: dict[str, Any]) -> ColumnReference:
     count_G = _array(row, "counts")
     cells = (
-        CategoryCells(categories=tuple(row["categories"]), num_own=row["num_own"])
+        CategoryCells(categories=tuple(row["categories"]), num_frequent=row["num_own"])
         if row["edges"] is None
         else NumericCells(edges=_array(row, "edges"))
     )
@@ -208,10 +208,10 @@ def _joint(row: dict[str, Any], num_rows: int) -> JointReference:
     )
 
 
-def _null(row: dict[str, Any], num_rows: int, statistics: int) -> Null | None:
+def _null(row: dict[str, Any], num_rows: int, statistics: int) -> NullDistribution | None:
     if row["null_smallest"] is None:
         return None
-    return Null(
+    return NullDistribution(
         num_rows=num_rows,
         distance_DS=_array(row, "null_distances", statistics),
         smallest_D=_array(row, "null_smallest"),
@@ -219,11 +219,11 @@ def _null(row: dict[str, Any], num_rows: int, statistics: int) -> Null | None:
 
 
 def _dependence(row: dict[str, Any]) -> Dependence:
-    return Dependence(block_length=row["block_length"], stretch=row["stretch"])
+    return Dependence(block_length=row["block_length"], inflation=row["stretch"])
 
 
 def _content_digest(rows: list[dict[str, Any]], left_out: tuple[str, ...]) -> str:
-    """Return the digest of the rows and of the names left out, whatever wrote the file."""
+    """Return the digest of the rows and excluded names, independent of the Parquet encoding."""
     parts = [[_plain(row[name]) for name in sorted(_TYPES)] for row in rows]
     if left_out:
         parts.append(list(left_out))
@@ -238,7 +238,7 @@ def _plain(value: Any) -> Any:
 
 def _damaged(why: str) -> IntegrityError:
     return IntegrityError(
-        f"A drift reference is required, and these bytes are none ({why}).",
-        cause="The file was changed or cut off after it was written, or is something else.",
-        fix="Build the reference again from its rows, or restore the file from a backup.",
+        f"The file must contain a valid drift reference, and does not ({why}).",
+        cause="The file was modified or truncated after it was written, or has another format.",
+        fix="Rebuild the reference from its rows, or restore the file from a backup.",
     )

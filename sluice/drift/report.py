@@ -1,4 +1,4 @@
-"""What a look at one window found, column by column (ROLL-3)."""
+"""Drift report of one window, with a result for each column."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.drift.cells import Kind
+from sluice.drift.binning import Kind
 from sluice.drift.columns import StatisticName
 
-Verdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
-Finding = Literal[
+DriftVerdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
+ColumnFinding = Literal[
     "none",
     "distribution",
     "missing_values",
@@ -23,10 +23,10 @@ Finding = Literal[
     "reference_too_short",
 ]
 
-BROKEN: frozenset[Finding] = frozenset(
+DATA_FAULTS: frozenset[ColumnFinding] = frozenset(
     {"missing_column", "all_missing", "changed_kind", "missing_values"}
 )
-"""Faults of delivery: training on such rows would teach them."""
+"""Findings that indicate faulty data. Models must not be trained on such rows."""
 
 
 class StatisticResult(Record):
@@ -35,86 +35,93 @@ class StatisticResult(Record):
     name: StatisticName | Literal["mmd"]
     distance: float
     threshold: float = Field(
-        description="What this distance alone exceeds at rate alpha without drift, in windows of "
-        "this size."
+        description="Distance that this statistic exceeds at rate alpha without drift, for windows "
+        "of this size."
     )
-    p_value: float = Field(description="Of a distance at least as large without drift.")
+    p_value: float = Field(description="Probability of such a distance or larger without drift.")
 
 
 _ORDER = ("missing", "wasserstein", "ks", "chi_square", "psi", "mmd")
-"""Of equally sure ones the first is told: a fault of delivery, then what is easiest to read."""
+"""Order for equal p-values: missing values first, as they indicate faulty data, then the statistics
+that are easiest to interpret."""
 
 
-def surest(statistics: Sequence[StatisticResult]) -> StatisticResult:
-    """Return the most unlikely of a column's distances."""
+def smallest_p_value(statistics: Sequence[StatisticResult]) -> StatisticResult:
+    """Return the statistic of a column with the smallest p-value."""
     return min(statistics, key=lambda s: (s.p_value, _ORDER.index(s.name)))
 
 
 class ColumnResult(Record):
-    """What became of one column."""
+    """Drift result of one column."""
 
     column: str
     kind: Kind
-    verdict: Verdict
-    finding: Finding
+    verdict: DriftVerdict
+    finding: ColumnFinding
     reason: str
-    statistics: tuple[StatisticResult, ...] = Field(description="Empty when nothing was compared.")
-    p_value: float = Field(description="Of all its statistics together; NaN when not compared.")
-    adjusted_p: float = Field(description="Benjamini-Hochberg's, over all tests of the window.")
+    statistics: tuple[StatisticResult, ...] = Field(description="Distances; empty if not compared.")
+    p_value: float = Field(description="Joint p-value of all statistics; NaN if not compared.")
+    adjusted_p: float = Field(
+        description="P-value adjusted by Benjamini-Hochberg over all tests of the window."
+    )
     effect: float = Field(
-        description="Numbers: mean distance moved [standard deviations of the reference]; "
-        "categories: Cohen's w. NaN when not compared or the reference is constant."
+        description="Numbers: Wasserstein distance [standard deviations of the reference]; "
+        "categories: Cohen's w. NaN if not compared or if the reference is constant."
     )
-    missing_rate: float = Field(description="In the window [rate]; NaN without the column.")
-    reference_missing_rate: float = Field(description="In the reference [rate].")
+    missing_rate: float = Field(
+        description="Rate of missing values in the window; NaN without the column [rate]."
+    )
+    reference_missing_rate: float = Field(
+        description="Rate of missing values in the reference [rate]."
+    )
     new_categories: dict[str, int] = Field(
-        description="Those the reference does not hold, with their rows; the most frequent ones."
+        description="Rows of the most frequent categories that are not in the reference."
     )
-    block_length: int = Field(description="Rows that depend on each other [rows].")
-    needed_rows: int = Field(description="Rows a window needs to decide about it [rows].")
-    share: tuple[float, ...] = Field(description="Of each cell among the values that are there.")
+    block_length: int = Field(description="Block length for dependent rows [rows].")
+    needed_rows: int = Field(description="Minimum rows of a window for this column [rows].")
+    share: tuple[float, ...] = Field(description="Share of each cell among non-missing values.")
 
 
 class JointResult(Record):
-    """What became of all columns together."""
+    """Result of the joint test of all columns."""
 
-    verdict: Verdict
+    verdict: DriftVerdict
     reason: str
-    statistic: StatisticResult | None = Field(description="None when nothing was compared.")
+    statistic: StatisticResult | None = Field(description="None if not compared.")
     adjusted_p: float
     block_length: int
     needed_rows: int
 
 
 class DriftReport(Record):
-    """A window judged against a reference, and enough evidence to argue with it."""
+    """Comparison of a window with its reference, including all statistics."""
 
-    verdict: Verdict
+    verdict: DriftVerdict
     reason: str
     remedy: str
-    window: str = Field(description="What the caller calls the window, such as its digest.")
-    num_rows: int = Field(description="Of the window [rows].")
+    window: str = Field(description="Identifier of the window, such as its digest.")
+    num_rows: int = Field(description="Rows of the window [rows].")
     reference_rows: int
     alpha: float
     columns: tuple[ColumnResult, ...]
-    joint: JointResult | None = Field(description="None when the reference has one column.")
+    joint: JointResult | None = Field(description="None for a single column.")
     extra_columns: tuple[str, ...] = Field(
-        description="Columns that the reference does not have; they were not looked at."
+        description="Columns without a reference, which are not tested."
     )
 
     left_out: str = Field(
         "",
-        description="What drift.max_columns excludes from the comparison; empty when nothing.",
+        description="Sentence on the columns that drift.max_columns excludes; empty if none.",
     )
 
     @property
     def passed(self) -> bool:
-        """True only when no drift was found and everything could be looked at."""
+        """True only if no drift was found and all columns were tested."""
         return self.verdict == "STABLE"
 
     @property
-    def moved(self) -> tuple[ColumnResult, ...]:
-        """The columns that drifted, the surest first."""
+    def drifted(self) -> tuple[ColumnResult, ...]:
+        """Drifted columns by ascending p-value."""
         drifted = [column for column in self.columns if column.verdict == "DRIFT"]
-        # What needs no statistics (a missing column) is surest of all.
+        # Columns without a test (such as a missing column) come first.
         return tuple(sorted(drifted, key=lambda c: c.p_value if c.p_value >= 0 else -1.0))

@@ -1,31 +1,29 @@
-"""The verdict on a whole window, in words: what was found, and what to do."""
+"""Verdict on a whole window, with its reason and the recommended action."""
 
 from collections.abc import Sequence
 
-from sluice.drift.report import BROKEN, ColumnResult, JointResult, Verdict
+from sluice.drift.report import DATA_FAULTS, ColumnResult, DriftVerdict, JointResult
 
-_SHOWN = 5
+_MAX_NAMES = 5
 
 
 def summarize(
     columns: Sequence[ColumnResult], joint: JointResult | None, *, num_rows: int
-) -> tuple[Verdict, str, str]:
+) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy.
 
-    Any drift is DRIFT. Without one, anything that could not be looked at makes the window
-    INCONCLUSIVE: not having looked is not health.
+    Drift in any column makes the window DRIFT. Otherwise any column that could not be tested makes
+    it INCONCLUSIVE, because an untested column may have drifted.
     """
     drifted = [column for column in columns if column.verdict == "DRIFT"]
-    together = joint is not None and joint.verdict == "DRIFT"
     if drifted:
         return "DRIFT", _drift_reason(drifted, len(columns)), _drift_remedy(drifted)
-    if together:
-        assert joint is not None
+    if joint is not None and joint.verdict == "DRIFT":
         return (
             "DRIFT",
-            f"No column alone, but all together: {joint.reason}",
-            "Columns move against each other as they did not before: compare their correlations "
-            "with the reference's, then train on newer rows.",
+            f"Drift in the joint distribution, but in no single column: {joint.reason}",
+            "The dependence between columns has changed: compare their correlations with those of "
+            "the reference, then retrain on newer rows.",
         )
     unsure = [column for column in columns if column.verdict == "INCONCLUSIVE"]
     if unsure or (joint is not None and joint.verdict == "INCONCLUSIVE"):
@@ -48,41 +46,41 @@ def _drift_reason(drifted: Sequence[ColumnResult], of: int) -> str:
 
 def _drift_remedy(drifted: Sequence[ColumnResult]) -> str:
     findings = {column.finding for column in drifted}
-    if findings & BROKEN:
+    if findings & DATA_FAULTS:
         return (
-            "Repair what delivers the columns first: values that do not arrive are a fault, and "
-            "training on them would teach it."
+            "Repair the source of these columns first: missing or invalid values are a fault, and "
+            "a model must not be trained on them."
         )
     if "new_categories" in findings:
-        return "Find out what the new categories are; train again on rows that hold them."
-    return "Look at the columns that moved; if the world changed, train again on newer rows."
+        return "Find out what the new categories are, and retrain on rows that contain them."
+    return "Inspect the drifted columns. If the data have really changed, retrain on newer rows."
 
 
 def _lacking(unsure: Sequence[ColumnResult], joint: JointResult | None, of: int) -> tuple[str, str]:
     short = [column for column in unsure if column.finding == "reference_too_short"]
     if short:
         return (
-            f"{len(short)} of {of} columns cannot be judged ({_names(short)}). "
+            f"{len(short)} of {of} columns cannot be tested ({_names(short)}). "
             f"'{short[0].column}': {short[0].reason}",
-            "Build the reference from more rows, or watch the change from row to row of a column "
-            "that wanders instead of its level.",
+            "Build the reference from more rows. For a non-stationary column, monitor its "
+            "differences from row to row instead of its level.",
         )
     if unsure:
         worst = max(unsure, key=lambda column: column.needed_rows)
         needed = worst.needed_rows
         return (
-            f"{len(unsure)} of {of} columns cannot be judged ({_names(unsure)}). "
+            f"{len(unsure)} of {of} columns cannot be tested ({_names(unsure)}). "
             f"'{worst.column}': {worst.reason}",
             f"Collect windows of at least {needed:,} rows.",
         )
     assert joint is not None
     return (
-        f"The columns together cannot be judged: {joint.reason}",
-        f"Collect windows of at least {joint.needed_rows:,} rows, or take more for the reference.",
+        f"The joint test is not possible: {joint.reason}",
+        f"Collect windows of at least {joint.needed_rows:,} rows, or use more reference rows.",
     )
 
 
 def _names(columns: Sequence[ColumnResult]) -> str:
-    names = [column.column for column in columns[:_SHOWN]]
+    names = [column.column for column in columns[:_MAX_NAMES]]
     more = len(columns) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

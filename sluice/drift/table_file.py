@@ -1,4 +1,4 @@
-"""Tables as people hand them over: a Parquet or a CSV file."""
+"""Reads tables from Parquet or CSV files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,28 +6,28 @@ from pathlib import Path
 import pandas as pd
 
 from sluice.base.errors import ContractError, SourceError
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 
 SUFFIXES = (".parquet", ".csv")
 
 
 def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of a file without the columns that are not to be watched.
+    """Return the table of a file without the ignored columns.
 
     Args:
-        path: ``.parquet`` or ``.csv``, rows in time order.
-        ignored: Columns to leave out, such as the time.
+        path: ``.parquet`` or ``.csv`` file, rows in time order.
+        ignored: Columns to exclude, such as the time.
 
     Raises:
-        SourceError: There is no such file, or it is of another kind or torn.
-        ContractError: It does not have a column that is to be left out.
+        SourceError: The file is missing, truncated, or has another format.
+        ContractError: An ignored column does not exist.
     """
     import pyarrow as pa
 
     if path.suffix not in SUFFIXES:
         raise SourceError(
             f"A table must be a file ending in {' or '.join(SUFFIXES)}, got {path}.",
-            fix="Write it as Parquet or CSV, or correct the name.",
+            fix="Convert it to Parquet or CSV, or correct the name.",
         )
     try:
         frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
@@ -36,15 +36,14 @@ def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
     except (pa.ArrowInvalid, ValueError, OSError) as error:
         raise SourceError(
             f"{path} cannot be read: {str(error).strip()}.",
-            cause="The file is empty, torn, or not what its name says.",
+            cause="The file is empty or truncated, or its format does not match its suffix.",
             fix="Write it again.",
         ) from None
     for name in ignored:
         if name not in frame:
             known = [str(column) for column in frame.columns]
             raise ContractError(
-                f"{path} must have the column '{name}' to leave it out, and does not."
-                f"{nearest(name, known)}",
-                fix=f"Known here: {', '.join(sorted(known))}.",
+                f"{path} has no column '{name}' to ignore.{suggest_nearest(name, known)}",
+                fix=f"Known columns: {', '.join(sorted(known))}.",
             )
     return frame.drop(columns=list(ignored))

@@ -1,4 +1,4 @@
-"""Which rows of a growing table are judged next: windows that share no row, the newest first."""
+"""Selects the next window of a growing table; windows do not overlap."""
 
 from dataclasses import dataclass
 
@@ -6,34 +6,34 @@ import pandas as pd
 
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import RowRange
-from sluice.evaluation.production import position_through
+from sluice.evaluation.unseen_members import position_through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """There is nothing to judge yet, and nothing is wrong."""
+    """Result when there are too few new rows for a window, which is not a problem."""
 
     reason: str
-    """A sentence with what is there and what is needed."""
+    """Sentence with the number of available and required rows."""
 
 
 def next_window(
     index: pd.Index, *, after: str, is_first: bool, settings: DriftSettings
 ) -> RowRange | Waiting:
-    """Return the rows to judge, or why there are none yet.
+    """Return the rows of the next window, or why there are too few rows.
 
-    A window has ``window_rows`` rows, the newest. The first one may be smaller, down to
-    ``min_rows``: waiting for it would leave a new version unwatched.
+    A window consists of the newest ``window_rows`` rows. The first window may be smaller, down to
+    ``min_rows``; otherwise a new version would stay unmonitored for too long.
 
     Args:
         index: Row labels in time order.
-        after: Label of the last row that was judged, or that the version was made with; it need
-            not occur.
-        is_first: Whether nothing was judged yet.
-        settings: Sizes of windows.
+        after: Label of the last evaluated row, or of the last row used to create the version; it
+            need not occur in ``index``.
+        is_first: Whether no window was evaluated yet.
+        settings: Window sizes.
 
     Raises:
-        ContractError: The label is not of the index's kind.
+        ContractError: The type of the label does not match the index.
     """
     begin = position_through(index, after) + 1
     fresh = len(index) - begin

@@ -1,7 +1,7 @@
-"""Rows that belong together: the assets of one day, the documents of one query.
+"""Clustered rows, such as the assets of one day or the documents of one query.
 
-Rows of a cluster share what no model can know, so they are no independent evidence. Their losses
-are added up, and the cluster then stands where a row would: as one observation in time order.
+Rows of a cluster share unpredictable noise, so they are not independent observations. Their losses
+are summed, and each cluster is one observation in time order.
 
 Shape legend: S = seeds, N = rows, C = clusters.
 """
@@ -16,14 +16,15 @@ from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 
 
-def by_cluster(table: LossTable) -> LossTable:
-    """Return the table with one column for each cluster; the table itself when it has none.
+def aggregate_clusters(table: LossTable) -> LossTable:
+    """Return the table with one column per cluster, or the unchanged table without clusters.
 
-    A cluster's number is its sum of losses times C / N, so that the mean over clusters is the mean
-    over rows, however unequal clusters are. Clusters stand in the order of their first rows.
+    The loss of a cluster is the sum of its losses times C / N, so that the mean over clusters
+    equals the mean over rows even for unequal clusters. Clusters are in the order of their first
+    rows.
 
     Raises:
-        ContractError: A cluster has rows in two folds, which are taken for independent.
+        ContractError: A cluster has rows in two folds, which are assumed to be independent.
     """
     if table.cluster_N is None:
         return table
@@ -44,8 +45,8 @@ def by_cluster(table: LossTable) -> LossTable:
 
 
 def fold_scale(table: LossTable, fold: int) -> float:
-    """Return what turns a fold's mean over clusters into its mean over rows; 1 without clusters."""
-    clustered = by_cluster(table)
+    """Return the factor from a fold's mean over clusters to its mean over rows."""
+    clustered = aggregate_clusters(table)
     rows, clusters = int((table.fold_N == fold).sum()), int((clustered.fold_N == fold).sum())
     return (table.num_rows / clustered.num_rows) * (clusters / rows)
 
@@ -56,8 +57,8 @@ def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> N
         name = str(names[count > 1][0])
         folds = ", ".join(map(str, fold_C[label_C == name]))
         raise ContractError(
-            f"A cluster must lie in one fold, got {int((count > 1).sum())} in several, first "
+            f"A cluster must be in one fold, got {int((count > 1).sum())} in several folds, first "
             f"{name!r} in folds {folds}.",
-            cause="Folds are taken for independent of each other, and such rows are not.",
-            fix="Split by cluster, or judge the folds as one.",
+            cause="Folds are assumed to be independent, and the rows of a cluster are not.",
+            fix="Split the folds by cluster, or use a single fold.",
         )

@@ -1,9 +1,9 @@
-"""The promotion gate: a two-way paired comparison of losses (STAT-1, STAT-3).
+"""The promotion gate: a two-way paired comparison of losses.
 
-Two things are random: the seeds a recipe is trained with, and the rows it happens to be tested
-on, which depend on each other in time and are shared by all seeds. Treating seeds x rows as
-replicates promotes falsely in a third of cases, and so does forgetting either. The variance of
-the mean gain is therefore the sum of a part over seeds and a part over blocks of rows.
+Two things are random: the seeds of the trainings, and the test rows, which depend on each other in
+time and are shared by all seeds. Treating seeds x rows as replicates gives a false promotion in a
+third of cases, and so does ignoring either source. The variance of the mean gain is therefore the
+sum of a component over seeds and a component over blocks of rows.
 
 Shape legend: N = test rows.
 """
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sluice.base.errors import SettingsError
-from sluice.evaluation.clusters import by_cluster, fold_scale
-from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
-from sluice.evaluation.independence import looks_dependent
+from sluice.evaluation.clusters import aggregate_clusters, fold_scale
+from sluice.evaluation.estimate import ArmLosses, Estimate, estimate_gain, mean_gain
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.power_advice import PowerInputs, advise_sample_size
+from sluice.evaluation.serial_correlation import is_autocorrelated
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.shortfall import Evidence, advise
-from sluice.evaluation.sufficiency import find_lacking
+from sluice.evaluation.sufficiency import find_missing_evidence
 from sluice.evaluation.variance import choose_block_length, shortest_block
 from sluice.verdicts.row_sketch import RowSketch
 from sluice.verdicts.verdict import FoldGain, Outcome, Verdict
@@ -37,28 +37,28 @@ def compare(
 ) -> Verdict:
     """Decide whether the candidate's mean loss is lower by more than ``settings.min_gain``.
 
-    The estimand is the mean gain on these folds' rows of a fresh draw of seeds. The bounds are
+    The estimand is the mean gain on the rows of these folds for newly drawn seeds. The bounds are
     one-sided Student bounds at ``alpha``; the point estimate alone never decides:
 
     - PROMOTE: the lower bound is above ``min_gain``.
-    - REJECT: the upper bound is below 0 (proven worse), or below ``min_gain`` (proven to gain
-      less than is asked for) without being equivalent.
-    - EQUIVALENT: both bounds lie inside +- the margin (two one-sided tests), and not worse.
-    - INCONCLUSIVE: none of these is proven, or the evidence cannot carry a decision: an arm has
-      too few distinct seeds or losses that are not finite, rows are too few or their gains
-      constant, or both arms are one model.
+    - REJECT: the upper bound is below 0 (significantly worse), or below ``min_gain`` (gain
+      significantly too small) without being equivalent.
+    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and not worse.
+    - INCONCLUSIVE: none of these, or the evidence is insufficient: an arm has too few distinct
+      seeds or non-finite losses, there are too few rows or their gains are constant, or both arms
+      are the same model.
 
-    The arms are unpaired in seeds: a seed of one recipe has nothing in common with the same
-    number in another. They are paired in rows.
+    The arms are unpaired in seeds, because equal seeds of two trainings have nothing in common.
+    They are paired in rows.
 
     Args:
-        candidate: Losses of the model that asks to be promoted [unit].
-        reference: Losses of what it would replace, on the same rows in any order [unit].
-        settings: Thresholds.
-        horizon_rows: How many rows ahead a target looks [rows]; 0 declares that the rows are
-            independent of each other, so that each is a block of its own. Where rows are in
-            clusters, it is so many clusters, and so are blocks.
-        unit: Unit of the losses, for people.
+        candidate: Losses of the candidate [unit].
+        reference: Losses of the reference, on the same rows in any order [unit].
+        settings: Settings of the gate.
+        horizon_rows: Forecast horizon of the target; 0 declares that the rows are independent, so
+            that each row is a separate block. For clustered rows, the horizon and the blocks are
+            measured in clusters [rows].
+        unit: Unit of the losses, for messages.
 
     Raises:
         ContractError: The arms were scored on different windows or rows.
@@ -68,17 +68,17 @@ def compare(
         O(seeds x N); about 3 ms for 2 x 8 seeds and 3,000 rows.
 
     Assumes:
-        Dependence between rows fades within a few blocks, and folds are independent. Seeds are
-        draws of one distribution: when one in ten diverges and none was drawn, no statistic
-        can know.
+        The dependence between rows vanishes within a few blocks, and folds are independent. Seeds
+        are draws from one distribution: if one in ten diverges and none of them was drawn, no
+        statistic can detect it.
     """
     reference = reference.aligned_to(candidate)
     rows, clustered = candidate, candidate.cluster_N is not None
-    candidate, reference = by_cluster(candidate), by_cluster(reference)
-    ours, theirs, fold_N = Arm.of(candidate), Arm.of(reference), candidate.fold_N
+    candidate, reference = aggregate_clusters(candidate), aggregate_clusters(reference)
+    ours, theirs, fold_N = ArmLosses.of(candidate), ArmLosses.of(reference), candidate.fold_N
     gain_N = mean_gain(ours, theirs)
     centred_N = _centred_by_fold(gain_N, fold_N)
-    # Differences of equal numbers leave rounding of the losses' own size behind.
+    # Rounding errors of differences scale with the losses, not with the gains.
     rounding = 8 * np.finfo(np.float64).eps * float(np.abs(theirs.loss_SN).max())
     is_constant = bool(np.abs(centred_N).max() <= rounding)
     block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
@@ -86,19 +86,19 @@ def compare(
     estimate = estimate_gain(ours, theirs, fold_N, block_length=block_length)
     lower, upper = estimate.bounds(settings.alpha)
     margin = settings.equivalence_margin_share * abs(float(theirs.loss_SN.mean()))
-    lacking = find_lacking(
+    missing = find_missing_evidence(
         candidate,
         reference,
         settings,
         block_length,
         is_constant=is_constant,
-        is_dependent=block_length == 1 and looks_dependent(centred_N),
+        is_dependent=block_length == 1 and is_autocorrelated(centred_N),
         unit_of_rows="clusters" if clustered else "test rows",
     )
-    if lacking:
+    if missing:
         outcome: Outcome = "INCONCLUSIVE"
-        reason = "No decision: " + "; ".join(lack.what for lack in lacking) + "."
-        remedy = " ".join(lack.fix for lack in lacking)
+        reason = "No decision: " + "; ".join(each.what for each in missing) + "."
+        remedy = " ".join(each.fix for each in missing)
     else:
         outcome, reason = _decide(
             lower, upper, required=settings.min_gain, margin=margin, unit=unit
@@ -116,7 +116,7 @@ def compare(
         standard_error=estimate.standard_error,
         seed_se=estimate.seed_se,
         row_se=math.sqrt(estimate.rows.variance),
-        degrees_of_freedom=estimate.whole.degrees_of_freedom,
+        degrees_of_freedom=estimate.total.degrees_of_freedom,
         lower_bound=lower,
         upper_bound=upper,
         required=settings.min_gain,
@@ -134,7 +134,7 @@ def compare(
         num_clusters=candidate.num_rows if clustered else None,
         block_length=block_length,
         folds=_fold_gains(rows, ours, theirs, fold_N, block_length, settings.alpha),
-        lacking=tuple(lack.what for lack in lacking),
+        lacking=tuple(each.what for each in missing),
         reason=reason,
         remedy=remedy,
     )
@@ -153,40 +153,44 @@ def _block_length(
     if horizon_rows < 0:
         raise SettingsError(
             f"The horizon must be at least 0 rows, got {horizon_rows}.",
-            fix="Give the number of rows a target looks ahead; 0 for rows that are independent.",
+            fix="Pass the forecast horizon of the target in rows; 0 for independent rows.",
         )
     if settings.block_length is not None and settings.block_length < horizon_rows:
         raise SettingsError(
             f"A block must be at least as long as the horizon of {horizon_rows} rows, got "
             f"block_length {settings.block_length}.",
-            cause="Targets that overlap are dependent; shorter blocks call them independent.",
-            fix="Raise block_length, or leave it out to have it estimated.",
+            cause="Overlapping targets are dependent; shorter blocks would treat them as "
+            "independent.",
+            fix="Raise block_length, or remove it so that it is estimated.",
         )
-    asked = settings.block_length or 1
+    minimum = settings.block_length or 1
     if horizon_rows == 0:
-        return asked
+        return minimum
     if is_constant or not np.isfinite(centred_N).all():
-        return max(asked, shortest_block(centred_N.size, horizon_rows))
-    return max(asked, choose_block_length(centred_N, horizon_rows))
+        return max(minimum, shortest_block(centred_N.size, horizon_rows))
+    return max(minimum, choose_block_length(centred_N, horizon_rows))
 
 
 def _decide(
     lower: float, upper: float, *, required: float, margin: float, unit: str
 ) -> tuple[Outcome, str]:
-    """Turn bounds into an outcome; every comparison is false for NaN, which ends at the last."""
-    interval = f"the gain lies between {lower:.4g} and {upper:.4g} {unit}"
+    """Return the outcome for the bounds; NaN fails every comparison and gives INCONCLUSIVE."""
+    interval = f"the gain is between {lower:.4g} and {upper:.4g} {unit}"
     if lower > required:
-        return "PROMOTE", f"Proven better: {interval}, all above the {required:.4g} required."
+        return "PROMOTE", f"Significantly better: {interval}, above the required {required:.4g}."
     if upper < 0:
-        return "REJECT", f"Proven worse: {interval}, all below zero."
+        return "REJECT", f"Significantly worse: {interval}, below zero."
     if lower > -margin and upper < margin:
-        return "EQUIVALENT", f"No difference that matters: {interval}, all within {margin:.4g}."
+        return "EQUIVALENT", f"No relevant difference: {interval}, within +-{margin:.4g}."
     if upper < required:
         return (
             "REJECT",
-            f"Proven to gain too little: {interval}, below the {required:.4g} required.",
+            f"Significantly too small a gain: {interval}, below the required {required:.4g}.",
         )
-    return "INCONCLUSIVE", f"Not proven: {interval}, on both sides of the {required:.4g} required."
+    return (
+        "INCONCLUSIVE",
+        f"No significant difference: {interval}, on both sides of the required {required:.4g}.",
+    )
 
 
 def _remedy(
@@ -200,11 +204,11 @@ def _remedy(
     if outcome == "PROMOTE":
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
-        return "Keep what is in production."
+        return "Keep the version in production."
     gain, required = estimate.gain, settings.min_gain
-    # Towards the outcome the gain seen points to; when it promises none, to the nearest proof.
+    # Distance to PROMOTE if the observed gain is sufficient, else to the nearest other outcome.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
-    evidence = Evidence(
+    evidence = PowerInputs(
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),
         num_rows=candidate.num_rows,
@@ -213,7 +217,9 @@ def _remedy(
         row_variance=estimate.rows.variance,
     )
     reach = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
-    return "Keep what is in production. " + advise(evidence, distance=distance, reach=reach)
+    return "Keep the version in production. " + advise_sample_size(
+        evidence, distance=distance, reach=reach
+    )
 
 
 def _effect_size(gain_N: NDArray[np.float64], *, is_constant: bool) -> float:
@@ -224,8 +230,8 @@ def _effect_size(gain_N: NDArray[np.float64], *, is_constant: bool) -> float:
 
 def _fold_gains(
     rows: LossTable,
-    candidate: Arm,
-    reference: Arm,
+    candidate: ArmLosses,
+    reference: ArmLosses,
     fold_N: NDArray[np.int64],
     block_length: int,
     alpha: float,

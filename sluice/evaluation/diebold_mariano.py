@@ -1,7 +1,7 @@
 """The Diebold-Mariano test with the small-sample correction of Harvey, Leybourne and Newbold.
 
-Shown beside the gate, never deciding: it speaks of the seed-averaged forecasts as if they were
-the recipes, so it leaves out what other seeds would have given.
+A secondary test that does not decide: it compares the seed-averaged forecasts and ignores the
+variance over seeds.
 
 Shape legend: N = rows, n = rows of one fold.
 """
@@ -15,7 +15,7 @@ from scipy.special import stdtr
 
 
 class DieboldMariano(NamedTuple):
-    """The statistic, Student's with N - 1 degrees of freedom, and its one-sided p-value."""
+    """Statistic (Student's t with N - 1 degrees of freedom) and one-sided p-value."""
 
     statistic: float
     p_value: float
@@ -24,20 +24,20 @@ class DieboldMariano(NamedTuple):
 def diebold_mariano(
     gain_N: NDArray[np.float64], fold_N: NDArray[np.int64], *, horizon_rows: int
 ) -> DieboldMariano:
-    """Test the mean of the seed-averaged gains against none.
+    """Test whether the mean of the seed-averaged gains is zero.
 
-    The variance holds the autocovariances up to the horizon less one, all with full weight, and
-    counts no pair of rows across two folds. With one fold and a horizon of one row it is the
+    The variance includes the autocovariances up to lag horizon - 1 with full weights, without
+    pairs of rows from different folds. With one fold and a horizon of one row, the test is the
     paired t-test.
 
     Args:
-        gain_N: Reference's loss less candidate's (N,).
+        gain_N: Loss of the reference minus loss of the candidate (N,).
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        horizon_rows: How many rows ahead a target looks; 0 counts as 1 [rows].
+        horizon_rows: Forecast horizon of the target; 0 counts as 1 [rows].
 
     Returns:
-        NaN for both where the variance is not positive, which full weights do not exclude, or a
-        gain is not finite.
+        NaN for both if a gain is not finite or the variance is not positive, which is possible
+        with full weights.
 
     Source:
         Diebold & Mariano (1995), J. Business & Economic Statistics 13(3); Harvey, Leybourne &

@@ -1,4 +1,4 @@
-"""The mean gain of one arm over another, with its variance over seeds and over rows.
+"""Estimate of the mean gain of one arm over another, with its variance over seeds and rows.
 
 Shape legend: S = seeds, N = test rows.
 """
@@ -11,108 +11,114 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.variance import Part, pooled, rows_part, scaled, seeds_part
+from sluice.evaluation.variance import (
+    VarianceComponent,
+    pooled,
+    rows_component,
+    scaled,
+    seeds_component,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """Losses of one arm where every number that is not finite is NaN.
+class ArmLosses:
+    """Losses of one arm, with NaN in place of every non-finite number.
 
-    One kind of bad number, because infinity less infinity and infinity less one differ.
+    NaN only, because infinity minus infinity and infinity minus one give different results.
     """
 
     loss_SN: NDArray[np.float64]
     is_deterministic: bool
 
     @classmethod
-    def of(cls, table: LossTable) -> "Arm":
-        """Take the losses of a table."""
-        # One memory order, or sums of the same numbers differ in the last bit after a reordering.
+    def of(cls, table: LossTable) -> "ArmLosses":
+        """Return the losses of a table."""
+        # A fixed memory order, otherwise equal sums may differ in the last bit after a reordering.
         loss_SN = np.ascontiguousarray(table.loss_SN)
         clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
         return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
 
-    def rows(self, rows_N: NDArray[np.bool_]) -> "Arm":
-        """Return the arm on some rows only."""
-        return Arm(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
+    def rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
+        """Return the losses of selected rows."""
+        return ArmLosses(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
 
-    def seeds_part(self) -> Part:
-        """Return the variance of the arm's mean loss that comes from its seeds."""
-        return seeds_part(self.loss_SN.mean(axis=1), is_deterministic=self.is_deterministic)
+    def seeds_component(self) -> VarianceComponent:
+        """Return the variance component of the arm's mean loss due to its seeds."""
+        return seeds_component(self.loss_SN.mean(axis=1), is_deterministic=self.is_deterministic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean gain [loss units] and its independent parts of variance [loss units squared]."""
+    """Mean gain [loss units] with its independent variance components [loss units squared]."""
 
     gain: float
-    candidate_seeds: Part
-    reference_seeds: Part
-    rows: Part
+    candidate_seeds: VarianceComponent
+    reference_seeds: VarianceComponent
+    rows: VarianceComponent
 
     @property
-    def whole(self) -> Part:
-        """The variance of the gain, seeds and rows together."""
+    def total(self) -> VarianceComponent:
+        """Variance of the gain over seeds and rows."""
         return pooled((self.candidate_seeds, self.reference_seeds, self.rows))
 
     @property
     def standard_error(self) -> float:
-        """Of the gain [loss units]; NaN when a part is unknown."""
-        return math.sqrt(self.whole.variance)
+        """Standard error of the gain [loss units]; NaN if a component is unknown."""
+        return math.sqrt(self.total.variance)
 
     @property
     def seed_se(self) -> float:
-        """The standard error's part from the seeds of both arms [loss units]."""
+        """Standard error component of the seeds of both arms [loss units]."""
         return math.sqrt(self.candidate_seeds.variance + self.reference_seeds.variance)
 
     def quantile(self, alpha: float) -> float:
-        """Return how many standard errors a one-sided bound lies from the gain."""
-        return float(stdtrit(self.whole.degrees_of_freedom, 1 - alpha))
+        """Return the distance of a one-sided bound from the gain [standard errors]."""
+        return float(stdtrit(self.total.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
-        """Return the one-sided lower and the one-sided upper bound, each at ``alpha``."""
+        """Return the one-sided lower and upper bounds, each at ``alpha``."""
         reach = self.quantile(alpha) * self.standard_error
         return self.gain - reach, self.gain + reach
 
     def p_value(self, required: float) -> float:
-        """Return the one-sided p-value of a true gain no larger than ``required``."""
-        whole = self.whole
-        if not whole.variance > 0:
+        """Return the one-sided p-value for a true gain of at most ``required``."""
+        total = self.total
+        if not total.variance > 0:
             return math.nan
-        score = (self.gain - required) / math.sqrt(whole.variance)
-        return float(stdtr(whole.degrees_of_freedom, -score))
+        score = (self.gain - required) / math.sqrt(total.variance)
+        return float(stdtr(total.degrees_of_freedom, -score))
 
 
 def estimate_gain(
-    candidate: Arm, reference: Arm, fold_N: NDArray[np.int64], *, block_length: int
+    candidate: ArmLosses, reference: ArmLosses, fold_N: NDArray[np.int64], *, block_length: int
 ) -> Estimate:
     """Return the mean gain over all rows and its variance.
 
-    The row part is taken inside each fold and added with the fold's share of the rows, so that
-    neither a shift between folds nor a block across two of them enters. It is computed on
-    seed-averaged gains; the seed part on row-averaged losses. Noise of a single seed on a single
-    row is in both, which errs on the safe side by at most its share in N.
+    The row component is computed inside each fold and weighted by the fold's share of the rows, so
+    that neither a shift between folds nor a block across two folds contributes. It is computed from
+    seed-averaged gains, the seed component from row-averaged losses. The noise of a single seed on
+    a single row is in both, which is conservative by at most its share in N.
 
     Args:
         candidate: Losses (S, N).
         reference: Losses on the same rows; S may differ.
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Rows of a bootstrap block [rows].
+        block_length: Bootstrap block length [rows].
     """
     gain_N = mean_gain(candidate, reference)
     in_fold = [fold_N == fold for fold in np.unique(fold_N)]
     return Estimate(
         gain=float(gain_N.mean()),
-        candidate_seeds=candidate.seeds_part(),
-        reference_seeds=reference.seeds_part(),
+        candidate_seeds=candidate.seeds_component(),
+        reference_seeds=reference.seeds_component(),
         rows=pooled(
-            scaled(rows_part(gain_N[rows_N], block_length), float(rows_N.mean()))
+            scaled(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
             for rows_N in in_fold
         ),
     )
 
 
-def mean_gain(candidate: Arm, reference: Arm) -> NDArray[np.float64]:
-    """Return the seed-averaged gain of each row (N,): reference's loss less candidate's."""
+def mean_gain(candidate: ArmLosses, reference: ArmLosses) -> NDArray[np.float64]:
+    """Return the seed-averaged gain of each row (N,): loss of reference minus candidate."""
     gain_N: NDArray[np.float64] = reference.loss_SN.mean(axis=0) - candidate.loss_SN.mean(axis=0)
     return gain_N

@@ -1,4 +1,4 @@
-"""A verdict as one page for who reviews it: numbers, pictures, and what other tests say."""
+"""HTML report of a verdict: numbers, plots and secondary tests."""
 
 import base64
 import math
@@ -7,11 +7,11 @@ from html import escape
 import numpy as np
 
 from sluice.base.digests import short
-from sluice.evaluation.companions import Companions
-from sluice.evaluation.estimate import Arm, mean_gain
+from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png
+from sluice.evaluation.secondary_tests import SecondaryTests
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.verdicts.verdict import Verdict
 
@@ -25,28 +25,28 @@ _TONE: dict[str, Tone] = {
     "insufficient": "unsure",
 }
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
-_WORST = 8
-"""Rows in the list of the candidate's worst."""
+_NUM_WORST_ROWS = 8
+"""Number of rows in the list of the candidate's largest losses against the reference."""
 
 
 def gate_page(
     verdict: Verdict,
-    companions: Companions,
+    tests: SecondaryTests,
     candidate: LossTable,
     reference: LossTable,
     *,
     title: str,
     advised_power: float,
 ) -> str:
-    """Return the whole document.
+    """Return the HTML document.
 
     Args:
-        verdict: What the gate said.
-        companions: What other tests say of the same losses.
-        candidate: The losses that were judged.
-        reference: Those of the other arm.
-        title: Plain text, such as the names of the two files.
-        advised_power: The chance that the power curve marks as enough [rate].
+        verdict: Verdict of the gate.
+        tests: Results of the secondary tests on the same losses.
+        candidate: Losses of the candidate.
+        reference: Losses of the reference.
+        title: Title in plain text, such as the names of the two files.
+        advised_power: Target power, which is marked in the power plot [rate].
     """
     heading = f"Promotion gate: {title}"
     tone = _TONE[verdict.outcome]
@@ -58,22 +58,22 @@ def gate_page(
         f"<p>{escape(verdict.remedy)}</p>",
         *(f"<p>{escape(caveat)}</p>" for caveat in verdict.caveats),
         "</div>",
-        "<h2>The decision</h2>",
+        "<h2>Decision</h2>",
         f'<div class="card">{_decision(verdict)}</div>',
         _guards(verdict),
         "<h2>Gain per fold</h2>",
         _image(fold_gains_png(verdict), "gain per fold with its interval"),
-        "<h2>Where the gain comes from</h2>",
+        "<h2>Gain by row and by difficulty</h2>",
         _image(loss_over_time_png(candidate, reference, unit=verdict.unit), "cumulative gain"),
         _image(difficulty_png(candidate, reference, unit=verdict.unit), "gain by difficulty"),
-        "<h2>Where the candidate loses most</h2>",
+        "<h2>Rows with the largest deterioration</h2>",
         f'<div class="card">{_worst_rows(candidate, reference, verdict.unit)}</div>',
-        "<h2>Is the evidence enough?</h2>",
-        _image(power_png(verdict, power=advised_power), "chance of a promotion by true gain"),
-        "<h2>What other tests say</h2>",
-        '<p class="soft">Shown for comparison; none of them decides. Each leaves something out '
-        "that the bound above does not.</p>",
-        f'<div class="card">{_companions(verdict, companions)}</div>',
+        "<h2>Power of the comparison</h2>",
+        _image(power_png(verdict, power=advised_power), "probability of a promotion by true gain"),
+        "<h2>Secondary tests</h2>",
+        '<p class="soft">These tests are shown for comparison and do not decide. Each of them '
+        "ignores a source of variance that the bound above includes.</p>",
+        f'<div class="card">{_secondary_tests(verdict, tests)}</div>',
     ]
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
@@ -99,13 +99,13 @@ def _decision(v: Verdict) -> str:
             f"seeds {_number(v.seed_se)}, rows {_number(v.row_se)}; "
             f"{_number(v.degrees_of_freedom)} degrees of freedom",
         ),
-        ("p-value", _number(v.p_value), "one-sided, of a true gain no larger than required"),
+        ("p-value", _number(v.p_value), "one-sided, for a true gain of at most the required one"),
         ("Effect size", _number(v.effect_size), "Cohen's d over rows"),
         ("Seeds", seeds, f"candidate / reference; {diverged} diverged"),
-        ("Test rows", v.evidence_words, ""),
-        ("Alpha", v.spending, "what the decision may spend"),
+        ("Test rows", v.rows_summary, ""),
+        ("Alpha", v.alpha_summary, "false promotion rate spent on this decision"),
     )
-    return table(("number", "value", ""), [[escape(cell) for cell in row] for row in rows])
+    return table(("quantity", "value", ""), [[escape(cell) for cell in row] for row in rows])
 
 
 def _guards(verdict: Verdict) -> str:
@@ -115,34 +115,34 @@ def _guards(verdict: Verdict) -> str:
         [escape(guard.name), tag(guard.result, _TONE[guard.result]), escape(guard.reason)]
         for guard in verdict.guards
     ]
-    shown = table(("guard", "", "why"), rows)
+    shown = table(("guard", "", "reason"), rows)
     return f'<h2>Guards</h2>\n<div class="card">{shown}</div>'
 
 
-def _companions(v: Verdict, c: Companions) -> str:
+def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
     rows = (
         (
             "Two-way percentile bootstrap",
-            f"{_number(c.percentile_low)} to {_number(c.percentile_high)}",
-            f"seeds and blocks drawn again {c.resamples:,} times; too narrow with few seeds",
+            f"{_number(tests.percentile_low)} to {_number(tests.percentile_high)}",
+            f"{tests.resamples:,} resamples of seeds and blocks; too narrow with few seeds",
         ),
-        ("Sign flips of seeds and blocks", f"p {_number(c.sign_flip_p)}", "one-sided"),
+        ("Sign-flip test of seeds and blocks", f"p {_number(tests.sign_flip_p)}", "one-sided"),
         (
             "Diebold-Mariano, corrected for small samples",
-            f"p {_number(c.diebold_mariano_p)}",
-            f"statistic {_number(c.diebold_mariano)}; leaves out the seeds, and dependence beyond "
-            "the horizon",
+            f"p {_number(tests.diebold_mariano_p)}",
+            f"statistic {_number(tests.diebold_mariano)}; ignores the seed variance, and "
+            "dependence beyond the horizon",
         ),
         (
             "Probability of improvement",
-            f"{_number(c.improvement)} ({_number(c.improvement_low)} to "
-            f"{_number(c.improvement_high)})",
-            "how often a network of the candidate is the better one on a row; 0.5 is no difference",
+            f"{_number(tests.improvement)} ({_number(tests.improvement_low)} to "
+            f"{_number(tests.improvement_high)})",
+            "how often a network of the candidate has the lower loss on a row; 0.5: no difference",
         ),
         (
             "Cohen's d over seeds",
-            _number(c.seed_effect_size),
-            f"gain over the spread of the seeds; {_number(v.effect_size)} over rows",
+            _number(tests.seed_effect_size),
+            f"gain / standard deviation over seeds; {_number(v.effect_size)} over rows",
         ),
     )
     return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
@@ -150,11 +150,11 @@ def _companions(v: Verdict, c: Companions) -> str:
 
 def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
     reference = reference.aligned_to(candidate)
-    ours, theirs = Arm.of(candidate), Arm.of(reference)
+    ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference)
     gain_N = mean_gain(ours, theirs)
-    worst = [at for at in np.argsort(gain_N, kind="stable")[:_WORST] if gain_N[at] < 0]
+    worst = [at for at in np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS] if gain_N[at] < 0]
     if not worst:
-        return "<p>On no row that could be compared.</p>"
+        return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
             escape(f"{candidate.fold_N[at]}"),
@@ -166,7 +166,7 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
         ]
         for at in worst
     ]
-    names = ("fold", "row", "candidate's loss", "reference's loss", f"gain [{unit}]")
+    names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]")
     return table(names, rows, numbers=frozenset({2, 3, 4}))
 
 

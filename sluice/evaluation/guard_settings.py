@@ -1,4 +1,4 @@
-"""What else must hold of a candidate that is proven better (STAT-1)."""
+"""Settings of the guards: further conditions for the promotion of a better candidate."""
 
 from typing import Literal, Self
 
@@ -8,24 +8,24 @@ from sluice.base.settings import Settings
 
 
 class MetricMargin(Settings):
-    """A named metric that a better loss must not be paid for with."""
+    """A metric that must not deteriorate by more than a margin."""
 
-    metric: str = Field(min_length=1, description="Name, as the workload's metrics have it.")
-    better: Literal["higher", "lower"] = Field(description="Which way the metric improves.")
+    metric: str = Field(min_length=1, description="Name of a metric of the workload.")
+    better: Literal["higher", "lower"] = Field(description="Direction in which it improves.")
     margin: float = Field(
-        ge=0, description="The candidate must be proven to lose less than this [metric units]."
+        ge=0, description="Largest tolerated deterioration, tested at alpha [metric units]."
     )
 
 
 class HardLimit(Settings):
-    """Bounds that a metric of the candidate must keep, whatever the reference has."""
+    """Limits of a metric of the candidate, independent of the reference."""
 
-    metric: str = Field(min_length=1, description="Name, as the workload's metrics have it.")
-    minimum: float | None = Field(None, description="Smallest value allowed [metric units].")
-    maximum: float | None = Field(None, description="Largest value allowed [metric units].")
+    metric: str = Field(min_length=1, description="Name of a metric of the workload.")
+    minimum: float | None = Field(None, description="Minimum allowed value [metric units].")
+    maximum: float | None = Field(None, description="Maximum allowed value [metric units].")
 
     @model_validator(mode="after")
-    def _limits_something(self) -> Self:
+    def _require_valid_bounds(self) -> Self:
         low, high = self.minimum, self.maximum
         if low is None and high is None:
             raise ValueError(f"a limit of {self.metric!r} needs a minimum, a maximum or both")
@@ -35,47 +35,47 @@ class HardLimit(Settings):
 
 
 class GuardSettings(Settings):
-    """The guards of one pipeline; each must pass for a PROMOTE to stand.
+    """Guards of one pipeline; a PROMOTE requires that all of them pass.
 
-    Every guard is tested at the gate's own alpha: all must pass, so several of them make a false
-    promotion rarer, never more frequent (Berger 1982, intersection-union tests).
+    Every guard is tested at the gate's alpha. Because all of them must pass, additional guards
+    never increase the false promotion rate (intersection-union test, Berger 1982).
     """
 
     metrics: tuple[MetricMargin, ...] = Field(
-        (), strict=False, description="Metrics that must not get worse by more than a margin."
+        (), strict=False, description="Metrics that must not deteriorate by more than a margin."
     )
     limits: tuple[HardLimit, ...] = Field(
-        (), strict=False, description="Bounds that metrics of the candidate must keep."
+        (), strict=False, description="Limits for metrics of the candidate."
     )
     approved: str | None = Field(
         None,
         min_length=1,
-        description="Candidate digest of the version that a person approved; none when not set. "
-        "It stays while production moves, so that small losses cannot add up.",
+        description="Candidate digest of a manually approved version; null disables the guard. The "
+        "approved version stays fixed while production changes, so that small deteriorations "
+        "cannot accumulate.",
     )
     approved_margin_share: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="The candidate must be proven to lose less than this share of the approved "
-        "version's mean loss against it.",
+        description="Largest tolerated loss increase against the approved version, as a share of "
+        "its mean loss.",
     )
     deployed_margin_share: float | None = Field(
         0.01,
         ge=0,
         lt=1,
-        description="What would be deployed (all seeds as one model) must itself be proven to lose "
-        "less than this share of the mean loss of what it replaces; 0: proven better, null: not "
-        "asked.",
+        description="Largest tolerated loss increase of the deployed ensemble against the deployed "
+        "reference, as a share of its mean loss; 0 requires a lower loss, null disables the guard.",
     )
 
     @model_validator(mode="after")
-    def _once_each(self) -> Self:
-        for what, names in (
+    def _require_unique_metrics(self) -> Self:
+        for kind, names in (
             ("margin", [m.metric for m in self.metrics]),
             ("limit", [m.metric for m in self.limits]),
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"one {what} a metric, got several for {', '.join(twice)}")
+                raise ValueError(f"one {kind} per metric, got several for {', '.join(twice)}")
         return self

@@ -1,7 +1,7 @@
-"""The probability of improvement: how often the candidate is the better one on a row.
+"""Probability of improvement: how often the candidate has the lower loss on a row.
 
-Shown beside the gate, never deciding: a model that is better on most rows may still lose more on
-the rest than it gains.
+A secondary test that does not decide: a model that is better on most rows may lose more on the
+other rows than it gains.
 
 Shape legend: S, T = seeds of candidate and reference, N = rows.
 """
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from sluice.evaluation.estimate import Arm
-from sluice.evaluation.variance import pooled, rows_part, scaled, seeds_part
+from sluice.evaluation.estimate import ArmLosses
+from sluice.evaluation.variance import pooled, rows_component, scaled, seeds_component
 
 
 class Improvement(NamedTuple):
-    """A chance in [0, 1] and its one-sided bounds; one half is no difference."""
+    """Probability in [0, 1] with its one-sided bounds; 0.5 means no difference."""
 
     probability: float
     low: float
@@ -26,30 +26,29 @@ class Improvement(NamedTuple):
 
 
 def probability_of_improvement(
-    candidate: Arm,
-    reference: Arm,
+    candidate: ArmLosses,
+    reference: ArmLosses,
     fold_N: NDArray[np.int64],
     *,
     block_length: int,
     alpha: float,
 ) -> Improvement:
-    """Return the chance that a network of the candidate has the lower loss on a row.
+    """Return the probability that a network of the candidate has the lower loss on a row.
 
-    Over all pairs of a candidate's and a reference's seed and all rows; equal losses count half.
-    Its variance has the parts the gate's has: over the seeds of either arm (each seed's own
-    chance), and over blocks of rows inside each fold. So a row where one arm has no spread adds
-    what Brunner and Munzel's test would.
+    It is estimated over all pairs of a candidate's and a reference's seed and all rows; equal
+    losses count half. Its variance has the same components as that of the gate: over the seeds of
+    each arm, and over blocks of rows inside each fold.
 
     Args:
         candidate: Losses (S, N).
         reference: Losses on the same rows (T, N).
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Rows of a block [rows].
-        alpha: Of each bound.
+        block_length: Bootstrap block length [rows].
+        alpha: Error rate of each bound.
 
     Returns:
-        NaN for all three when a loss is not finite; NaN bounds when a part of the variance is
-        unknown or nothing varies.
+        NaN for all three if a loss is not finite; NaN bounds if a variance component is unknown
+        or the variance is 0.
 
     Cost:
         O(S x T x N) time, O(N) memory.
@@ -60,25 +59,29 @@ def probability_of_improvement(
     ours, theirs = candidate.loss_SN, reference.loss_SN
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return Improvement(math.nan, math.nan, math.nan)
-    chance_N = np.zeros(fold_N.size)
-    chance_ST = np.empty((len(ours), len(theirs)))
+    probability_N = np.zeros(fold_N.size)
+    probability_ST = np.empty((len(ours), len(theirs)))
     for s, our_N in enumerate(ours):
         for t, their_N in enumerate(theirs):
             won_N = 0.5 * (np.sign(their_N - our_N) + 1)
-            chance_N += won_N
-            chance_ST[s, t] = won_N.mean()
-    chance_N /= chance_ST.size
+            probability_N += won_N
+            probability_ST[s, t] = won_N.mean()
+    probability_N /= probability_ST.size
     whole = pooled(
         (
-            seeds_part(chance_ST.mean(axis=1), is_deterministic=candidate.is_deterministic),
-            seeds_part(chance_ST.mean(axis=0), is_deterministic=reference.is_deterministic),
+            seeds_component(
+                probability_ST.mean(axis=1), is_deterministic=candidate.is_deterministic
+            ),
+            seeds_component(
+                probability_ST.mean(axis=0), is_deterministic=reference.is_deterministic
+            ),
             *(
-                scaled(rows_part(chance_N[rows_N], block_length), float(rows_N.mean()))
+                scaled(rows_component(probability_N[rows_N], block_length), float(rows_N.mean()))
                 for rows_N in (fold_N == fold for fold in np.unique(fold_N))
             ),
         )
     )
-    probability = float(chance_N.mean())
+    probability = float(probability_N.mean())
     reach = float(stdtrit(whole.degrees_of_freedom, 1 - alpha)) * math.sqrt(whole.variance)
     low, high = np.clip((probability - reach, probability + reach), 0.0, 1.0)  # NaN stays NaN
     return Improvement(probability, float(low), float(high))

@@ -1,24 +1,28 @@
-"""What an evaluation reads besides the candidate, opened before the hours of its training."""
+"""Opens the inputs of an evaluation (other versions and suites) before hours of training."""
 
 from collections.abc import Mapping, Sequence
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import short
 from sluice.base.errors import GateBlocked, IntegrityError
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.data.table_bytes import read_table_bytes
 from sluice.evaluation.reference import RECORDED_LOSSES
+from sluice.evaluation.suites.hard_suite_refresh import HARD_SUITE
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.evaluation.suites.renewal import HARD
-from sluice.registry.absence import explain_absence, is_absent, is_own_registry
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import load_networks
-from sluice.registry.reading import LedgerReading
+from sluice.registry.missing_artifacts import (
+    explain_missing_artifacts,
+    has_no_weights,
+    is_own_registry,
+)
+from sluice.registry.readonly import ReadonlyLedger
 from sluice.registry.records import Version
 
 
 def open_evaluation_inputs(
-    ledger: LedgerReading,
+    ledger: ReadonlyLedger,
     model: str,
     library: SuiteLibrary,
     store: ArtifactStore,
@@ -28,31 +32,31 @@ def open_evaluation_inputs(
     subject: Mapping[str, str],
     seeds: tuple[int, ...],
 ) -> tuple[str, ...]:
-    """Open production, the approved version and the regression suites, as an evaluation will.
+    """Open the version in production, the approved version and the regression suites.
 
     Args:
-        ledger: The registry.
+        ledger: Registry.
         model: Name of the pipeline.
-        library: Its regression suites.
-        store: The artifacts of this home.
-        approved: Candidate digest that ``guards.approved`` names; None without that guard.
-        guarded_suites: Names of the suites that guard promotion.
-        subject: Digests of data, config and code of what is to be trained. A version of other
-            code has to reproduce its recorded losses, which are read then.
-        seeds: Of what is to be trained.
+        library: Regression suites of the pipeline.
+        store: Artifact store of this home.
+        approved: Candidate digest of ``guards.approved``; None without that guard.
+        guarded_suites: Names of the suites with a guard.
+        subject: Digests of data, config and code of the planned training. A version with other
+            code must reproduce its recorded losses, which are therefore read as well.
+        seeds: Seeds of the planned training.
 
     Returns:
-        What was opened, a phrase each; empty when the baseline alone is compared with.
+        Descriptions of the opened inputs; empty if the baseline is the only reference.
 
     Raises:
-        IntegrityError: An artifact is missing, damaged or does not load.
+        IntegrityError: An artifact is missing, damaged or cannot be loaded.
         GateBlocked: The approved version or a guarded suite does not exist.
 
-    Cost: the networks of two versions are read and built, milliseconds each.
+    Cost: Reading and building the networks of two versions takes milliseconds each.
     """
     opened, code = [], subject["code"]
     production = ledger.production(model)
-    if production is not None and not _is_made_again(
+    if production is not None and not _is_reproduced(
         production.lineage, ledger.url, store, subject=subject, seeds=seeds
     ):
         opened.append(_open_version(production, "in production", ledger.url, store, code=code))
@@ -60,31 +64,31 @@ def open_evaluation_inputs(
         version = ledger.version_of(model, approved)
         if version is None:
             raise GateBlocked(
-                f"guards.approved must name a registered version of {model}, and the registry "
+                f"guards.approved must be a registered version of {model}, but the registry "
                 f"{ledger.url} has no candidate {short(approved)}.",
-                cause="Without its losses the guard cannot pass, whatever is trained.",
+                cause="Without the losses of this version the guard cannot pass.",
                 fix="Import that version (sluice registry import), correct guards.approved in the "
                 "pipeline's YAML, or remove it.",
             )
         opened.append(_open_version(version, "approved", ledger.url, store, code=code))
     suites = library.newest()
-    opened += [f"suite '{filed.suite.name}' version {filed.version}" for filed in suites]
-    # The hard suite is made by the evaluation itself.
-    known = {HARD, *(filed.suite.name for filed in suites)}
+    opened += [f"suite '{each.suite.name}' version {each.version}" for each in suites]
+    # The evaluation itself creates the hard suite.
+    known = {HARD_SUITE, *(each.suite.name for each in suites)}
     for name in guarded_suites:
         if name not in known:
             raise GateBlocked(
-                f"The guard of suite '{name}' must find its suite, and this home has "
-                f"{', '.join(sorted(known - {HARD})) or 'none but the hard one'}.",
-                cause="Without its rows the guard cannot pass, whatever is trained. Suites are "
-                "stored in a home, not in the registry.",
+                f"Suite '{name}' has a guard but does not exist. Suites in this home: "
+                f"{', '.join(sorted(known - {HARD_SUITE})) or 'only the hard suite'}.",
+                cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
+                "in the registry.",
                 fix="Add the suite (sluice suites add --help), or remove its guard from the "
                 "pipeline's YAML.",
             )
     return tuple(opened)
 
 
-def _is_made_again(
+def _is_reproduced(
     lineage: Lineage,
     url: str,
     store: ArtifactStore,
@@ -92,26 +96,26 @@ def _is_made_again(
     subject: Mapping[str, str],
     seeds: tuple[int, ...],
 ) -> bool:
-    """Return whether the training makes this version, and what it lost, again.
+    """Return whether the planned training reproduces this version, including missing artifacts.
 
-    Of a version that another home registered that is not certain: another processor may give other
-    bits, and so another candidate, which is compared with it.
+    This is uncertain for a version that was registered from another home, because another processor
+    may give other bits and therefore another candidate, which is then compared with this version.
     """
     same = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
-    return same and (is_own_registry(url, store) or not is_absent(lineage, store))
+    return same and (is_own_registry(url, store) or not has_no_weights(lineage, store))
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
     who = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
-    if is_absent(lineage, store):
-        cause, fix = explain_absence(url, store)
+    if has_no_weights(lineage, store):
+        cause, fix = explain_missing_artifacts(url, store)
         part, digest = next(iter(lineage.weights().items()))
         raise IntegrityError(
-            f"The candidate is compared with {who}, and none of its "
-            f"{counted(len(lineage.weights()), 'file')} of weights is in {store.root}; the first "
+            f"The candidate is compared with {who}, but none of its "
+            f"{pluralize(len(lineage.weights()), 'weights file')} is in {store.root}; the first "
             f"is artifact {digest} ({part}).",
             cause=cause,
             fix=fix,
@@ -120,29 +124,29 @@ def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *
         networks = load_networks(version, store)
     except IntegrityError as error:
         raise IntegrityError(
-            f"The candidate is compared with {who}, which does not open: {error.what}",
+            f"The candidate is compared with {who}, which cannot be loaded: {error.what}",
             cause=error.cause,
             fix=error.fix,
         ) from error
     if lineage.code != code:
         _open_losses(who, lineage.artifacts.get("losses"), store)
-    return f"{who}, {counted(len(networks), 'network')}"
+    return f"{who}, {pluralize(len(networks), 'network')}"
 
 
 def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
-    """Read the losses that a version of other code has to reproduce."""
-    problem = "it records none"
+    """Read the losses that a version with other code has to reproduce."""
+    problem = "it has no recorded losses."
     if digest is not None:
         try:
-            what = f"artifact {short(digest)} with them"
+            what = f"artifact {short(digest)} with its losses"
             read_table_bytes(store.get(digest), what=what, kinds=RECORDED_LOSSES)
         except IntegrityError as error:
-            problem = error.what.rstrip(".")
+            problem = f"{error.what.rstrip('.')}."
         else:
             return
     raise IntegrityError(
-        f"The code changed since {who} was trained, so it has to reproduce its recorded losses, "
-        f"and {problem}",
-        fix="Restore them from a backup or from the home that registered the version, or put the "
-        "code back.",
+        f"The code has changed since {who} was trained, so it must reproduce its recorded losses, "
+        f"but {problem}",
+        fix="Restore the losses from a backup or from the home that registered the version, or "
+        "restore the code.",
     )

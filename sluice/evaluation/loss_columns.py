@@ -1,4 +1,4 @@
-"""The columns of a loss table (seed, fold, row, loss): read strictly, refused by line."""
+"""Strict parsing of the columns of a loss table (seed, fold, row, loss)."""
 
 import numpy as np
 import pandas as pd
@@ -6,61 +6,61 @@ import pandas as pd
 from sluice.base.errors import ContractError
 
 COLUMNS = ("seed", "fold", "row", "loss")
-_BEYOND = 2**53
+_MAX_INTEGER = 2**53
 
 CLUSTER = "cluster"
-"""A fifth column, when rows belong together."""
+"""Name of the optional fifth column, for clustered rows."""
 
 
 def require_columns(frame: pd.DataFrame) -> None:
-    """Refuse a table without lines or without one of the four columns."""
+    """Raise an error for a table without rows or without one of the four columns."""
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing or frame.empty:
         raise ContractError(
-            f"A loss table needs the columns {', '.join(COLUMNS)} and at least one line, got "
-            f"{', '.join(map(str, frame.columns)) or 'none'} and {len(frame)} lines.",
+            f"A loss table needs the columns {', '.join(COLUMNS)} and at least one row, got the "
+            f"columns {', '.join(map(str, frame.columns)) or 'none'} and {len(frame)} rows.",
             fix="Add the missing columns; leave 'seed' empty for a rule without seeds.",
         )
 
 
-def whole_numbers(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
-    """Return a column of whole numbers, or refuse the first value that is none."""
+def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
+    """Return a column of integers, or raise an error for the first other value."""
     values = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
-    # Numbers of text pass through floats, which do not tell larger ones apart.
-    bad = (values.isna() | (values % 1 != 0) | (values.abs() >= _BEYOND)).fillna(True)
+    # Text is parsed as floats, which cannot represent all larger integers exactly.
+    bad = (values.isna() | (values % 1 != 0) | (values.abs() >= _MAX_INTEGER)).fillna(True)
     if bad.any():
         at = int(np.flatnonzero(bad.to_numpy(bool))[0])
         raise ContractError(
-            f"Column '{name}' must hold whole numbers below 2^53, got {frame[name].iloc[at]!r} in "
-            f"line {at} ({int(bad.sum())} lines in all).",
-            fix=f"Fill '{name}' in every line"
+            f"Column '{name}' must contain integers below 2^53, got {frame[name].iloc[at]!r} in "
+            f"row {at} ({int(bad.sum())} invalid values).",
+            fix=f"Fill '{name}' in every row"
             + (" or, for a rule without seeds, in none." if name == "seed" else "."),
         )
     return values.astype("int64")
 
 
 def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
-    """Return the losses; NaN and infinity pass, because a failure is evidence; text does not."""
+    """Return the losses; NaN and infinity are allowed, because a diverged seed is evidence."""
     given = frame["loss"]
     values = pd.to_numeric(given, errors="coerce").astype("float64")
     bad = values.isna() & given.notna() & (given.astype("str").str.lower() != "nan")
     if bad.any():
         at = int(np.flatnonzero(bad.to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'loss' must hold numbers, got {given.iloc[at]!r} in line {at} "
-            f"({int(bad.sum())} lines in all).",
+            f"Column 'loss' must contain numbers, got {given.iloc[at]!r} in row {at} "
+            f"({int(bad.sum())} invalid values).",
             fix="Write the loss as a number, or NaN where the model failed.",
         )
     return values
 
 
 def row_labels(row: "pd.Series") -> "pd.Series[str]":
-    """Return the labels as text, dates in ISO form, or refuse a row without one."""
+    """Return the labels as text, with dates in ISO format; raise an error for missing labels."""
     if row.isna().any():
         at = int(np.flatnonzero(row.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'row' must name every row, got nothing in line {at}.",
-            fix="Write the row's date or number.",
+            f"Column 'row' must contain a label in every row, but row {at} has none.",
+            fix="Write the date or number of the row.",
         )
     if pd.api.types.is_datetime64_any_dtype(row):
         return row.map(lambda time: time.isoformat())
@@ -71,7 +71,7 @@ def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] 
     """Return the cluster by (fold, row); None without the column.
 
     Raises:
-        ContractError: A line has none, or a row has another one in another seed.
+        ContractError: A cluster is missing, or a row has different clusters for different seeds.
     """
     if CLUSTER not in frame.columns:
         return None
@@ -79,17 +79,17 @@ def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] 
     if given.isna().any():
         at = int(np.flatnonzero(given.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'cluster' must be filled in every line, got nothing in line {at}.",
-            fix="Name the cluster of each row, or leave the column out.",
+            f"Column 'cluster' must be filled in every row, but row {at} is empty.",
+            fix="Fill in the cluster of each row, or remove the column.",
         )
     named = long[["fold", "row"]].assign(cluster=row_labels(given)).drop_duplicates()
     twice = named.duplicated(["fold", "row"])
     if twice.any():
         first = named[twice].iloc[0]
         raise ContractError(
-            f"A row must be in one cluster, whatever the seed; fold {first['fold']}, row "
-            f"{first['row']} is in several.",
-            fix="Name the cluster by the row alone.",
+            f"A row must be in the same cluster for all seeds; fold {first['fold']}, row "
+            f"{first['row']} is in several clusters.",
+            fix="Assign the cluster by the row only.",
         )
     return named.set_index(["fold", "row"])["cluster"]
 
@@ -98,11 +98,11 @@ def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
     """Return the (fold, row) pairs in time order within each fold.
 
     Args:
-        keys: Columns fold and row, each pair once, in the order of the lines.
+        keys: Columns fold and row, each pair once, in the order of the table.
 
     Raises:
-        ContractError: The labels are neither numbers nor ISO dates, and the lines are not in the
-            order that the labels have as text.
+        ContractError: The labels are neither numbers nor ISO dates, and the table is not sorted by
+            the labels as text.
     """
     time = _time(keys["row"])
     if time is None:
@@ -112,7 +112,7 @@ def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
 
 
 def _time(label: "pd.Series[str]") -> "pd.Series | None":
-    """Return what sorts the labels in time, numbers or dates; None when they are neither."""
+    """Return the labels as numbers or dates, for sorting; None if they are neither."""
     if label.str.fullmatch(r"[+-]?\d{1,18}").all():
         return label.astype("int64")
     if label.str.fullmatch(r"[+-]?\d{1,15}\.\d+").all():
@@ -124,19 +124,19 @@ def _time(label: "pd.Series[str]") -> "pd.Series | None":
 
 
 def _require_text_order(keys: pd.DataFrame) -> None:
-    """Refuse labels whose text does not sort as their lines do: 01.02.2024 or bar10.
+    """Raise an error for labels, such as 01.02.2024 or bar10, whose rows are not sorted as text.
 
-    Sorted as text they lose their order in time, and dependent rows then look independent.
+    Sorting such labels as text would destroy the order in time and hide the serial dependence.
     """
     before = keys.groupby("fold", sort=False)["row"].shift()
     wrong = np.flatnonzero((before.notna() & (keys["row"] < before)).to_numpy(bool))
     if wrong.size:
         at = int(wrong[0])
         raise ContractError(
-            "Rows need an order in time: labels that are numbers or ISO dates, or lines sorted by "
-            f"label; got {keys['row'].iloc[at]!r} after {before.iloc[at]!r} in fold "
-            f"{keys['fold'].iloc[at]} ({wrong.size} such places).",
-            cause="Dates or numbers written in another way do not sort as time does.",
-            fix="Write dates as 2024-12-31 and numbers as plain numbers; sort the lines by label "
-            "only when the rows are independent of each other.",
+            "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
+            f"table must be sorted by label; got {keys['row'].iloc[at]!r} after "
+            f"{before.iloc[at]!r} in fold {keys['fold'].iloc[at]} ({wrong.size} such rows).",
+            cause="Dates or numbers in other formats do not sort in time order.",
+            fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "
+            "only if the rows are independent.",
         )

@@ -1,4 +1,4 @@
-"""Losses per seed and row of one model on one test window, and the table they are stored as.
+"""Losses of one model on one test window by seed and row, and their table format.
 
 Shape legend: S = seeds, N = test rows.
 """
@@ -19,10 +19,10 @@ from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
     in_time_order,
+    integer_column,
     loss_values,
     require_columns,
     row_labels,
-    whole_numbers,
 )
 
 SUFFIXES = (".parquet", ".csv")
@@ -30,22 +30,22 @@ SUFFIXES = (".parquet", ".csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossTable:
-    """Losses of one subject on one window; within a fold the rows are in time order.
+    """Losses of one model or rule on one window; within a fold the rows are in time order.
 
-    A rule without random seeds has ``seeds == ()`` and one row of losses (S = 1): it is
-    deterministic, which is a statement, unlike one seed of a random recipe.
+    A rule without random seeds has ``seeds == ()`` and one row of losses (S = 1). It is
+    deterministic, unlike a random model with a single seed.
 
-    Losses may be NaN or infinite: a diverged seed is evidence and stays in the table.
+    Losses may be NaN or infinite: a diverged seed is evidence and remains in the table.
 
     Raises:
-        ContractError: Shapes disagree, a seed or a (fold, row) occurs twice, or it is empty.
+        ContractError: Shapes disagree, a seed or a (fold, row) is repeated, or the table is empty.
     """
 
     subject: str
-    """Digest of the model or rule that made the losses."""
+    """Digest of the model or rule."""
 
     window: str
-    """Digest of the data and of the rows that were scored."""
+    """Digest of the scored data and rows."""
 
     seeds: tuple[int, ...]
     fold_N: NDArray[np.int64]
@@ -53,73 +53,73 @@ class LossTable:
     loss_SN: NDArray[np.float64]
 
     cluster_N: NDArray[np.str_] | None = None
-    """What the rows belong to when some belong together, as one day's assets do."""
+    """Cluster of each row, such as the day of several assets; None without clusters."""
 
     source: str = ""
-    """What messages call it, such as the file it was read from; '' for its digest."""
+    """Display name for messages, such as the file it was read from; '' for the digest."""
 
     def __post_init__(self) -> None:
         want = (max(1, len(self.seeds)), self.label_N.size)
         if self.cluster_N is not None and self.cluster_N.shape != want[1:]:
             raise ContractError(
-                f"Every row must be in a cluster, got {self.cluster_N.size} for {want[1]} rows.",
-                fix="Name the cluster of each row, or of none.",
+                f"Every row must have a cluster, got {self.cluster_N.size} for {want[1]} rows.",
+                fix="Assign a cluster to every row, or to none.",
             )
         if self.loss_SN.shape != want or self.fold_N.shape != want[1:] or want[1] == 0:
             raise ContractError(
-                f"Losses must be (seeds, rows) = {want} with at least one row, got "
-                f"{self.loss_SN.shape} losses and {self.fold_N.shape} folds.",
+                f"Losses must have shape (seeds, rows) = {want} with at least one row, got "
+                f"losses {self.loss_SN.shape} and folds {self.fold_N.shape}.",
                 fix="Score every seed on every row.",
             )
         if len(set(self.seeds)) != len(self.seeds):
             raise ContractError(
-                f"Seeds must differ, got {self.seeds}.", fix="Score each seed once."
+                f"Seeds must be distinct, got {self.seeds}.", fix="Score each seed once."
             )
         keys = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         if not keys.is_unique:
             fold, label = keys[keys.duplicated()][0]
             raise ContractError(
-                f"A (fold, row) must occur once per seed, got {keys.duplicated().sum()} repeats, "
-                f"first fold {fold}, row {label}.",
-                fix="Remove the repeats; label the rows uniquely.",
+                f"A (fold, row) must occur once per seed, got {keys.duplicated().sum()} "
+                f"duplicates, first fold {fold}, row {label}.",
+                fix="Remove the duplicates; label the rows uniquely.",
             )
 
     @property
-    def called(self) -> str:
-        """What a message calls it."""
+    def display_name(self) -> str:
+        """Name of the table in messages."""
         return self.source or self.subject[:12]
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the subject has no random seeds at all."""
+        """Whether the table belongs to a rule without random seeds."""
         return not self.seeds
 
     @property
     def num_rows(self) -> int:
-        """Test rows over all folds, N."""
+        """Number of test rows over all folds, N."""
         return int(self.label_N.size)
 
     @property
     def diverged_seeds(self) -> tuple[int, ...]:
-        """Seeds with at least one loss that is not finite; they are counted, never dropped."""
+        """Seeds with at least one non-finite loss; they are counted, never excluded."""
         bad_S = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
         return tuple(self.seeds[at] for at in bad_S) if self.seeds else ()
 
     @property
     def num_distinct_seeds(self) -> int:
-        """Seeds whose losses are not those of another seed to the last bit."""
+        """Number of seeds with distinct losses (bitwise)."""
         return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
 
     def aligned_to(self, other: "LossTable") -> "LossTable":
         """Return this table with its rows in the order of ``other``.
 
         Raises:
-            ContractError: The windows or the rows differ; the message says in what.
+            ContractError: The windows or the rows differ; the message names the differences.
         """
-        in_place = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+        same_order = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
             self.label_N, other.label_N
         )
-        if in_place and self.window == other.window:
+        if same_order and self.window == other.window:
             return self._in_clusters_of(other)
         mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
@@ -127,15 +127,15 @@ class LossTable:
         if len(only_mine) or len(only_theirs):
             raise ContractError(
                 f"Both arms must be scored on the same (fold, row) pairs: {len(only_mine)} are "
-                f"only in {self.called}{_first(only_mine)}, {len(only_theirs)} only in "
-                f"{other.called}{_first(only_theirs)}.",
+                f"only in {self.display_name}{_first(only_mine)}, {len(only_theirs)} only in "
+                f"{other.display_name}{_first(only_theirs)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
             )
         if self.window != other.window:
             raise ContractError(
                 f"Both arms must be scored on one window, got {self.window[:12]} and "
                 f"{other.window[:12]} with the same row labels.",
-                cause="The data changed between the two scorings.",
+                cause="The data changed between the two evaluations.",
                 fix="Score both models again on the same data and folds.",
             )
         order_N = mine.get_indexer(theirs)
@@ -156,16 +156,16 @@ class LossTable:
             [] if mine is None else mine, [] if theirs is None else theirs
         ):
             raise ContractError(
-                f"Both arms must have their rows in the same clusters; those of "
-                f"{self.called} and {other.called} differ.",
-                fix="Give the same column 'cluster' with both.",
+                f"Both arms must have the same clusters; those of {self.display_name} and "
+                f"{other.display_name} differ.",
+                fix="Use the same column 'cluster' in both tables.",
             )
         return self
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the long table (seed, fold, row, loss); ``seed`` is empty without seeds.
+        """Return the table in long format (seed, fold, row, loss); ``seed`` is empty without seeds.
 
-        There is a column ``cluster``, too, when rows belong together.
+        Clustered rows have an additional column ``cluster``.
         """
         seeds: Sequence[int | None] = self.seeds or (None,)
         clusters = {} if self.cluster_N is None else {CLUSTER: np.tile(self.cluster_N, len(seeds))}
@@ -183,27 +183,27 @@ class LossTable:
     def from_frame(
         cls, frame: pd.DataFrame, *, subject: str, window: str | None = None
     ) -> "LossTable":
-        """Build the table from its long form; the order of the lines does not matter.
+        """Build the table from the long format, with rows in any order.
 
-        Rows are put in time order by their label: as numbers when all labels are numbers, as dates
-        when all are ISO dates. Labels of another kind must come in the order of their text.
+        Rows are sorted by their labels: as numbers if all labels are numbers, as dates if all are
+        ISO dates. Other labels must already be sorted as text.
 
         Args:
-            frame: Columns seed, fold, row, loss. ``seed`` is empty in every line for a rule
-                without seeds. A column ``cluster`` names rows that belong together.
-            subject: Digest of what made the losses.
-            window: Digest of what was scored; that of the (fold, row) pairs when None.
+            frame: Columns seed, fold, row, loss. ``seed`` is empty in every row for a rule
+                without seeds. An optional column ``cluster`` contains the cluster of each row.
+            subject: Digest of the model or rule.
+            window: Digest of the scored data and rows; None for that of the (fold, row) pairs.
 
         Raises:
-            ContractError: A column is missing or not a number, a line occurs twice, a seed lacks
-                rows that another has, or the labels leave the order in time open.
+            ContractError: A column is missing or not numeric, a row occurs twice, a seed lacks
+                rows that another has, or the labels do not determine the order in time.
         """
         require_columns(frame)
-        fold = whole_numbers(frame, "fold")
+        fold = integer_column(frame, "fold")
         seed = pd.Series(0, index=frame.index, dtype="int64")
         has_seeds = bool(frame["seed"].notna().any())
         if has_seeds:
-            seed = whole_numbers(frame, "seed")
+            seed = integer_column(frame, "seed")
         long = pd.DataFrame(
             {
                 "seed": seed,
@@ -216,9 +216,9 @@ class LossTable:
         if repeats.any():
             first = long[repeats].iloc[0]
             raise ContractError(
-                f"A (seed, fold, row) must occur once, got {repeats.sum()} repeats, first seed "
+                f"A (seed, fold, row) must occur once, got {repeats.sum()} duplicates, first seed "
                 f"{first['seed']}, fold {first['fold']}, row {first['row']}.",
-                fix="Remove the repeated lines.",
+                fix="Remove the duplicate rows.",
             )
         clusters = cluster_of_rows(frame, long)
         keys = long[["fold", "row"]].drop_duplicates()
@@ -252,7 +252,7 @@ class LossTable:
 
 
 def write_losses(table: LossTable, path: Path) -> None:
-    """Write the long form to ``path``, Parquet or CSV by its suffix, whole or not at all."""
+    """Write the long format to ``path`` atomically, as Parquet or CSV by its suffix."""
     buffer = io.BytesIO()
     if _suffix(path) == ".csv":
         table.to_frame().to_csv(buffer, index=False)
@@ -262,11 +262,11 @@ def write_losses(table: LossTable, path: Path) -> None:
 
 
 def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossTable:
-    """Read what ``write_losses`` wrote, or any table with the same four columns.
+    """Read a file of ``write_losses``, or any table with the same four columns.
 
     Raises:
-        SourceError: The file is missing, empty, or not what its suffix says.
-        ContractError: Its columns or lines break ``LossTable.from_frame``'s contract.
+        SourceError: The file is missing, empty, or its format does not match its suffix.
+        ContractError: The table violates the contract of ``LossTable.from_frame``.
     """
     suffix = _suffix(path)
     try:
@@ -274,8 +274,8 @@ def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossT
     except (OSError, ValueError) as error:
         # pandas and pyarrow signal an unreadable table with subclasses of these two.
         raise SourceError(
-            f"Losses must be readable from {path}: {error}",
-            fix="Give a Parquet or CSV file with the columns seed, fold, row, loss.",
+            f"The losses in {path} cannot be read: {error}",
+            fix="Use a Parquet or CSV file with the columns seed, fold, row, loss.",
         ) from error
     return LossTable.from_frame(frame, subject=subject, window=window)
 

@@ -1,7 +1,7 @@
-"""McNemar's test of two classifiers on the same rows, seed by seed (STAT-2).
+"""McNemar's test of two classifiers on the same rows, for each seed.
 
-Shown beside the gate, never deciding: it speaks of the very networks that were trained, and leaves
-out that the recipe would give others with other seeds.
+A secondary test that does not decide: it compares the trained networks themselves and ignores the
+variance over seeds.
 
 Shape legend: S = seeds, N = test rows.
 """
@@ -17,8 +17,8 @@ from sluice.base.settings import Record
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
-MOST_EXACT = 1_000
-"""Discordant rows up to which the exact distribution is used; beyond, chi-square is as good."""
+MAX_EXACT_ROWS = 1_000
+"""Maximum number of discordant rows for the exact test; beyond it, chi-square is equivalent."""
 
 Method = Literal["exact", "chi-square"]
 
@@ -31,12 +31,12 @@ class SeedTest(Record):
     only_candidate_wrong: int = Field(description="Rows that only the candidate gets wrong.")
     only_reference_wrong: int = Field(description="Rows that only the reference gets wrong.")
     method: Method
-    p_value: float = Field(description="Two-sided, of both being wrong equally often.")
-    adjusted_p: float = Field(description="Holm's, over all seeds.")
+    p_value: float = Field(description="Two-sided, for equal error rates.")
+    adjusted_p: float = Field(description="P-value adjusted by Holm over all seeds.")
 
 
 class McNemarReport(Record):
-    """Every seed's test; ``better`` and ``worse`` hold together at ``alpha``."""
+    """Tests of all seeds; ``better`` and ``worse`` control the family-wise error at ``alpha``."""
 
     candidate: str
     reference: str
@@ -46,7 +46,7 @@ class McNemarReport(Record):
 
     @property
     def better(self) -> int:
-        """Networks of the candidate proven wrong less often than what they were paired with."""
+        """Number of candidate networks with a significantly lower error rate than their pair."""
         return sum(
             t.adjusted_p <= self.alpha and t.only_candidate_wrong < t.only_reference_wrong
             for t in self.tests
@@ -54,7 +54,7 @@ class McNemarReport(Record):
 
     @property
     def worse(self) -> int:
-        """Networks of the candidate proven wrong more often."""
+        """Number of candidate networks with a significantly higher error rate."""
         return sum(
             t.adjusted_p <= self.alpha and t.only_candidate_wrong > t.only_reference_wrong
             for t in self.tests
@@ -63,38 +63,38 @@ class McNemarReport(Record):
     def __str__(self) -> str:
         smallest = min(t.adjusted_p for t in self.tests)
         return (
-            f"McNemar on {self.num_rows} rows: of {len(self.tests)} networks {self.better} are "
-            f"wrong less often than the reference and {self.worse} more often, at "
-            f"{self.alpha:g} for all together (Holm); smallest adjusted p {smallest:.2g}."
+            f"McNemar's test on {self.num_rows} rows: of {len(self.tests)} networks, {self.better} "
+            f"have a significantly lower error rate than the reference and {self.worse} a higher "
+            f"one (family-wise alpha {self.alpha:g}, Holm); smallest adjusted p {smallest:.2g}."
         )
 
 
 def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNemarReport:
-    """Test for each seed whether candidate and reference are wrong equally often.
+    """Test for each seed whether candidate and reference have the same error rate.
 
-    How seeds are combined: each network is tested on its own and Holm's correction holds the
-    chance of any false claim at ``alpha``, however the tests depend on each other. A majority vote
-    of the seeds would be a test of the vote, a classifier that nobody deploys and that hides how
-    much the seeds differ; and 0/1 losses do not even say what a vote would answer, as seeds may be
-    wrong in different ways. Pooling seeds x rows would count each row S times.
+    Each network is tested separately, and Holm's correction controls the family-wise error rate at
+    ``alpha`` under any dependence of the tests. A majority vote of the seeds would be another
+    classifier, which is not deployed and hides the differences between seeds. It cannot even be
+    computed from 0/1 losses, because seeds may be wrong in different ways. Pooling seeds x rows
+    would count each row S times.
 
-    A reference with seeds is paired in the order of the seeds, again from its first when it has
-    fewer: a pairing fixed beforehand, as good as any other, because seeds of two recipes have
-    nothing in common.
+    If the reference has seeds, the arms are paired in the order of their seeds, starting again
+    with the first seed of the reference if it has fewer. Any fixed pairing is equally valid,
+    because seeds of two trainings have nothing in common.
 
-    The test is exact (binomial) up to 1,000 discordant rows, then chi-square with continuity
-    correction; both two-sided.
+    The test is exact (binomial) up to 1,000 discordant rows, and chi-square with continuity
+    correction beyond; both are two-sided.
 
     Args:
         candidate: 0/1 losses: 1 where the network is wrong.
-        reference: The same on the same rows, in any order.
-        alpha: Chance of any false claim over all seeds.
+        reference: 0/1 losses of the reference on the same rows, in any order.
+        alpha: Family-wise error rate over all seeds.
 
     Raises:
         ContractError: The arms were scored on different windows or rows, or a loss is not 0 or 1.
 
     Assumes:
-        Rows are independent. Rows in time order need the gate's blocks instead.
+        Rows are independent. Dependent rows need the block-based test of the gate.
 
     Source:
         McNemar (1947), Psychometrika 12(2); Holm (1979), Scandinavian Journal of Statistics 6(2).
@@ -137,8 +137,8 @@ def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
         raise ContractError(
             f"McNemar's test needs losses of 0 and 1, got {int(bad_SN.sum())} others in the "
             f"{name}, first {loss_SN[seed, row]:g} at row {table.label_N[row]}.",
-            cause="These are losses of another kind, or a model that diverged.",
-            fix="Give 1 where the predicted class is wrong and 0 where it is right.",
+            cause="The table contains other losses, or the model diverged.",
+            fix="Use 1 where the predicted class is wrong and 0 where it is right.",
         )
     return np.asarray(loss_SN == 1)
 
@@ -149,7 +149,7 @@ def _p_value(only_ours: int, only_theirs: int) -> tuple[Method, float]:
 
     if only_ours + only_theirs == 0:
         return "exact", 1.0  # wrong on exactly the same rows
-    exact = only_ours + only_theirs <= MOST_EXACT
-    table = [[0, only_ours], [only_theirs, 0]]  # rows both get right or wrong say nothing
+    exact = only_ours + only_theirs <= MAX_EXACT_ROWS
+    table = [[0, only_ours], [only_theirs, 0]]  # concordant rows do not matter
     tested = statsmodels_mcnemar(table, exact=exact, correction=True)
     return ("exact" if exact else "chi-square"), min(1.0, float(tested.pvalue))

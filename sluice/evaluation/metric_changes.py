@@ -1,21 +1,21 @@
-"""Which of a workload's metrics a candidate makes worse, by how much, and how sure that is.
+"""Finds metrics of a workload that are worse for the candidate, with confidence intervals.
 
-The gate decides on losses alone. What a better loss was paid for with is said beside the verdict,
-whether or not a guard asks for it.
+The gate decides on losses only. Deteriorated metrics are reported with the verdict, even without a
+guard for them.
 """
 
 from collections.abc import Mapping
 
 from sluice.evaluation.estimate import Estimate
-from sluice.evaluation.metric_table import MetricTable, folds_part
+from sluice.evaluation.metric_table import MetricTable, folds_component
 from sluice.metrics.directions import Direction, direction_of
 from sluice.verdicts.metric_change import MetricChange
 
 _ONE_SIDED = 0.025
-"""Of each side of a 95 % interval [rate]."""
+"""Error rate of each side of a 95 % interval [rate]."""
 
-_GATES_OWN = "loss"
-"""The metric that the gate itself judges."""
+_GATE_METRIC = "loss"
+"""Metric that the gate itself compares."""
 
 
 def find_worse_metrics(
@@ -24,22 +24,22 @@ def find_worse_metrics(
     *,
     declared: Mapping[str, Direction],
 ) -> tuple[MetricChange, ...]:
-    """Return every metric whose mean is worse than the reference's.
+    """Return all metrics whose mean is worse than that of the reference.
 
-    A metric that only one arm has, that is not finite or whose direction is not known is left out.
-    The interval is of the two-way variance: over the seeds of both arms and over folds.
+    Metrics that only one arm has, that are not finite or whose direction is unknown are excluded.
+    The interval uses the two-way variance, over the seeds of both arms and over folds.
 
     Args:
-        candidate: Metrics of the candidate; None when they were not computed.
-        reference: Metrics of what it is compared with, on the same window.
-        declared: Which way the workload's own metrics improve, by name.
+        candidate: Metrics of the candidate; None if they were not computed.
+        reference: Metrics of the reference on the same window; None if they were not computed.
+        declared: Directions in which the workload's own metrics improve, by name.
     """
     if candidate is None or reference is None:
         return ()
     changes = (
         _worse(name, candidate, reference, direction)
         for name in candidate.values
-        if name != _GATES_OWN and (direction := direction_of(name, declared)) is not None
+        if name != _GATE_METRIC and (direction := direction_of(name, declared)) is not None
     )
     return tuple(change for change in changes if change is not None)
 
@@ -52,13 +52,13 @@ def _worse(
         return None
     difference_F = our_SF.mean(axis=0) - their_SF.mean(axis=0)
     difference = float(difference_F @ candidate.share_F)
-    if not (difference < 0 if direction == "higher" else difference > 0):  # false for NaN, too
+    if not (difference < 0 if direction == "higher" else difference > 0):  # also false for NaN
         return None
     low, high = Estimate(
         gain=difference,
-        candidate_seeds=candidate.seeds_part(name),
-        reference_seeds=reference.seeds_part(name),
-        rows=folds_part(difference_F, candidate.share_F),
+        candidate_seeds=candidate.seeds_component(name),
+        reference_seeds=reference.seeds_component(name),
+        rows=folds_component(difference_F, candidate.share_F),
     ).bounds(_ONE_SIDED)
     return MetricChange(
         metric=name,

@@ -1,4 +1,4 @@
-"""Metrics of one subject, a number for each seed and fold: what a metric's guard is proven by.
+"""Metrics of one model by seed and fold, on which metric guards are tested.
 
 Shape legend: S = seeds, F = folds.
 """
@@ -11,19 +11,24 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sluice.base.settings import Record
-from sluice.evaluation.variance import NOTHING, UNKNOWN, Part, seeds_part
-from sluice.verdicts.metric_change import FEWEST_FOLDS
+from sluice.evaluation.variance import (
+    NO_VARIANCE,
+    UNKNOWN_VARIANCE,
+    VarianceComponent,
+    seeds_component,
+)
+from sluice.verdicts.metric_change import MIN_FOLDS
 
 
 class MetricTable(Record):
-    """Named metrics on one window. A metric that is absent somewhere is NaN there."""
+    """Named metrics on one window; missing values are NaN."""
 
     subject: str = Field(description="Digest of the model or rule.")
-    window: str = Field(description="Digest of the data and rows that were scored.")
-    seeds: tuple[int, ...] = Field(description="Empty for a rule without seeds.")
+    window: str = Field(description="Digest of the scored data and rows.")
+    seeds: tuple[int, ...] = Field(description="Seeds; empty for a rule without seeds.")
     fold_rows: tuple[int, ...] = Field(min_length=1, description="Test rows of each fold.")
     values: dict[str, tuple[tuple[float, ...], ...]] = Field(
-        description="By name: for each seed (one line without seeds) a number for each fold."
+        description="Values by metric, seed (one row without seeds) and fold."
     )
 
     @model_validator(mode="after")
@@ -36,7 +41,7 @@ class MetricTable(Record):
         return self
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return one metric (S, F), infinite ones as NaN; None when it was not computed."""
+        """Return the values of one metric (S, F), with NaN for infinity; None if missing."""
         if name not in self.values:
             return None
         value_SF = np.asarray(self.values[name], np.float64)
@@ -51,9 +56,9 @@ class MetricTable(Record):
 
     @property
     def by_seed(self) -> tuple[dict[str, float], ...]:
-        """Each seed's metrics, averaged over folds by their number of test rows.
+        """Metrics of each seed, averaged over folds with weights equal to their test rows.
 
-        So a metric that is a mean over rows is the mean over all rows.
+        For a metric that is a mean over rows, this is the mean over all rows.
         """
         mean_S = {name: np.asarray(v, np.float64) @ self.share_F for name, v in self.values.items()}
         return tuple(
@@ -63,34 +68,40 @@ class MetricTable(Record):
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean over seeds of ``by_seed``; NaN as soon as one seed is."""
+        """Mean over seeds of ``by_seed``; NaN if any seed is NaN."""
         return {name: float(np.mean([m[name] for m in self.by_seed])) for name in self.values}
 
-    def seeds_part(self, name: str) -> Part:
-        """Return the part of a metric's variance that comes from the seeds."""
+    def seeds_component(self, name: str) -> VarianceComponent:
+        """Return the variance component of a metric due to the seeds."""
         value_SF = self.numbers(name)
         if value_SF is None:
-            return UNKNOWN
-        return seeds_part(value_SF @ self.share_F, is_deterministic=not self.seeds)
+            return UNKNOWN_VARIANCE
+        return seeds_component(value_SF @ self.share_F, is_deterministic=not self.seeds)
 
 
-def folds_part(difference_F: NDArray[np.float64], share_F: NDArray[np.float64]) -> Part:
-    """Return the variance of a weighted mean of one number per fold.
+def folds_component(
+    difference_F: NDArray[np.float64], share_F: NDArray[np.float64]
+) -> VarianceComponent:
+    """Return the variance component of a weighted mean of one number per fold.
 
-    Folds are blocks that are far too long, which only costs degrees of freedom; it holds for a
-    metric that is no mean over rows (a Sharpe ratio, an F1). With equal folds it is the variance
-    of a plain mean.
+    Folds serve as very long blocks, which only costs degrees of freedom. This also holds for
+    metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With equal folds,
+    it is the variance of an unweighted mean.
 
-    >>> folds_part(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
+    >>> folds_component(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
     0.333...
 
     Returns:
-        ``UNKNOWN`` below three folds: with two, one number says how sure the other is, and a
-        guard at 2.2 % passes 4 % of broken candidates.
+        ``UNKNOWN_VARIANCE`` for less than three folds. With two folds, a guard at 2.2 % passes 4 %
+        of the candidates that violate it.
     """
     count = difference_F.size
-    if count < FEWEST_FOLDS:
-        return UNKNOWN
+    if count < MIN_FOLDS:
+        return UNKNOWN_VARIANCE
     deviation_F = difference_F - float(difference_F @ share_F)
     variance = count / (count - 1) * math.fsum((share_F * deviation_F) ** 2)
-    return Part(variance=variance, degrees_of_freedom=count - 1.0) if variance != 0 else NOTHING
+    return (
+        VarianceComponent(variance=variance, degrees_of_freedom=count - 1.0)
+        if variance != 0
+        else NO_VARIANCE
+    )

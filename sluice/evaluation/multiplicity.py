@@ -1,7 +1,7 @@
-"""Several claims at once: Holm for those acted on, Benjamini-Hochberg for those looked at (STAT-2).
+"""P-value adjustments: Holm for decisions, Benjamini-Hochberg for exploration.
 
-A p-value that could not be computed is NaN; it stays NaN, counts as a member of its family, and
-is never a finding.
+A p-value that cannot be computed is NaN. It remains NaN, counts as a test of its family, and is
+never significant.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from sluice.verdicts.verdict import Verdict
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return the p-values adjusted for their number, in the order given.
+    """Return the p-values adjusted by Holm's method, in the given order.
 
-    Held at alpha, the chance of any false claim is at most alpha, however the tests depend on
-    each other. statsmodels has it too, but collects garbage at every call, 0.2 s in a large
-    process.
+    Compared with alpha, they control the family-wise error rate under any dependence of the tests.
+    statsmodels has this function as well, but runs a garbage collection in every call, which takes
+    0.2 s in a large process.
 
     >>> holm([0.01, 0.04, 0.03])
     (0.03, 0.06, 0.06)
@@ -34,10 +34,10 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return the p-values adjusted for the rate of false findings, in the order given.
+    """Return the p-values adjusted for the false discovery rate, in the given order.
 
-    For exploring (ablations), never for a promotion: of the findings at q, a share of q is
-    expected to be false.
+    Use it for exploration (ablations) only, not for a promotion: at q, a share of q of the
+    findings is expected to be false.
 
     >>> benjamini_hochberg([0.01, 0.04, 0.03, 0.9])
     (0.04, 0.0533..., 0.0533..., 0.9)
@@ -51,48 +51,48 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     # Imported here: scipy.stats takes a second and Dagster loads every module.
     from scipy.stats import false_discovery_control
 
-    given = np.asarray(p_values, np.float64)
-    known = np.where(np.isnan(given), 1.0, given)  # an unknown one counts in the family
-    adjusted = np.where(np.isnan(given), np.nan, false_discovery_control(known))
+    raw = np.asarray(p_values, np.float64)
+    known = np.where(np.isnan(raw), 1.0, raw)  # an unknown p-value counts as a test
+    adjusted = np.where(np.isnan(raw), np.nan, false_discovery_control(known))
     return tuple(adjusted.tolist())
 
 
-def hold_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict, ...]:
-    """Return the verdicts on a cohort's candidates, of which all promotions hold together.
+def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict, ...]:
+    """Return the verdicts on a cohort of candidates, adjusted for their number.
 
-    A promotion stands when its p-value, adjusted by Holm for all candidates of the cohort, is
-    still at most ``alpha``; otherwise it becomes INCONCLUSIVE. Nothing else changes.
+    A PROMOTE remains if its p-value, adjusted by Holm for all candidates of the cohort, is at most
+    ``alpha``; otherwise it becomes INCONCLUSIVE. Other verdicts do not change.
 
     Args:
-        verdicts: One for each candidate, all on one window.
-        alpha: Chance of any false promotion over the whole cohort.
+        verdicts: One verdict for each candidate, all on the same window.
+        alpha: Probability of any false promotion in the cohort.
 
     Raises:
-        ContractError: Two verdicts are about one candidate, or they are on several windows.
+        ContractError: Two verdicts have the same candidate, or the windows differ.
     """
     windows, candidates = {v.window for v in verdicts}, {v.candidate for v in verdicts}
     if len(windows) > 1 or len(candidates) < len(verdicts):
         raise ContractError(
-            f"A cohort is several candidates judged on one window, got {len(verdicts)} verdicts "
-            f"on {len(windows)} windows about {len(candidates)} candidates.",
-            fix="Judge each candidate once, all on the same window.",
+            f"A cohort must have one verdict per candidate on the same window, got "
+            f"{len(verdicts)} verdicts on {len(windows)} windows for {len(candidates)} candidates.",
+            fix="Evaluate each candidate once, all on the same window.",
         )
     adjusted = holm([verdict.p_value for verdict in verdicts])
     return tuple(
-        _held(verdict, p_value, alpha=alpha, of=len(verdicts))
+        _adjusted(verdict, p_value, alpha=alpha, of=len(verdicts))
         for verdict, p_value in zip(verdicts, adjusted, strict=True)
     )
 
 
-def _held(verdict: Verdict, adjusted_p: float, *, alpha: float, of: int) -> Verdict:
+def _adjusted(verdict: Verdict, adjusted_p: float, *, alpha: float, of: int) -> Verdict:
     if not verdict.passed or adjusted_p <= alpha:
         return verdict
     return verdict.model_copy(
         update={
             "outcome": "INCONCLUSIVE",
-            "reason": f"Not proven among {of} candidates: p {verdict.p_value:.2g} alone and "
-            f"{adjusted_p:.2g} by Holm, required at most {alpha:g}.",
-            "remedy": "Keep what is in production. Enter fewer candidates, chosen on validation "
-            "rows, or judge this one on a newer window.",
+            "reason": f"Not significant among {of} candidates: p {verdict.p_value:.2g}, adjusted p "
+            f"{adjusted_p:.2g} (Holm), required at most {alpha:g}.",
+            "remedy": "Keep the version in production. Compare fewer candidates, selected on "
+            "validation rows, or evaluate this one on a newer window.",
         }
     )

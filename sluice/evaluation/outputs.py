@@ -1,4 +1,4 @@
-"""Outputs of fitted networks on the test rows of the folds, before anything is measured on them.
+"""Computes the outputs of trained networks on the test rows of the folds.
 
 Shape legend: S = seeds, B = test examples of one fold.
 """
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.out_of_memory import naming_memory, scoring_fix
+from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
 from sluice.data.folds import Fold
-from sluice.evaluation.production import latest_unseen
+from sluice.evaluation.unseen_members import latest_unseen
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
 
 BATCH_ROWS = 4096
-"""Examples per forward pass: bounds memory, decides nothing."""
+"""Examples per forward pass; it limits memory and does not affect the outputs."""
 
 LoadMember = Callable[[Member], nn.Module]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
-    """Test examples of one fold, and what one model says of them (B, ...)."""
+class FoldOutput:
+    """Test examples of one fold, and the output of one model for them (B, ...)."""
 
     fold: Fold
     examples: Examples
@@ -38,7 +38,7 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     work = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
-    with torch.inference_mode(), naming_memory(work, scoring_fix):
+    with torch.inference_mode(), explain_out_of_memory(work, prediction_memory_advice):
         output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
     model.train(was_training)
     return output
@@ -50,22 +50,22 @@ def member_outputs(
     folds: Sequence[Fold],
     members: Sequence[Member],
     load: LoadMember,
-) -> tuple[tuple[int, ...], list[list[Part]]]:
-    """Return the seeds and, for each, its own members' outputs on the folds' test rows."""
-    by_place = {(member.seed, member.fold_id): member for member in members}
+) -> tuple[tuple[int, ...], list[list[FoldOutput]]]:
+    """Return the seeds and, for each seed, the outputs of its members on their test rows."""
+    by_fold_run = {(member.seed, member.fold_id): member for member in members}
     seeds = sorted({member.seed for member in members})
     wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_place.keys() != wanted or len(by_place) != len(members):
-        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
+    if by_fold_run.keys() != wanted or len(by_fold_run) != len(members):
+        missing, extra = sorted(wanted - by_fold_run.keys()), sorted(by_fold_run.keys() - wanted)
         raise ContractError(
             f"Every seed must have one member for each of {len(folds)} folds, got "
-            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
-            f"planned {extra}, repeated {len(members) - len(by_place)}.",
+            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, "
+            f"unexpected {extra}, repeated {len(members) - len(by_fold_run)}.",
             fix="Train the missing members on these folds.",
         )
 
     def pick(seed: int, fold: Fold) -> Member:
-        own = [by_place[seed, fold.fold_id]]
+        own = [by_fold_run[seed, fold.fold_id]]
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
     return tuple(seeds), outputs_of(workload, frame, folds, seeds, pick, load)
@@ -78,17 +78,17 @@ def outputs_of(
     seeds: Sequence[int],
     pick: Callable[[int, Fold], Member],
     load: LoadMember,
-) -> list[list[Part]]:
-    """Return for each seed the outputs of the members that ``pick`` names, fold by fold."""
+) -> list[list[FoldOutput]]:
+    """Return for each seed and fold the output of the member that ``pick`` selects."""
     if not seeds:
         raise ContractError("At least one member is required, got none.", fix="Train first.")
     chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
-    parts_S: list[list[Part]] = [[] for _ in seeds]
+    parts_S: list[list[FoldOutput]] = [[] for _ in seeds]
     for fold, examples in examples_of(workload, frame, folds):
         for seed, parts in zip(seeds, parts_S, strict=True):
             output = predict(load(chosen[seed, fold.fold_id]), examples.x)
             require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
-            parts.append(Part(fold=fold, examples=examples, output=output))
+            parts.append(FoldOutput(fold=fold, examples=examples, output=output))
     return parts_S
 
 
@@ -101,11 +101,11 @@ def examples_of(
 
 
 def require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
-    """Refuse outputs that are not one per test example; ``who`` made them."""
+    """Raise an error unless the output has the expected shape; ``who`` is for the message."""
     want = workload.output_shape(examples.y)
     if tuple(output.shape) != want:
         raise ContractError(
-            f"Predictions for {len(examples)} test rows must be {want}, got "
+            f"Predictions for {len(examples)} test rows must have shape {want}, got "
             f"{tuple(output.shape)} from {who}.",
             fix="Return one prediction per test example, in row order.",
         )

@@ -1,7 +1,7 @@
-"""Small pictures for people: the verdict per fold, training curves, gain over time.
+"""Plots of an evaluation: gain per fold, training curves, cumulative gain over the test rows.
 
-Each function returns the bytes of a PNG. Figures are made on matplotlib's Agg canvas directly,
-so no global state is read or changed.
+Each function returns the bytes of a PNG. Figures use matplotlib's Agg canvas directly, without
+global state.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sluice.evaluation.estimate import Arm, mean_gain
+from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.losses import LossTable
 from sluice.reports.figures import (
     GRID,
@@ -36,20 +36,20 @@ OUTCOME_COLOUR = {
     "EQUIVALENT": "#52606d",
     "INCONCLUSIVE": "#b7791f",
 }
-OUTCOME_WORDS = {
-    "PROMOTE": "PROMOTE: the candidate is proven better",
-    "REJECT": "REJECT: the candidate is not good enough, proven",
-    "EQUIVALENT": "EQUIVALENT: no difference that matters",
-    "INCONCLUSIVE": "INCONCLUSIVE: nothing is proven",
+OUTCOME_LABELS = {
+    "PROMOTE": "PROMOTE: the candidate is significantly better",
+    "REJECT": "REJECT: the candidate is not better by the required gain",
+    "EQUIVALENT": "EQUIVALENT: no relevant difference",
+    "INCONCLUSIVE": "INCONCLUSIVE: the evidence is not sufficient",
 }
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def fold_gains_png(verdict: Verdict) -> bytes:
-    """Draw the gain of each fold and of all, with bounds, against what is required.
+    """Plot the gain of each fold and of all folds, with bounds and the required gain.
 
-    Whiskers reach from the one-sided lower to the one-sided upper bound at the gate's alpha.
-    Gains that could not be computed are written, not drawn.
+    Whiskers extend from the one-sided lower to the one-sided upper bound at the gate's alpha.
+    Gains that cannot be computed are labelled instead of plotted.
     """
     names = [f"fold {fold.fold_id}\n{fold.num_rows} rows" for fold in verdict.folds]
     names.append(f"all folds\n{verdict.num_rows} rows")
@@ -81,11 +81,11 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     axes.set_yticks(range(len(gains)), names)
     axes.set_ylim(len(gains) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"gain: loss of the reference less loss of the candidate [{verdict.unit}]")
+    axes.set_xlabel(f"gain: loss of reference minus loss of candidate [{verdict.unit}]")
     confidence = 100 * (1 - verdict.alpha)
     set_headline(
         axes,
-        OUTCOME_WORDS[verdict.outcome],
+        OUTCOME_LABELS[verdict.outcome],
         f"gain {verdict.gain:.3g}, {confidence:.3g} % lower bound {verdict.lower_bound:.3g}, "
         f"required > {verdict.required:.3g}",
         colour=colour,
@@ -96,10 +96,10 @@ def fold_gains_png(verdict: Verdict) -> bytes:
 
 
 def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> bytes:
-    """Draw training and validation loss per epoch: one panel a fold, one thin line a seed.
+    """Plot training and validation loss by epoch: one panel per fold, one thin line per seed.
 
     Args:
-        curves: Columns seed, fold_id, epoch, train_loss, val_loss; one line per epoch.
+        curves: Columns seed, fold_id, epoch, train_loss, val_loss; one row per epoch.
         unit: Unit of the losses.
     """
     folds = sorted(curves["fold_id"].unique())
@@ -117,7 +117,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
         panel.set_visible(False)
     seeds = curves["seed"].nunique()
     figure.suptitle(
-        f"Loss per epoch, {seeds} seeds: training (grey) and validation (blue)",
+        f"Loss by epoch, {seeds} seeds: training (grey) and validation (blue)",
         fontsize=10.5,
         fontweight="bold",
         color=INK,
@@ -132,17 +132,17 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
 def loss_over_time_png(
     candidate: LossTable, reference: LossTable, *, unit: str = "loss units"
 ) -> bytes:
-    """Draw the cumulative gain over the test rows, fold by fold in the order of their labels.
+    """Plot the cumulative gain over the test rows, by fold in the order of their labels.
 
-    A line that rises steadily is a gain earned everywhere; a single step is a few lucky rows. Rows
-    labelled by dates are in time; other labels (a key, a number) are not shown.
+    A steady increase is a gain on all rows; a single step comes from a few rows. If the labels are
+    dates, each fold shows its first date.
 
     Raises:
-        ContractError: The tables hold different rows.
+        ContractError: The tables contain different rows.
     """
     reference = reference.aligned_to(candidate)
-    gain_N = mean_gain(Arm.of(candidate), Arm.of(reference))
-    # By fold, in time inside each: the order a table's rows have by contract.
+    gain_N = mean_gain(ArmLosses.of(candidate), ArmLosses.of(reference))
+    # Sort by fold; within a fold, the rows of a loss table are in time order.
     order_N = np.argsort(candidate.fold_N, kind="stable")
     total_N = np.cumsum(gain_N[order_N])
     fold_N, label_N = candidate.fold_N[order_N], candidate.label_N[order_N]
@@ -164,10 +164,10 @@ def loss_over_time_png(
             va="top",
         )
     if not np.isfinite(total_N).all():
-        axes.text(0.5, 0.5, "losses that are not finite", transform=axes.transAxes, ha="center")
+        axes.text(0.5, 0.5, "non-finite losses", transform=axes.transAxes, ha="center")
     axes.set_xlim(0, total_N.size)
     axes.margins(y=0.2)
-    axes.set_xlabel("test row, in time" if in_time else "test row")
+    axes.set_xlabel("test row, in time order" if in_time else "test row")
     axes.set_ylabel(f"cumulative gain [{unit}]")
-    set_headline(axes, "Gain over the test rows: above zero the candidate is ahead", "", colour=INK)
+    set_headline(axes, "Cumulative gain: above zero the candidate is better", "", colour=INK)
     return as_png(figure)

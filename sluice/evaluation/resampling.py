@@ -1,7 +1,7 @@
-"""The two-way percentile interval: seeds and blocks of rows drawn again, together (STAT-1).
+"""Two-way percentile bootstrap interval: seeds and blocks of rows are resampled jointly.
 
-Shown beside the gate, never deciding: over 5 seeds it misses a true null about 10 % of the time at
-a nominal 5 %, where the gate's Student bound does not.
+A secondary test that does not decide: with 5 seeds, its false positive rate is about 10 % at a
+nominal 5 %, unlike that of the gate's Student bound.
 
 Shape legend: S = seeds of both arms, N = rows, n = rows of one fold, B = blocks, R = resamples.
 """
@@ -9,12 +9,12 @@ Shape legend: S = seeds of both arms, N = rows, n = rows of one fold, B = blocks
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 
 
 def two_way_interval(
-    candidate: Arm,
-    reference: Arm,
+    candidate: ArmLosses,
+    reference: ArmLosses,
     fold_N: NDArray[np.int64],
     *,
     block_length: int,
@@ -22,9 +22,9 @@ def two_way_interval(
     resamples: int,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """Return the one-sided lower and upper percentile bound of the mean gain, each at ``alpha``.
+    """Return the one-sided lower and upper percentile bounds of the mean gain, each at ``alpha``.
 
-    NaN when a loss is not finite.
+    Both are NaN if a loss is not finite.
     """
     gain_R = resampled_gains(
         candidate, reference, fold_N, block_length=block_length, resamples=resamples, rng=rng
@@ -34,27 +34,27 @@ def two_way_interval(
 
 
 def resampled_gains(
-    candidate: Arm,
-    reference: Arm,
+    candidate: ArmLosses,
+    reference: ArmLosses,
     fold_N: NDArray[np.int64],
     *,
     block_length: int,
     resamples: int,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Return the mean gain (R,) of each resample.
+    """Return the mean gain of each resample (R,).
 
     A resample draws the seeds of each arm with replacement and, inside each fold, circular blocks
-    of rows; both arms and all seeds share the rows drawn. Sums of all blocks are computed once, so
-    a resample adds up N / block_length numbers for each seed instead of N.
+    of rows. Both arms and all seeds share the drawn rows. The sums of all blocks are computed once,
+    so a resample adds N / block_length numbers for each seed instead of N.
 
     Args:
         candidate: Losses (S, N).
         reference: Losses on the same rows; S may differ.
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Rows of a block; a fold shorter than it is drawn as whole [rows].
-        resamples: How many.
-        rng: Draws them.
+        block_length: Block length; a shorter fold is drawn as a whole [rows].
+        resamples: Number of resamples.
+        rng: Random generator.
 
     Cost:
         O(R x S x N / block_length) time, O(S x N) memory. 2,000 resamples of 2 x 8 seeds and
@@ -62,7 +62,7 @@ def resampled_gains(
 
     Source:
         Politis & Romano (1992), circular blocks; Owen (2007), Annals of Applied Statistics 1(2),
-        drawing both ways.
+        two-way resampling.
     """
     loss_SN = np.concatenate((reference.loss_SN, candidate.loss_SN))
     total_RS = np.zeros((resamples, loss_SN.shape[0]))
@@ -87,7 +87,7 @@ def _fold_totals(
     totals_RS = np.empty((resamples, loss_Sn.shape[0]))
     drawn_BS, one_B = np.empty((whole, loss_Sn.shape[0])), np.ones(whole)
     for total_S in totals_RS:
-        # Gathered in place and added up by BLAS: ten times as fast as sums_nS[...].sum(axis=0).
+        # Gathering in place and summing with BLAS is ten times as fast as sums_nS[...].sum(axis=0).
         np.take(sums_nS, rng.integers(n, size=whole), axis=0, out=drawn_BS, mode="clip")
         np.matmul(one_B, drawn_BS, out=total_S)
         if rest_nS is not None:
@@ -96,7 +96,7 @@ def _fold_totals(
 
 
 def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """Return the sum (n, S) of the block that begins at each row and wraps around the end."""
+    """Return the sum (n, S) of the block that starts at each row and wraps around the end."""
     num_seeds, n = loss_Sn.shape
     running = np.zeros((n + length, num_seeds))
     np.cumsum(np.concatenate((loss_Sn, loss_Sn[:, : length - 1]), axis=1).T, 0, out=running[1:])
@@ -104,7 +104,7 @@ def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.floa
 
 
 def _mean_of_drawn(total_RS: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the mean (R,) over seeds drawn with replacement; one alone stays as it is."""
+    """Return the mean (R,) over seeds drawn with replacement; a single seed is always drawn."""
     num_seeds = total_RS.shape[1]
     drawn_RS = rng.integers(num_seeds, size=total_RS.shape)
     mean_R: NDArray[np.float64] = np.take_along_axis(total_RS, drawn_RS, axis=1).mean(axis=1)

@@ -1,4 +1,4 @@
-"""Per-example test losses and metrics of models and rules, on the rows the gate compares.
+"""Computes per-example test losses and metrics of models and baseline rules.
 
 Shape legend: S = seeds, N = test rows over all folds.
 """
@@ -18,34 +18,34 @@ from sluice.data.folds import Fold
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.outputs import (
+    FoldOutput,
     LoadMember,
-    Part,
     examples_of,
     member_outputs,
     outputs_of,
     require_shape,
 )
-from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.evaluation.simple_rules import Baseline
-from sluice.findings.user_code import users_code
+from sluice.evaluation.unseen_members import latest_unseen, row_labels
+from sluice.findings.user_code import wrap_user_errors
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """What one subject reached on the test rows."""
+    """Losses and metrics of one model or rule on the test rows."""
 
     losses: LossTable
 
     mistakes: LossTable | None
-    """0/1 losses of a classifier on the same rows; None where there are no classes."""
+    """0/1 losses of a classifier on the same rows; None for other workloads."""
 
     metric_table: MetricTable
-    """The workload's metrics for each seed and fold."""
+    """Metrics of the workload for each seed and fold."""
 
     def on(self, window: str) -> "Scores":
-        """Return the same scores under the digest of a window with the same rows."""
+        """Return the same scores with the digest of another window that has the same rows."""
         mistakes = self.mistakes
         return Scores(
             losses=replace(self.losses, window=window),
@@ -55,22 +55,22 @@ class Scores:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean over seeds and rows; NaN as soon as one seed is."""
+        """Metrics averaged over seeds and rows; NaN if any seed is NaN."""
         return self.metric_table.means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelScores:
-    """A model of several seeds, seen in two ways."""
+    """Scores of a model with several seeds: by seed, and as an ensemble."""
 
     by_seed: Scores
-    """Every seed for itself: what the recipe gives."""
+    """Scores of each seed."""
 
     deployed: Scores
-    """The mean output of all seeds as one model, which has no seeds left: what would serve."""
+    """Scores of the ensemble (mean output of all seeds), which is deployed; without seeds."""
 
     note: str = ""
-    """What a reader must know about the code that made the scores; "" when it is the present."""
+    """Note on the code that computed the scores; "" for the current code."""
 
 
 def score_candidate(
@@ -82,19 +82,19 @@ def score_candidate(
     *,
     subject: str,
 ) -> ModelScores:
-    """Score a candidate: each member on the test rows of its own fold, and all seeds as one.
+    """Score a candidate: each member on the test rows of its fold, and the ensemble of all seeds.
 
     Args:
-        workload: Makes examples, losses and metrics.
+        workload: Workload with examples, losses and metrics.
         frame: Feature frame.
-        folds: The folds the members were trained on.
-        members: One per seed and fold.
-        load: Returns a member's fitted network.
+        folds: Folds on which the members were trained.
+        members: One member for each seed and fold.
+        load: Returns the trained network of a member.
         subject: Digest of the candidate.
 
     Raises:
-        ContractError: A seed lacks a fold, has it twice, or has one that is not planned; or a
-            member has seen test rows.
+        ContractError: A seed lacks a fold, has it twice, or has an unexpected one; or a member
+            was trained on test rows.
     """
     seeds, parts_S = member_outputs(workload, frame, folds, members, load)
     return _both(workload, frame, folds, seeds, parts_S, subject)
@@ -108,25 +108,25 @@ def score_production(
     load: LoadMember,
     *,
     subject: str,
-    judge: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
+    measured_by: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
 ) -> ModelScores:
-    """Score what is in production on the current folds' test rows.
+    """Score the version in production on the test rows of the current folds.
 
-    Production was trained on its own folds, perhaps of older data. For each seed and current
-    fold the member is taken that had learned the most without having seen the test rows: the one
-    with the latest ``trained_through`` that lies before the first test row by more than the
-    horizon (targets look that far ahead).
+    The version was trained on other folds, possibly of older data. For each seed and current fold,
+    the member with the most training data that has not seen the test rows is used. This is the
+    member with the latest ``trained_through`` that precedes the first test row by more than the
+    forecast horizon.
 
     Args:
-        workload: Of the version: makes its inputs, and says how far its targets look ahead.
-        frame: Its feature frame.
-        folds: The current folds in that frame.
-        members: Its members.
-        load: Returns a member's fitted network.
+        workload: Workload of the version, with its inputs and horizon.
+        frame: Feature frame of the version.
+        folds: Current folds in that frame.
+        members: Members of the version.
+        load: Returns the trained network of a member.
         subject: Digest of the version.
-        judge: The candidate's workload, frame and folds, with the same rows and targets: its
-            losses and metrics measure the outputs, so that both arms have one measure. None for
-            those of ``workload``.
+        measured_by: Workload, frame and folds of the candidate, with the same rows and targets.
+            Its losses and metrics are applied to the outputs, so that both arms are measured
+            alike. None to use those of ``workload``.
 
     Raises:
         ContractError: A seed has no such member for a fold, so its rows cannot be compared.
@@ -138,11 +138,11 @@ def score_production(
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
     parts_S = outputs_of(workload, frame, folds, seeds, pick, load)
-    if judge is not None:
-        workload, frame, folds = judge
+    if measured_by is not None:
+        workload, frame, folds = measured_by
         tests = {fold.fold_id: (fold, rows) for fold, rows in examples_of(workload, frame, folds)}
 
-        def rebased(part: Part) -> Part:
+        def rebased(part: FoldOutput) -> FoldOutput:
             fold, examples = tests[part.fold.fold_id]
             return replace(part, fold=fold, examples=examples)
 
@@ -158,17 +158,17 @@ def score_baseline(
     *,
     subject: str,
 ) -> Scores:
-    """Score a rule without seeds: the workload's own, or the best simple one."""
+    """Score a baseline without seeds: that of the workload, or the best simple rule."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
         output = baseline.outputs[fold.fold_id]
         require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
-        parts.append(Part(fold=fold, examples=examples, output=output))
+        parts.append(FoldOutput(fold=fold, examples=examples, output=output))
     return _collect(workload, frame, folds, (), [parts], subject)
 
 
 def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
-    """Return the digest of the data and of the test rows: what both arms must share."""
+    """Return the digest of the data and the test rows, which both arms must share."""
     tests = [[fold.fold_id, fold.test.start, fold.test.stop] for fold in folds]
     return digest_json({"data": digest_frame(frame), "test": tests})
 
@@ -178,16 +178,16 @@ def _both(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[Part]],
+    parts_S: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> ModelScores:
-    together = [
+    ensemble = [
         replace(same[0], output=torch.stack([part.output for part in same]).mean(dim=0))
         for same in zip(*parts_S, strict=True)
     ]
     return ModelScores(
         by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
-        deployed=_collect(workload, frame, folds, (), [together], subject),
+        deployed=_collect(workload, frame, folds, (), [ensemble], subject),
     )
 
 
@@ -196,7 +196,7 @@ def _collect(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[Part]],
+    parts_S: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> Scores:
     labels = row_labels(frame.index)
@@ -229,7 +229,7 @@ def _collect(
 def _stack(
     measure: Callable[[Tensor, Tensor], Tensor | None],
     name: str,
-    parts_S: Sequence[Sequence[Part]],
+    parts_S: Sequence[Sequence[FoldOutput]],
 ) -> NDArray[np.float64]:
     return np.stack(
         [np.concatenate([_per_example(measure, name, part) for part in parts]) for parts in parts_S]
@@ -239,24 +239,27 @@ def _stack(
 def _per_example(
     measure: Callable[[Tensor, Tensor], Tensor | None],
     name: str,
-    part: Part,
+    part: FoldOutput,
 ) -> NDArray[np.float64]:
-    with users_code(f"{name}() of the workload"):
+    with wrap_user_errors(f"{name}() of the workload"):
         found, count = measure(part.output, part.examples.y), len(part.examples)
     if found is None or found.shape != (count,):
         raise ContractError(
-            f"The workload's {name} must be one per example, ({count},), got "
+            f"The workload's {name} must have shape ({count},), one per example, got "
             f"{None if found is None else tuple(found.shape)}.",
-            fix=f"Return a number per example from '{name}'; average in 'loss'.",
+            fix=f"Return one number per example from '{name}'; average in 'loss'.",
         )
     values: NDArray[np.float64] = found.detach().numpy().astype(np.float64)
     return values
 
 
 def _metric_table(
-    workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[Part]], losses: LossTable
+    workload: Workload,
+    frame: pd.DataFrame,
+    parts_S: Sequence[Sequence[FoldOutput]],
+    losses: LossTable,
 ) -> MetricTable:
-    with users_code("metrics() of the workload"):
+    with wrap_user_errors("metrics() of the workload"):
         found_SF = [
             [workload.metrics(part.output, part.examples, frame) for part in parts]
             for parts in parts_S

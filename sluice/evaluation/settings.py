@@ -1,4 +1,4 @@
-"""What may vary about the promotion gate."""
+"""Settings of the promotion gate."""
 
 from pydantic import Field
 
@@ -6,46 +6,44 @@ from sluice.base.settings import Settings
 
 
 class GateSettings(Settings):
-    """When a candidate is proven better than what it would replace (STAT-1, STAT-3).
+    """Settings of the comparison of a candidate with its reference.
 
-    There is no seed and no number of resamples: the block bootstrap's variance is computed in
-    closed form, so the gate itself draws nothing.
+    The gate needs no seed and no number of resamples, because the variance of the block bootstrap
+    is computed in closed form.
     """
 
-    alpha: float = Field(
-        0.05, gt=0, lt=0.5, description="One-sided rate of false promotions [rate]."
-    )
+    alpha: float = Field(0.05, gt=0, lt=0.5, description="One-sided false promotion rate [rate].")
     min_gain: float = Field(
-        0.0, ge=0, description="Smallest mean gain worth a promotion [loss units]."
+        0.0, ge=0, description="Minimum mean gain for a promotion [loss units]."
     )
     equivalence_margin_share: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Gains smaller than this share of the reference's mean loss do not matter; "
-        "0 never calls two models equivalent.",
+        description="Equivalence margin as a share of the reference's mean loss; 0 disables the "
+        "outcome EQUIVALENT.",
     )
     min_seeds: int = Field(
-        5, ge=5, le=1000, description="Fewer seeds in an arm that has seeds decide nothing."
+        5, ge=5, le=1000, description="Minimum number of seeds of an arm with seeds."
     )
-    min_rows: int = Field(250, ge=30, description="Fewer test rows decide nothing [rows].")
+    min_rows: int = Field(250, ge=30, description="Minimum number of test rows [rows].")
     block_length: int | None = Field(
         None,
         ge=1,
-        description="Fewest rows of a bootstrap block, at least the horizon. Where rows depend on "
-        "each other, the length that is estimated from them counts when it is longer [rows].",
+        description="Minimum bootstrap block length, at least the horizon. For dependent rows, the "
+        "estimated length is used if it is longer [rows].",
     )
     window_overlap: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Decisions made on at least this share of the window's rows count as earlier "
-        "attempts on it, and all attempts share alpha; 1 counts windows with all its rows [rate].",
+        description="Earlier decisions count as attempts on a window if they contain at least this "
+        "share of its rows. All attempts on a window share alpha [rate].",
     )
     advised_power: float = Field(
         0.8,
         ge=0.5,
         lt=1,
-        description="Chance to detect the gain seen that the advice on more seeds or rows aims "
-        "for [rate].",
+        description="Target power of the sample size advice: probability to detect the observed "
+        "gain [rate].",
     )

@@ -1,7 +1,7 @@
-"""Simple rules that a candidate must beat where the workload brings no baseline of its own.
+"""Simple baseline rules that a candidate must beat if the workload defines no baseline.
 
-A rule is fitted on train rows. Each fold takes the rule with the lowest loss on its validation
-rows, so that test rows choose nothing.
+Rules are fitted on train rows. For each fold, the rule with the lowest validation loss is used, so
+that test rows do not influence the selection.
 
 Shape legend: N = examples, O = outputs, C = classes, K = inputs of an example, flattened.
 """
@@ -23,37 +23,39 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
 
 class SimpleRuleSettings(Settings):
-    """Which simple rules there are, and how much they may read."""
+    """Settings of the simple baseline rules."""
 
     season_rows: tuple[int, ...] = Field(
         (5, 7, 12, 24),
         strict=False,
-        description="Seasons of the seasonal last value, as of weekdays or hours [rows].",
+        description="Season lengths of the seasonal naive rule, such as weekdays or hours [rows].",
     )
     max_rows: int = Field(
-        20_000, ge=10, description="Train rows that the linear rule is fitted on, spread [rows]."
+        20_000,
+        ge=10,
+        description="Maximum number of train rows for the linear rule, evenly spaced [rows].",
     )
     max_inputs: int = Field(
-        256, ge=1, description="Inputs of an example that the linear rule reads, spread."
+        256, ge=1, description="Maximum number of inputs of an example for the linear rule."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldRule:
-    """The rule of one fold."""
+    """Selected rule of one fold."""
 
     fold_id: int
     name: str
     losses: Mapping[str, float]
-    """Mean validation loss of each rule that applies, by name."""
+    """Mean validation loss of each applicable rule, by name."""
 
     output: Tensor
-    """Its output for the fold's test examples, shaped like the model's."""
+    """Output of the rule for the fold's test examples, with the shape of the model's output."""
 
 
 class _Inapplicable(Exception):
@@ -62,16 +64,16 @@ class _Inapplicable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Examples to predict, and the newest inputs of each, bounded by the settings."""
+    """Targets, positions and newest inputs of examples, limited by the settings."""
 
     y: Tensor
     rows: NDArray[np.int64]
     input_NK: NDArray[np.float64] | None
-    """None where inputs are no amounts, as token ids are not."""
+    """Inputs of each example; None for inputs that are not quantities, such as token ids."""
 
     @classmethod
     def of(cls, examples: Examples, settings: SimpleRuleSettings) -> "_Rows":
-        """Take the examples of some rows."""
+        """Return the rows of these examples."""
         return cls(
             y=examples.y,
             rows=examples.rows,
@@ -80,8 +82,8 @@ class _Rows:
 
 
 Rule = Callable[[Workload, _Rows, _Rows, _Rows], Tensor]
-"""From train rows, all rows whose targets may be known, and rows to predict to outputs; raises
-``_Inapplicable`` where it says nothing of such data."""
+"""Function from workload, train rows, rows with known targets, and rows to predict, to outputs;
+raises ``_Inapplicable`` for data to which the rule does not apply."""
 
 
 def best_rule(
@@ -89,29 +91,27 @@ def best_rule(
 ) -> FoldRule:
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
-    Rules: the workload's default baseline (mean of the train targets, or class shares); the last
-    known target or class; the last one of the same season; a ridge or logistic regression on the
-    inputs.
+    Rules: the default baseline (mean of the train targets, or class frequencies); the last known
+    target or class; the last one of the same season; a ridge or logistic regression on the inputs.
 
     Args:
-        workload: One without a baseline of its own.
-        frame: The feature frame.
-        fold: Train rows fit, validation rows choose, test rows are predicted.
-        settings: Seasons, and how much the linear rule may read.
+        workload: Workload without its own baseline.
+        frame: Feature frame.
+        fold: Fold; rules are fitted on train rows and selected on validation rows.
+        settings: Season lengths, and limits of the linear rule.
 
     Raises:
-        ContractError: Not even the default baseline applies to such targets.
+        ContractError: Not even the default baseline applies to these targets.
 
     Cost:
-        The examples of each split are made once; besides them, memory for ``max_inputs`` numbers a
-        row.
+        The examples of each split are created once, plus memory for ``max_inputs`` numbers per row.
     """
     train, val, test = (
         _Rows.of(workload.examples(frame, part), settings)
         for part in (fold.train, fold.val, fold.test)
     )
     rules = _rules(val, settings)
-    # The default first: among equals the simplest stays.
+    # The default comes first, so that the simplest rule wins a tie.
     on_val = fold.model_copy(update={"test": fold.val})
     losses = {_default_name(val): _loss(workload, workload.baseline(frame, on_val), val)}
     known = _with_past(workload, frame, fold.val, val, settings)
@@ -132,7 +132,7 @@ def _rules(rows: _Rows, settings: SimpleRuleSettings) -> dict[str, Rule]:
     linear = partial(_linear, settings=settings)
     if not rows.y.is_floating_point():
         return {"last class": _last_class, "logistic": linear}
-    seasons = {f"last value of the season of {n} rows": n for n in settings.season_rows}
+    seasons = {f"seasonal last value, {n} rows": n for n in settings.season_rows}
     return {
         "last value": _last_value,
         "linear": linear,
@@ -147,14 +147,14 @@ def _with_past(
     rows: _Rows,
     settings: SimpleRuleSettings,
 ) -> _Rows:
-    """Return rows with those before them whose targets a rule may look up, also of an embargo."""
+    """Return the rows preceded by earlier rows whose targets are known, including the embargo."""
     span = workload.horizon_rows + max(settings.season_rows, default=0)
     start = max(0, part.start - span)
     if start == part.start:
         return rows
     try:
         past = workload.examples(frame, RowRange(start=start, stop=part.start))
-    except ContractError:  # too near the beginning for a window
+    except ContractError:  # too close to the start for a window
         return rows
     return _Rows(
         y=torch.cat([past.y, rows.y]),
@@ -165,16 +165,16 @@ def _with_past(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a candidate has to beat while no version is in production."""
+    """Reference of a candidate while no version is in production."""
 
     name: str
-    """For people."""
+    """Display name."""
 
     outputs: Mapping[int, Tensor]
-    """By fold: output for the test examples, shaped like the model's."""
+    """Output for the test examples of each fold, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]
-    """By fold: mean validation loss of each simple rule; empty for the workload's own."""
+    """Mean validation loss of each rule, by fold; empty for the workload's own baseline."""
 
 
 def choose_baseline(
@@ -186,10 +186,10 @@ def choose_baseline(
     """Return the workload's own baseline or, without one, the best simple rule of each fold.
 
     Raises:
-        ContractError: As ``Workload.baseline``.
+        ContractError: See ``Workload.baseline``.
     """
     if type(workload).baseline is not Workload.baseline:
-        with users_code("baseline() of the workload"):
+        with wrap_user_errors("baseline() of the workload"):
             own = {fold.fold_id: workload.baseline(frame, fold) for fold in folds}
         return Baseline(name="the workload's baseline", outputs=own, losses={})
     rules = [best_rule(workload, frame, fold, settings) for fold in folds]
@@ -201,16 +201,16 @@ def choose_baseline(
 
 
 def describe_rules(chosen: Sequence[str]) -> str:
-    """Return which rules the folds took, for people.
+    """Return a description of the rules that the folds use.
 
     >>> describe_rules(["linear", "last value", "last value"])
     'the best simple rule (last value in 2 of 3 folds, linear in 1)'
     """
-    (first, most), *others = Counter(chosen).most_common()
+    (first, first_count), *others = Counter(chosen).most_common()
     if not others:
         return f"the best simple rule ({first})"
     rest = ", ".join(f"{name} in {count}" for name, count in others)
-    return f"the best simple rule ({first} in {most} of {len(chosen)} folds, {rest})"
+    return f"the best simple rule ({first} in {first_count} of {len(chosen)} folds, {rest})"
 
 
 def _default_name(rows: _Rows) -> str:
@@ -222,7 +222,7 @@ def _loss(workload: Workload, output: Tensor, rows: _Rows) -> float:
 
 
 def _last_value(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
-    """Predict the newest target that is known: that of ``horizon_rows`` earlier."""
+    """Predict the newest known target, ``horizon_rows`` earlier."""
     return _earlier(workload, train, known, wanted, lag=workload.horizon_rows)
 
 
@@ -230,99 +230,99 @@ def _seasonal(season: int) -> Rule:
     def rule(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
         lag = math.ceil(workload.horizon_rows / season) * season
         if lag == workload.horizon_rows:
-            raise _Inapplicable  # the last value itself
+            raise _Inapplicable  # identical to the last value
         return _earlier(workload, train, known, wanted, lag=lag)
 
     return rule
 
 
 def _earlier(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows, *, lag: int) -> Tensor:
-    """Predict the target of ``lag`` rows earlier; the train mean where none is known."""
+    """Predict the target ``lag`` rows earlier, or the train mean where it is unknown."""
     same = tuple(workload.output_shape(wanted.y)) == tuple(wanted.y.shape)
     if not (wanted.y.is_floating_point() and same):
-        raise _Inapplicable  # outputs mean something else than the target
-    found, place = _find_earlier(workload, known, wanted, lag=lag)
+        raise _Inapplicable  # the output is not a prediction of the target itself
+    found, position = _find_earlier(workload, known, wanted, lag=lag)
     output = train.y.mean(dim=0, keepdim=True).expand_as(wanted.y).clone()
-    output[found] = known.y[place][found]
+    output[found] = known.y[position][found]
     return output
 
 
 def _last_class(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
-    """Predict log shares (N, C) of the classes that followed the newest known class."""
+    """Predict log frequencies (N, C) of the classes that follow the newest known class."""
     shape = workload.output_shape(wanted.y)
     if wanted.y.ndim != 1 or len(shape) != 2:
         raise _Inapplicable
     lag, classes = workload.horizon_rows, shape[1]
-    found, place = _find_earlier(workload, train, train, lag=lag)
-    pairs = torch.stack([train.y[place][found], train.y[found]]).long()
-    # One is added to each count: what was never seen is rare, not impossible.
+    found, position = _find_earlier(workload, train, train, lag=lag)
+    pairs = torch.stack([train.y[position][found], train.y[found]]).long()
+    # Laplace smoothing: add one to each count.
     counts = torch.ones(classes, classes)
     counts.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1]), accumulate=True)
     overall = torch.bincount(train.y.long(), minlength=classes) + 1
-    found, place = _find_earlier(workload, known, wanted, lag=lag)
+    found, position = _find_earlier(workload, known, wanted, lag=lag)
     share = (overall / overall.sum()).expand(len(wanted.y), classes).clone()
     followed = counts / counts.sum(dim=1, keepdim=True)
-    share[found] = followed[known.y[place][found].long()]
+    share[found] = followed[known.y[position][found].long()]
     return share.log()
 
 
 def _find_earlier(
     workload: Workload, known: _Rows, wanted: _Rows, *, lag: int
 ) -> tuple[Tensor, Tensor]:
-    """Return for each wanted row whether the row ``lag`` before it is known, and its place."""
+    """Return for each wanted row whether the row ``lag`` before it is known, and its position."""
     if lag < 1 or workload.cluster_column is not None:
-        raise _Inapplicable  # rows without an order in time, or several of one time
-    place = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(wanted.rows - lag)))
-    return place >= 0, place
+        raise _Inapplicable  # rows without an order in time, or several rows per time
+    position = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(wanted.rows - lag)))
+    return position >= 0, position
 
 
 def _linear(
     workload: Workload,
     train: _Rows,
-    known: _Rows,  # noqa: ARG001 - the signature of every rule
+    known: _Rows,  # noqa: ARG001 - signature of all rules
     wanted: _Rows,
     *,
     settings: SimpleRuleSettings,
 ) -> Tensor:
-    """Predict by ridge regression, or by logistic regression for classes."""
+    """Predict with ridge regression, or with logistic regression for classes."""
     if train.input_NK is None or wanted.input_NK is None:
         raise _Inapplicable
     at = _spread(len(train.y), settings.max_rows)
     fit_NK, y = train.input_NK[at], train.y[torch.from_numpy(at)]
     mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
-    fit_NK, asked_NK = (fit_NK - mean) / scale, (wanted.input_NK - mean) / scale
-    if not (np.isfinite(fit_NK).all() and np.isfinite(asked_NK).all()):
+    fit_NK, input_NK = (fit_NK - mean) / scale, (wanted.input_NK - mean) / scale
+    if not (np.isfinite(fit_NK).all() and np.isfinite(input_NK).all()):
         raise _Inapplicable
     shape = workload.output_shape(wanted.y)
     if y.is_floating_point():
         if tuple(shape) != tuple(wanted.y.shape):
             raise _Inapplicable
-        output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), asked_NK)
+        output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), input_NK)
         return torch.from_numpy(output).to(wanted.y.dtype).reshape(wanted.y.shape)
     if y.ndim != 1 or len(shape) != 2:
         raise _Inapplicable
-    return _logistic(fit_NK, y.numpy(), asked_NK, num_classes=shape[1])
+    return _logistic(fit_NK, y.numpy(), input_NK, num_classes=shape[1])
 
 
 def _ridge(
-    fit_NK: NDArray[np.float64], y_NO: NDArray[np.float64], asked_NK: NDArray[np.float64]
+    fit_NK: NDArray[np.float64], y_NO: NDArray[np.float64], input_NK: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     from sklearn.linear_model import RidgeCV
 
     model = RidgeCV(alphas=np.logspace(-3, 4, 8) * max(1.0, len(fit_NK) / 1000)).fit(fit_NK, y_NO)
-    output: NDArray[np.float64] = model.predict(asked_NK)
+    output: NDArray[np.float64] = model.predict(input_NK)
     return output
 
 
 def _logistic(
     fit_NK: NDArray[np.float64],
     y_N: NDArray[np.int64],
-    asked_NK: NDArray[np.float64],
+    input_NK: NDArray[np.float64],
     *,
     num_classes: int,
 ) -> Tensor:
-    """Return log probabilities (N, C); a class without train rows is rare, not impossible."""
+    """Return log probabilities (N, C), with a floor for classes without train rows."""
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -331,22 +331,22 @@ def _logistic(
     present = np.unique(y_N)
     if len(present) < 2 or present.min() < 0 or present.max() >= num_classes:
         raise _Inapplicable
-    with warnings.catch_warnings():  # a rule that has not quite converged is a rule
+    with warnings.catch_warnings():  # a baseline need not converge
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(max_iter=100).fit(fit_NK, y_N)
     floor = 1 / (len(y_N) + num_classes)
-    share_NC = np.full((len(asked_NK), num_classes), floor)
-    share_NC[:, model.classes_] = np.maximum(model.predict_proba(asked_NK), floor)
+    share_NC = np.full((len(input_NK), num_classes), floor)
+    share_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
     return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
 
 
 def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
     """Return at most ``max_inputs`` inputs of each example (N, K); None for token ids.
 
-    Of windows those of the newest rows, as far as they fit; of anything else spread ones.
+    Windows are cut to their newest rows; other inputs are subsampled evenly.
     """
     if not x.is_floating_point() and x.dtype != torch.uint8:
-        return None  # token ids are names, not amounts
+        return None  # token ids are not quantities
     if x.ndim == 3:  # (N, L, D)
         steps = max(1, math.ceil(max_inputs / max(1, x.shape[2])))
         x = x[:, -steps:].flip(1)
@@ -358,7 +358,7 @@ def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
 
 
 def _spread(count: int, wanted: int) -> NDArray[np.int64]:
-    """Return at most ``wanted`` positions, evenly spread over ``count``."""
+    """Return at most ``wanted`` positions, evenly spaced over ``count``."""
     if count <= wanted:
         return np.arange(count)
     return np.linspace(0, count - 1, wanted).astype(np.int64)

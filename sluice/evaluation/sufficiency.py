@@ -1,23 +1,23 @@
-"""Whether the evidence can carry a decision at all; what it lacks, when it cannot."""
+"""Checks whether the evidence suffices for a decision, and reports what is missing."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """One thing that keeps a comparison from deciding."""
+class MissingEvidence:
+    """One reason why a comparison cannot decide, with its fix."""
 
     what: str
     fix: str
 
 
-def find_lacking(
+def find_missing_evidence(
     candidate: LossTable,
     reference: LossTable,
     settings: GateSettings,
@@ -26,88 +26,92 @@ def find_lacking(
     is_constant: bool,
     is_dependent: bool,
     unit_of_rows: str,
-) -> tuple[Lack, ...]:
-    """Return everything the evidence lacks; empty when it can carry a decision.
+) -> tuple[MissingEvidence, ...]:
+    """Return everything that is missing for a decision; empty if the evidence suffices.
 
     Args:
-        candidate: Losses of the model that asks to be promoted.
-        reference: Losses of what it would replace, aligned.
-        settings: Thresholds.
-        block_length: Rows of a bootstrap block [rows].
-        is_constant: The gain is the same on all rows of each fold.
-        is_dependent: Every row is a block of its own, and gains of neighbours correlate.
-        unit_of_rows: What a row of the losses is, in plural, for people.
+        candidate: Losses of the candidate.
+        reference: Losses of the reference, aligned to the candidate.
+        settings: Settings of the gate.
+        block_length: Bootstrap block length [rows].
+        is_constant: Whether the gain is the same on all rows of each fold.
+        is_dependent: Whether gains are autocorrelated although each row is a separate block.
+        unit_of_rows: Plural name of an observation, for messages.
     """
     lacking = []
     if candidate.subject == reference.subject:
         lacking.append(
-            Lack("candidate and reference are the same model", "There is nothing to promote.")
+            MissingEvidence(
+                "candidate and reference are the same model", "There is nothing to promote."
+            )
         )
     for name, arm in (("candidate", candidate), ("reference", reference)):
-        lacking += _lacking_finite(name, arm)
-        # A rule without seeds may be replaced, but not promoted: STAT-1 asks for seeds.
+        lacking += _nonfinite_losses(name, arm)
+        # A rule without seeds may be the reference, but only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
-            lacking += _lacking_seeds(name, arm, settings.min_seeds)
-    lacking += _lacking_rows(candidate, settings.min_rows, block_length, unit_of_rows)
+            lacking += _too_few_seeds(name, arm, settings.min_seeds)
+    lacking += _too_few_rows(candidate, settings.min_rows, block_length, unit_of_rows)
     if is_constant:
         lacking.append(
-            Lack(
-                "the gain is the same on every row of a fold, so its spread is unknown",
-                "Check that the two models really predict differently.",
+            MissingEvidence(
+                "the gain is the same on every row of a fold, so its variance is unknown",
+                "Check that the two models have different predictions.",
             )
         )
     if is_dependent:
         lacking.append(
-            Lack(
-                "every row counts as independent, and gains of neighbouring rows correlate by more "
-                "than chance explains",
-                "Declare a horizon of at least 1 row, or leave out block_length, to have the "
-                "dependence estimated.",
+            MissingEvidence(
+                "rows are declared independent, but gains of neighbouring rows are significantly "
+                "autocorrelated",
+                "Declare a horizon of at least 1 row, or remove block_length, so that the "
+                "dependence is estimated.",
             )
         )
     return tuple(lacking)
 
 
-def _lacking_finite(name: str, arm: LossTable) -> list[Lack]:
+def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     if np.isfinite(arm.loss_SN).all():
         return []
     diverged = arm.diverged_seeds
     who = f" in {len(diverged)} of {len(arm.seeds)} seeds ({', '.join(map(str, diverged))})"
     return [
-        Lack(
-            f"the {name} has losses that are not finite" + (who if arm.seeds else ""),
-            f"Find out why the {name} diverged; its bad seeds are part of its recipe.",
+        MissingEvidence(
+            f"the {name} has non-finite losses" + (who if arm.seeds else ""),
+            f"Find out why the {name} diverged. Diverged seeds must not be excluded.",
         )
     ]
 
 
-def _lacking_seeds(name: str, arm: LossTable, required: int) -> list[Lack]:
+def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvidence]:
     distinct = arm.num_distinct_seeds
     if distinct >= required:
         return []
     copies = len(arm.seeds) - distinct
     if copies:
         return [
-            Lack(
+            MissingEvidence(
                 f"the {name} has {len(arm.seeds)} seeds of which {copies} "
-                f"{'repeats' if copies == 1 else 'repeat'} the losses of another to "
-                f"the last bit, required {required} that differ",
-                "Make sure the seed reaches the model.",
+                f"{'has' if copies == 1 else 'have'} exactly the losses of another seed; "
+                f"{required} distinct seeds are required",
+                "Make sure that the seed is passed to the model.",
             )
         ]
     return [
-        Lack(
-            f"the {name} has {counted(distinct, 'seed')}, required {required}",
-            f"Train it with {required - distinct} more.",
+        MissingEvidence(
+            f"the {name} has {pluralize(distinct, 'seed')}, required {required}",
+            f"Train it with {pluralize(required - distinct, 'more seed')}.",
         )
     ]
 
 
-def _lacking_rows(candidate: LossTable, required: int, block_length: int, unit: str) -> list[Lack]:
+def _too_few_rows(
+    candidate: LossTable, required: int, block_length: int, unit: str
+) -> list[MissingEvidence]:
     lacking = []
     if candidate.num_rows < required:
         lacking.append(
-            Lack(
+            MissingEvidence(
                 f"the window has {candidate.num_rows} {unit}, required {required}",
                 f"Score {required - candidate.num_rows} more {unit.removeprefix('test ')}.",
             )
@@ -115,7 +119,7 @@ def _lacking_rows(candidate: LossTable, required: int, block_length: int, unit: 
     smallest = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
     if smallest < 2 * block_length:
         lacking.append(
-            Lack(
+            MissingEvidence(
                 f"the smallest fold has {smallest} {unit}, required {2 * block_length}: two "
                 f"blocks of the {block_length} {unit.removeprefix('test ')} over which gains "
                 f"depend on each other",

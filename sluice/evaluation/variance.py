@@ -1,4 +1,4 @@
-"""How sure a mean gain is: variance over dependent rows, variance over seeds, and their sum.
+"""Variance of a mean gain: components for dependent rows and for seeds, and their sum.
 
 Shape legend: N = rows of the window, n = rows of one fold, S = seeds.
 """
@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One independent part of the variance of a mean, and how well that part is known."""
+class VarianceComponent:
+    """One independent component of the variance of a mean, with its degrees of freedom."""
 
     variance: float
     degrees_of_freedom: float
 
 
-NOTHING = Part(variance=0.0, degrees_of_freedom=math.inf)
-UNKNOWN = Part(variance=math.nan, degrees_of_freedom=math.nan)
+NO_VARIANCE = VarianceComponent(variance=0.0, degrees_of_freedom=math.inf)
+UNKNOWN_VARIANCE = VarianceComponent(variance=math.nan, degrees_of_freedom=math.nan)
 
 
 def choose_block_length(gain_N: NDArray[np.float64], horizon_rows: int) -> int:
     """Return the block length for the whole window [rows].
 
-    The circular-bootstrap optimum that ``arch`` estimates from the rows, but never less than
-    ``shortest_block``: a block too short calls dependent rows independent and promotes falsely,
-    one too long only costs degrees of freedom.
+    This is the optimum for the circular bootstrap that ``arch`` estimates, but not less than
+    ``shortest_block``. Blocks that are too short underestimate the variance of dependent rows and
+    cause false promotions; blocks that are too long only cost degrees of freedom.
 
     Args:
-        gain_N: Gains (N,), finite and not constant, each fold centred on its own mean.
-        horizon_rows: How many rows ahead a target looks [rows].
+        gain_N: Gains (N,), finite and not constant, with the mean of each fold subtracted.
+        horizon_rows: Forecast horizon of the target [rows].
 
     Source:
         Politis & White (2004), Econometric Reviews 23(1); Patton, Politis & White (2009).
@@ -47,11 +47,12 @@ def choose_block_length(gain_N: NDArray[np.float64], horizon_rows: int) -> int:
 
 
 def shortest_block(num_rows: int, horizon_rows: int) -> int:
-    """Return the shortest block worth trusting [rows], whatever the rows look like.
+    """Return the minimum block length, independent of the observed dependence [rows].
 
-    The larger of the cube root of N, the growth rate of the optimum, for dependence too weak to
-    be seen; and ``2 * horizon_rows - 1``, because targets that overlap for ``h`` rows are
-    correlated by construction: blocks of ``h`` would miss a third of that variance.
+    This is the larger of two numbers. The first is the cube root of N, the growth rate of the
+    optimum, for dependence that is too weak to be estimated. The second is
+    ``2 * horizon_rows - 1``, because targets that overlap for ``h`` rows are correlated by
+    construction, and blocks of ``h`` rows would miss a third of that variance.
 
     >>> shortest_block(1000, 1), shortest_block(1000, 20)
     (10, 39)
@@ -60,15 +61,15 @@ def shortest_block(num_rows: int, horizon_rows: int) -> int:
 
 
 def circular_block_variance(x_n: NDArray[np.float64], block_length: int) -> float:
-    """Return the variance that a circular block bootstrap gives the mean of ``x_n``.
+    """Return the circular block bootstrap variance of the mean of ``x_n``.
 
-    In closed form: what infinitely many resamples of ``arch``'s ``CircularBlockBootstrap`` tend
-    to, including its cut of the last block. A bootstrap's own seed moves the decision by up to
-    0.26 standard errors at 399 resamples; this has no seed.
+    It is computed in closed form, as the limit of infinitely many resamples of ``arch``'s
+    ``CircularBlockBootstrap``, including the cut of the last block. With 399 resamples, the seed
+    of a bootstrap changes the decision by up to 0.26 standard errors; this variance has no seed.
 
     Args:
         x_n: Values (n,) in time order.
-        block_length: Rows of a block, 1 to n [rows].
+        block_length: Block length, 1 to n [rows].
 
     Cost:
         O(n) time and memory.
@@ -84,79 +85,84 @@ def circular_block_variance(x_n: NDArray[np.float64], block_length: int) -> floa
     return total / x_n.size**2
 
 
-def rows_part(x_n: NDArray[np.float64], block_length: int) -> Part:
-    """Return the variance of the mean of one fold's rows, with the bootstrap's two biases mended.
+def rows_component(x_n: NDArray[np.float64], block_length: int) -> VarianceComponent:
+    """Return the variance of the mean of one fold's rows, corrected for two bootstrap biases.
 
-    The circular bootstrap is too small twice over. It centres every block on the fold's own
-    mean: divided out, by the factor that is exact on independent rows. And it cuts dependence at
-    the block's end: the cut shrinks with 1 / block length, so twice the variance at this length
-    less the one at half of it has no such bias to first order. That second step may only raise
-    the variance, never lower it. Measured on 4 folds, 1,000 rows, AR(1) at 0.8: the variance is
-    19 % too small without it and 2 % with it; false promotions 7.2 % and 5.8 % at 5 %.
+    The circular bootstrap underestimates the variance for two reasons. It centres every block on
+    the mean of the fold, which is corrected by a factor that is exact for independent rows. And it
+    cuts the dependence at the ends of the blocks. This bias decreases with 1 / block length, so
+    that twice the variance at this length minus the variance at half of it has no such bias to
+    first order. The second correction may only increase the variance. Measured on 4 folds, 1,000
+    rows, AR(1) at 0.8: the variance is 19 % too small without it and 2 % with it; false promotions
+    are 7.2 % and 5.8 % at 5 %.
 
-    With blocks of one row the result is ``s**2 / n`` on ``n - 1`` degrees of freedom, exactly.
-    The degrees of freedom, blocks less one, are those of blocks that do not overlap: overlapping
-    ones have more on independent rows, but not on dependent ones (AR(1) at 0.8, 1,000 rows: 28
-    from the spread of the estimate, 32 by this rule, 50 by the textbook's 1.5 n / l).
+    With blocks of one row the result is exactly ``s**2 / n`` with ``n - 1`` degrees of freedom.
+    The degrees of freedom are the number of non-overlapping blocks minus one. Overlapping blocks
+    have more on independent rows, but not on dependent ones (AR(1) at 0.8, 1,000 rows: 28 from the
+    variance of the estimate, 32 by this rule, 50 by the textbook's 1.5 n / l).
 
     Args:
         x_n: Values (n,) in time order.
-        block_length: Rows of a block [rows].
+        block_length: Block length [rows].
 
     Returns:
-        ``UNKNOWN`` when the fold holds fewer than two blocks: nothing can be estimated.
+        ``UNKNOWN_VARIANCE`` if the fold has fewer than two blocks.
 
     Source:
         Politis & Romano (1995), J. Time Series Analysis 16(1), flat-top estimates; Vats &
         Flegal (2022), Biometrika 109(3), the one-sided use.
     """
     if x_n.size < max(2, 2 * block_length):
-        return UNKNOWN
+        return UNKNOWN_VARIANCE
     full = _recentred_variance(x_n, block_length)
     half = _recentred_variance(x_n, max(1, block_length // 2))
-    return Part(
-        # NaN values make `full` NaN, and `max` then keeps its first argument.
+    return VarianceComponent(
+        # If `full` is NaN, `max` returns it because it is the first argument.
         variance=max(full, 2 * full - half),
         degrees_of_freedom=x_n.size / block_length - 1,
     )
 
 
-def seeds_part(mean_loss_S: NDArray[np.float64], *, is_deterministic: bool) -> Part:
-    """Return the variance of an arm's mean loss that comes from its random seeds.
+def seeds_component(
+    mean_loss_S: NDArray[np.float64], *, is_deterministic: bool
+) -> VarianceComponent:
+    """Return the variance component of an arm's mean loss due to its random seeds.
 
     Args:
         mean_loss_S: Mean loss of each seed (S,).
-        is_deterministic: The arm has no seed at all, so it adds nothing.
+        is_deterministic: Whether the arm has no seeds; its component is then zero.
 
     Returns:
-        ``UNKNOWN`` for a single seed of a random recipe: one draw says nothing about spread.
+        ``UNKNOWN_VARIANCE`` for a single seed, from which no variance can be estimated.
     """
     if is_deterministic:
-        return NOTHING
+        return NO_VARIANCE
     count = mean_loss_S.size
     if count < 2:
-        return UNKNOWN
-    return Part(
+        return UNKNOWN_VARIANCE
+    return VarianceComponent(
         variance=float(mean_loss_S.var(ddof=1)) / count, degrees_of_freedom=float(count - 1)
     )
 
 
-def scaled(part: Part, weight: float) -> Part:
-    """Return the part of a mean that enters a larger mean with ``weight``."""
-    return Part(variance=part.variance * weight**2, degrees_of_freedom=part.degrees_of_freedom)
+def scaled(part: VarianceComponent, weight: float) -> VarianceComponent:
+    """Return the component of a mean that enters a larger mean with ``weight``."""
+    return VarianceComponent(
+        variance=part.variance * weight**2, degrees_of_freedom=part.degrees_of_freedom
+    )
 
 
-def pooled(parts: Iterable[Part]) -> Part:
-    """Add independent parts; the degrees of freedom are Satterthwaite's.
+def pooled(parts: Iterable[VarianceComponent]) -> VarianceComponent:
+    """Add independent components, with Satterthwaite's degrees of freedom.
 
-    >>> one = Part(variance=2.0, degrees_of_freedom=4.0)
+    >>> one = VarianceComponent(variance=2.0, degrees_of_freedom=4.0)
     >>> pooled([one, one]).degrees_of_freedom
     8.0
-    >>> pooled([one, NOTHING]) == one
+    >>> pooled([one, NO_VARIANCE]) == one
     True
 
     Returns:
-        A part whose degrees of freedom are NaN when the total is zero or unknown.
+        The total component; its degrees of freedom are NaN if the variance is zero or unknown.
 
     Source:
         Satterthwaite (1946), Biometrics Bulletin 2(6).
@@ -165,7 +171,7 @@ def pooled(parts: Iterable[Part]) -> Part:
     total = math.fsum(part.variance for part in known)
     spread = math.fsum(part.variance**2 / part.degrees_of_freedom for part in known)
     freedom = total**2 / spread if spread > 0 else math.nan
-    return Part(variance=total, degrees_of_freedom=freedom)
+    return VarianceComponent(variance=total, degrees_of_freedom=freedom)
 
 
 def _recentred_variance(x_n: NDArray[np.float64], block_length: int) -> float:
@@ -176,7 +182,7 @@ def _recentred_variance(x_n: NDArray[np.float64], block_length: int) -> float:
 
 
 def _mean_square_of_sums(centred_n: NDArray[np.float64], length: int) -> float:
-    """Mean over all circular blocks of the squared sum of a block."""
+    """Return the mean over all circular blocks of the squared sum of a block."""
     n = centred_n.size
     running = np.concatenate(
         ([0.0], np.cumsum(np.concatenate((centred_n, centred_n[: length - 1]))))

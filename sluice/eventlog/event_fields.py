@@ -1,64 +1,68 @@
-"""The event types of a log and the fields each must have (LOG-1): trainings and the gate itself."""
+"""Event types of the logs of trainings and gates, and the required fields of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 
-FieldKind = Literal["whole number", "number", "text", "names", "mapping"]
+FieldKind = Literal["integer", "number", "string", "list of strings", "mapping"]
 
 EVENT_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
-    "experiment_start": {"architecture": "text", "features": "names", "config": "mapping"},
+    "experiment_start": {
+        "architecture": "string",
+        "features": "list of strings",
+        "config": "mapping",
+    },
     "fold_start": {
-        "fold_id": "whole number",
-        "train_size": "whole number",
-        "val_size": "whole number",
-        "test_size": "whole number",
+        "fold_id": "integer",
+        "train_size": "integer",
+        "val_size": "integer",
+        "test_size": "integer",
     },
-    "epoch_complete": {"epoch": "whole number", "train_loss": "number", "val_loss": "number"},
-    "fold_complete": {"fold_id": "whole number"},
-    "experiment_complete": {"total_folds": "whole number", "elapsed_seconds": "number"},
-    "gate_start": {"workload": "text", "level": "text", "checks": "names"},
-    "check_start": {"name": "text", "requirement": "text"},
+    "epoch_complete": {"epoch": "integer", "train_loss": "number", "val_loss": "number"},
+    "fold_complete": {"fold_id": "integer"},
+    "experiment_complete": {"total_folds": "integer", "elapsed_seconds": "number"},
+    "gate_start": {"workload": "string", "level": "string", "checks": "list of strings"},
+    "check_start": {"name": "string", "check_id": "string"},
     "check_complete": {
-        "name": "text",
-        "requirement": "text",
-        "outcome": "text",
+        "name": "string",
+        "check_id": "string",
+        "outcome": "string",
         "seconds": "number",
-        "summary": "text",
+        "summary": "string",
     },
-    "gate_complete": {"outcome": "text", "seconds": "number"},
-    "gate_stopped": {"reason": "text", "check": "text"},
+    "gate_complete": {"outcome": "string", "seconds": "number"},
+    "gate_stopped": {"reason": "string", "check": "string"},
 }
-"""Fields of every event type (LOG-1); a workload adds its metrics to fold and experiment."""
+"""Required fields by event type; a workload adds its metrics to fold and experiment events."""
 
-ENDED_BY: Mapping[str, tuple[str, ...]] = {
+END_EVENTS: Mapping[str, tuple[str, ...]] = {
     "experiment_start": ("experiment_complete",),
     "fold_start": ("fold_complete", "experiment_complete"),
     "gate_start": ("gate_complete", "gate_stopped"),
 }
-"""What says that something that began came to its end; a crash leaves a log without it."""
+"""End events by start event; after a crash the end event is missing."""
 
 
 ProblemKind = Literal[
     "empty",
-    "no log",
-    "no json",
-    "no event",
+    "not a log",
+    "invalid JSON",
+    "no event type",
     "unknown event",
-    "field missing",
+    "missing field",
     "wrong type",
-    "metric not named",
-    "not finite",
-    "no end",
+    "unnamed metric",
+    "non-finite",
+    "missing end",
 ]
-"""What is wrong with, or strange about, a log, one of its lines or a field."""
+"""Kinds of problems and notes about a log, one of its lines or a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """What is wrong with one field; ``field`` is empty when it is the event as a whole."""
+    """A problem with one field; ``field`` is empty if it concerns the whole event."""
 
     kind: ProblemKind
     field: str
@@ -68,13 +72,13 @@ class FieldProblem:
 def declared_fields(
     event: str, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> dict[str, FieldKind] | None:
-    """Return the fields an event must have, or None when there is no such event type.
+    """Return the required fields of an event, or None for an unknown event type.
 
     Args:
         event: Name of the event type.
-        test_metrics: Names every ``fold_complete`` must carry; None when they are not known.
-        headline: Name every ``experiment_complete`` must carry; empty for none, None when it is
-            not known.
+        test_metrics: Metrics that every ``fold_complete`` must contain; None if unknown.
+        headline: Metric that every ``experiment_complete`` must contain; empty for no metric,
+            None if unknown.
     """
     fields = EVENT_FIELDS.get(event)
     if fields is None:
@@ -90,42 +94,42 @@ def declared_fields(
 def find_field_problems(
     event: str, fields: Mapping[str, Any], declared: Mapping[str, FieldKind] | None
 ) -> list[FieldProblem]:
-    """Return what is wrong with an event's fields, the missing ones first.
+    """Return the problems of an event's fields, in the order of the declared fields.
 
     Args:
         event: Name of the event type.
-        fields: What the event carries; more than is declared is allowed.
-        declared: What ``declared_fields`` gave for it.
+        fields: Fields of the event; additional fields are allowed.
+        declared: Result of ``declared_fields``.
     """
     if declared is None:
-        hint = nearest(event, list(EVENT_FIELDS))
+        hint = suggest_nearest(event, list(EVENT_FIELDS))
         what = f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}"
         return [FieldProblem("unknown event", "", what)]
     problems = []
     for name, kind in declared.items():
         if name not in fields:
-            problems.append(FieldProblem("field missing", name, f"field '{name}' is missing"))
+            problems.append(FieldProblem("missing field", name, f"field '{name}' is missing"))
         elif not _is_kind(fields[name], kind):
-            what = f"field '{name}' must be a {kind}, got {repr(fields[name])[:80]}"
+            what = f"field '{name}' must have the type {kind}, got {repr(fields[name])[:80]}"
             problems.append(FieldProblem("wrong type", name, what))
     return problems
 
 
-def numbers_called(prefix: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the numbers that begin with ``prefix``, sorted."""
+def numeric_fields(prefix: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the sorted names of numeric fields that start with ``prefix``."""
     return tuple(
         sorted(n for n, value in fields.items() if n.startswith(prefix) and _is_number(value))
     )
 
 
 def _is_kind(value: Any, kind: FieldKind) -> bool:
-    if kind == "text":
+    if kind == "string":
         return isinstance(value, str)
-    if kind == "names":
+    if kind == "list of strings":
         return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     if kind == "mapping":
         return isinstance(value, Mapping)
-    if kind == "whole number":
+    if kind == "integer":
         return isinstance(value, int) and not isinstance(value, bool)
     return _is_number(value)
 

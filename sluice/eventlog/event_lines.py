@@ -1,7 +1,7 @@
-"""One event a line: how it is written as strict JSON, and read back line by line.
+"""Reads and writes event logs: one event per line, as strict JSON.
 
-A number that is not finite is written as the string "NaN", "Infinity" or "-Infinity" (JSON has
-no such numbers) and read back as a float, so that a diverged run stays readable by any tool.
+A non-finite number is written as the string "NaN", "Infinity" or "-Infinity" (JSON has no such
+numbers) and read back as a float, so that the log of a diverged run is readable by any tool.
 """
 
 import json
@@ -15,8 +15,8 @@ from sluice.base.errors import StorageError
 from sluice.eventlog.event_fields import EVENT_FIELDS
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_LONGEST_LINE = 64 * 2**20
-"""A line beyond this is no event [bytes]; it keeps a wrong file from filling the memory."""
+_MAX_LINE_BYTES = 64 * 2**20
+"""Maximum length of a line; a longer one is not an event. Limits memory for a wrong file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +24,20 @@ class EventLine:
     """One line of a log."""
 
     number: int
-    """Counted from 1."""
+    """Line number, from 1."""
     record: dict[str, Any] | None
-    """The event; None when the line is not one JSON object."""
+    """The event; None if the line is not a JSON object."""
     text: str
-    """The line as it stands there, of a line that is no event; empty otherwise."""
+    """Text of a line that is not an event; empty otherwise."""
     ended: bool = True
-    """Whether its line end is there; a crash while writing leaves a line without."""
+    """Whether the line ends with a newline; a crash while writing leaves a line without one."""
 
 
 def write_line(record: Mapping[str, Any]) -> bytes:
     """Return one event as a line.
 
     Raises:
-        TypeError: A value has no JSON form.
+        TypeError: A value cannot be represented in JSON.
         ValueError: A value contains itself.
     """
     text = json.dumps(encode_numbers(record), allow_nan=False, separators=(",", ":"))
@@ -45,17 +45,17 @@ def write_line(record: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: str | Path) -> Iterator[EventLine]:
-    """Yield every line that is not blank, one at a time, however long the log is.
+    """Yield every non-blank line; only one line is in memory at a time.
 
     Raises:
-        StorageError: The file is not there or cannot be read.
+        StorageError: The file does not exist or cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
             number = 0
-            while content := file.readline(_LONGEST_LINE):
+            while content := file.readline(_MAX_LINE_BYTES):
                 number += 1
-                # Editors of another system put a mark before the first line.
+                # Some editors write a byte order mark before the first line.
                 text = content.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 if not text.strip():
                     continue
@@ -69,12 +69,12 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
     except OSError as error:
         raise StorageError(
             f"Cannot read the log {path} ({error.strerror or error}).",
-            fix="Check the path: a log is one file of JSON lines that this user may read.",
+            fix="Check the path: a log is a file of JSON lines that this user may read.",
         ) from error
 
 
 def parse_line(text: str) -> dict[str, Any] | None:
-    """Return the event in one line, or None when it is not one JSON object."""
+    """Return the event of one line, or None if the line is not a JSON object."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -83,7 +83,7 @@ def parse_line(text: str) -> dict[str, Any] | None:
 
 
 def encode_numbers(value: Any) -> Any:
-    """Return ``value`` with every number that is not finite as a string."""
+    """Return ``value`` with every non-finite number replaced by a string."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
@@ -99,9 +99,9 @@ def _decode(record: dict[str, Any]) -> dict[str, Any]:
     event = record.get("event")
     declared = EVENT_FIELDS.get(event, {}) if isinstance(event, str) else {}
     return {
-        # A summary may consist of the word alone; it is text all the same.
+        # A declared string field may contain just this word and is not a number.
         name: _NON_FINITE.get(value, value)
-        if isinstance(value, str) and declared.get(name) != "text"
+        if isinstance(value, str) and declared.get(name) != "string"
         else value
         for name, value in record.items()
     }

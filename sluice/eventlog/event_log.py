@@ -1,4 +1,4 @@
-"""What training writes down while it runs: one JSON object a line, checked before and after."""
+"""Event log of a training: one JSON object per line, validated when written and when read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from sluice.base.files import make_folder, storage_error
 from sluice.eventlog.event_fields import declared_fields, find_field_problems
 from sluice.eventlog.event_lines import EventLine, parse_line, read_lines, write_line
 from sluice.eventlog.log_report import LogReport, inspect_log
-from sluice.eventlog.log_response import respond_to
+from sluice.eventlog.log_response import respond_to_log_problem
 
-_STAMP = ("event", "timestamp")
+_RESERVED = ("event", "timestamp")
 _SHOWN = 5
-"""Problems in a message; all are in the report."""
+"""Maximum number of problems in a message; all are in the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsRead:
-    """The events of one log, in order, and the unfinished last line if there is one."""
+    """Events of one log, in order, and the incomplete last line, if any."""
 
     events: list[dict[str, Any]]
     torn_line: str | None
@@ -36,27 +36,27 @@ class EventLog:
         with EventLog("run/events.ndjson") as log:
             log.write("epoch_complete", epoch=1, train_loss=0.7, val_loss=0.8)
 
-    Event types and the fields each must have; any further fields are kept as well:
+    Event types and their required fields; additional fields are written too:
 
-    - experiment_start: architecture (text), features (list of names), config (mapping)
-    - fold_start: fold_id, train_size, val_size, test_size (whole numbers)
-    - epoch_complete: epoch (whole number), train_loss, val_loss (numbers)
-    - fold_complete: fold_id (whole number); usually numbers named test_*, the fold's metrics
-    - experiment_complete: total_folds (whole number), elapsed_seconds (number); usually a number
+    - experiment_start: architecture (string), features (list of strings), config (mapping)
+    - fold_start: fold_id, train_size, val_size, test_size (integers)
+    - epoch_complete: epoch (integer), train_loss, val_loss (numbers)
+    - fold_complete: fold_id (integer); usually numbers named test_*, the metrics of the fold
+    - experiment_complete: total_folds (integer), elapsed_seconds (number); usually a number
       named mean_*, the headline metric
-    - gate_start: workload, level (text), checks (list of names)
-    - check_start: name, requirement (text)
-    - check_complete: name, requirement, outcome, summary (text), seconds (number)
-    - gate_complete: outcome (text), seconds (number)
-    - gate_stopped: reason, check (text)
+    - gate_start: workload, level (strings), checks (list of strings)
+    - check_start: name, check_id (strings)
+    - check_complete: name, check_id, outcome, summary (strings), seconds (number)
+    - gate_complete: outcome (string), seconds (number)
+    - gate_stopped: reason, check (strings)
 
     Args:
-        path: The NDJSON file; its folder is made. A log that is there is continued, and a torn
-            last line, which only a crash leaves, is cut off and kept in ``torn_line``.
-        clock: Gives the time of an event, with a time zone; the system's own, in UTC, by default.
+        path: The NDJSON file; its folder is created. An existing log is continued; an incomplete
+            last line, which a crash leaves, is removed and kept in ``torn_line``.
+        clock: Returns the time of an event with a time zone; the system clock in UTC by default.
 
     Raises:
-        StorageError: The file cannot be made, written or flushed.
+        StorageError: The file cannot be created, written or flushed.
     """
 
     def __init__(
@@ -91,26 +91,26 @@ class EventLog:
             raise storage_error(self.path, problem) from problem
 
     def write(self, event: str, **fields: Any) -> None:
-        """Check one event against its declared type, write it as one line and flush.
+        """Validate one event, write it as one line and flush.
 
-        Further fields (``seed`` and the like) are allowed; nothing is written on an error.
+        Additional fields, such as ``seed``, are allowed; nothing is written on an error.
 
         Raises:
-            ContractError: Unknown event type, a field missing or of the wrong type.
+            ContractError: The event type is unknown, or a field is missing or has the wrong type.
             StorageError: The line cannot be written.
         """
         if self._file is None:
             raise ContractError(
-                f"{self.path}: an event log must be open to be written, got '{event}' after close.",
+                f"{self.path}: the event log must be open for writing, got '{event}' after close.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
         declared = declared_fields(event, test_metrics=(), headline="")
         problems = [problem.what for problem in find_field_problems(event, fields, declared)]
-        problems += [f"field '{name}' is reserved" for name in _STAMP if name in fields]
+        problems += [f"field '{name}' is reserved" for name in _RESERVED if name in fields]
         if problems:
             raise ContractError(
                 f"{self.path}: event '{event}': {'; '.join(problems)}.",
-                fix="Give every declared field of the event as a plain Python value.",
+                fix="Pass every required field of the event as a plain Python value.",
             )
         record = {"event": event, "timestamp": self._clock().isoformat(), **fields}
         try:
@@ -118,7 +118,7 @@ class EventLog:
         except (TypeError, ValueError) as error:
             raise ContractError(
                 f"{self.path}: event '{event}' cannot be written as JSON ({error}).",
-                fix="Give plain Python numbers, text, lists and mappings.",
+                fix="Pass plain Python numbers, strings, lists and mappings.",
             ) from error
         try:
             self._file.write(line)
@@ -128,7 +128,7 @@ class EventLog:
 
 
 def read_events(path: str | Path) -> EventsRead:
-    """Read a log back; a torn last line, one without its line end, is reported, not fatal.
+    """Read a log; an incomplete last line (without newline) is returned in ``torn_line``.
 
     Raises:
         ContractError: Another line is not a JSON object; the message names it.
@@ -149,7 +149,7 @@ def read_events(path: str | Path) -> EventsRead:
 
 
 def _damaged(path: str | Path, line: EventLine) -> ContractError:
-    response = respond_to("no json")
+    response = respond_to_log_problem("invalid JSON")
     return ContractError(
         f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",
         cause=response.cause,
@@ -160,25 +160,26 @@ def _damaged(path: str | Path, line: EventLine) -> ContractError:
 def validate_log(
     path: str | Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> LogReport:
-    """Return the report of a log in which every event has its fields; refuse any other (LOG-1).
+    """Return the report of a valid log; raise an error for an invalid one.
 
-    Non-finite numbers, a torn last line, a missing end and notes are in the report; they do not
-    make a log invalid.
+    Non-finite numbers, an incomplete last line, a missing end event and notes are in the report;
+    they do not make a log invalid.
 
     Args:
         path: The NDJSON file.
-        test_metrics: Names every ``fold_complete`` must carry; None when they are not known.
-        headline: Name every ``experiment_complete`` must carry; empty for none, None when it is
-            not known. See ``inspect_log`` for what is asked then.
+        test_metrics: Metrics that every ``fold_complete`` must contain; None if unknown.
+        headline: Metric that every ``experiment_complete`` must contain; empty for no metric,
+            None if unknown. See ``inspect_log`` for the checks in that case.
 
     Raises:
-        ContractError: An event has a field missing or of the wrong type, a line other than a torn
-            one is no event, or there is none; the message names line, event and field.
+        ContractError: A required field is missing or has the wrong type, a line other than an
+            incomplete last one is not an event, or the log has no event; the message names line,
+            event and field.
         StorageError: The file cannot be read.
     """
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
-        response = respond_to(report.problems[0].kind)
+        response = respond_to_log_problem(report.problems[0].kind)
         shown = "; ".join(map(str, report.problems[:_SHOWN]))
         more = report.num_problems - _SHOWN
         also = f" (and {more} more)" if more > 0 else ""
@@ -195,7 +196,7 @@ def _cut_torn_line(path: Path) -> str | None:
     keep = content.rfind(b"\n") + 1
     tail = content[keep:].decode(errors="replace")
     with path.open("r+b") as file:
-        if parse_line(tail) is not None:  # complete but for its line end
+        if parse_line(tail) is not None:  # complete except for its newline
             file.seek(0, 2)
             file.write(b"\n")
             return None

@@ -1,4 +1,4 @@
-"""POC-3: can the event log of this workload be written, read back and validated, here?"""
+"""Check that the event log of the workload can be written, read back and validated."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,16 +21,16 @@ def check_event_log(
     headline: str,
     clock: Callable[[], datetime],
 ) -> Finding:
-    """Write one event of every type, read them while the log is open, and validate (POC-3).
+    """Write one event of every training type, read them while the log is open, and validate.
 
     Args:
-        folder: An existing folder on the disk that will hold the real logs; a folder is made in it
-            for the check and removed.
-        architecture: As the real log will name it.
+        folder: An existing folder on the disk of the real logs; the check creates a temporary
+            folder in it.
+        architecture: Name of the architecture, as in the real log.
         features: The workload's feature names.
-        config: The settings, as the real log will hold them.
+        config: The settings, as in the real log.
         headline: The workload's headline metric.
-        clock: Stamps the events.
+        clock: Returns the timestamps of the events.
     """
     events = _one_of_each(architecture, features, dict(config), headline)
     try:
@@ -58,8 +58,9 @@ def check_event_log(
         lines = [n for n, event in enumerate(expected, 1) if seen[n - 1 : n] != [event]]
         return Finding(
             outcome="fail",
-            summary=f"The log does not read back as written: {len(seen)} of {len(expected)} events "
-            f"were on disk after the flush, and lines {lines} differ.",
+            summary="The log that was read back differs from the written one: "
+            f"{len(seen)} of {len(expected)} events were on disk after the flush, and lines "
+            f"{lines} differ.",
             kind="log validation failed",
         )
     return Finding(
@@ -70,13 +71,13 @@ def check_event_log(
 
 
 def _not_writable(error: StorageError) -> Finding:
-    return Finding(outcome="fail", summary=error.what, kind="log not writable", fix=error.fix)
+    return Finding(outcome="fail", summary=error.what, kind="storage not writable", fix=error.fix)
 
 
 def _one_of_each(
     architecture: str, features: tuple[str, ...], config: dict[str, Any], headline: str
 ) -> list[tuple[str, dict[str, Any]]]:
-    # Infinity on purpose: a diverged loss must survive the trip (NaN equals nothing, so inf).
+    # Infinity is intentional: a diverged loss must be preserved (NaN cannot be compared).
     return [
         (
             "experiment_start",

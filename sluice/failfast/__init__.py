@@ -1,13 +1,13 @@
-"""Fail fast: everything that can ruin a long training is found in seconds, before it starts.
+"""Checks that find within seconds what would ruin a long training, before it starts.
 
-``check`` runs the whole gate; every validator behind it is usable alone::
+``check`` runs the whole gate. Each validator can also be used on its own::
 
     from sluice import failfast
 
     failfast.check(MyWorkload)
     failfast.validate_gradients(model.named_parameters(), warn_norm=100.0)
 
-Nothing is imported until it is asked for.
+Names are imported lazily, on first access.
 """
 
 import importlib
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from sluice.failfast.gradients.optimizer_membership import validate_optimizer
     from sluice.failfast.gradients.recurrent_state import normaliser_range, recurrent_gradients
     from sluice.failfast.gradients.symmetric_units import symmetric_weights
+    from sluice.failfast.learning.epoch_selector import check_epoch_selector
     from sluice.failfast.learning.predictions import prediction_spread
-    from sluice.failfast.learning.selector import check_selector
     from sluice.findings.hard_examples import find_hard_examples
-    from sluice.workloads.constant_baseline import trivial_loss
+    from sluice.workloads.constant_baseline import constant_baseline_loss
 
-_HOMES = {
+_MODULES = {
     "check": "sluice.failfast.gate.in_script",
     "validate_schema": "sluice.data.validation",
     "validate_gradients": "sluice.failfast.gradients.norms",
@@ -47,8 +47,8 @@ _HOMES = {
     "repeated_rows": "sluice.failfast.data.data_loading",
     "find_signal": "sluice.failfast.data.signal",
     "prediction_spread": "sluice.failfast.learning.predictions",
-    "check_selector": "sluice.failfast.learning.selector",
-    "trivial_loss": "sluice.workloads.constant_baseline",
+    "check_epoch_selector": "sluice.failfast.learning.epoch_selector",
+    "constant_baseline_loss": "sluice.workloads.constant_baseline",
     "find_hard_examples": "sluice.findings.hard_examples",
     "StoppableTraining": "sluice.failfast.checkpoints.resumption",
     "check_resumption": "sluice.failfast.checkpoints.resumption",
@@ -63,8 +63,9 @@ __all__ = [
     "EventLog",
     "StoppableTraining",
     "check",
+    "check_epoch_selector",
     "check_resumption",
-    "check_selector",
+    "constant_baseline_loss",
     "find_hard_examples",
     "find_look_ahead",
     "find_signal",
@@ -75,7 +76,6 @@ __all__ = [
     "recurrent_gradients",
     "repeated_rows",
     "symmetric_weights",
-    "trivial_loss",
     "validate_checkpoint",
     "validate_gradients",
     "validate_log",
@@ -85,6 +85,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

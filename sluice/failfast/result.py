@@ -1,4 +1,4 @@
-"""What a check found, what the gate decided, and the receipt that training asks for."""
+"""Result of each check, the report of the gate, and the receipt that training requires."""
 
 from datetime import datetime
 from typing import Literal, Self
@@ -14,29 +14,31 @@ Level = Literal["minimum", "full"]
 
 
 class CheckResult(Record):
-    """One check of the gate: what was seen, why it is likely, what to do."""
+    """Result of one check of the gate: observation, likely cause and fix."""
 
-    name: str = Field(description="A sentence that is true when the check passes.")
-    requirement: str = Field(description="Such as 'POC-2'.")
+    name: str = Field(description="Statement that is true when the check passes.")
+    check_id: str = Field(description="Stable identifier of the check, such as 'gradient_flow'.")
     outcome: Outcome
     numbers: dict[str, Number]
-    seconds: float = Field(description="Time the check took [s].")
-    typical_s: float = Field(description="Above this it warns [s].")
-    max_s: float = Field(description="Above this it fails [s].")
-    summary: str = Field(description="What was seen, and where.")
-    cause: str = Field("", description="Why it is likely; empty when nothing is wrong.")
+    seconds: float = Field(description="Run time of the check [s].")
+    typical_s: float = Field(description="Run time above which the check warns [s].")
+    max_s: float = Field(description="Run time above which the check fails [s].")
+    summary: str = Field(description="What was observed, and where.")
+    cause: str = Field("", description="Likely cause; empty when nothing is wrong.")
     fix: str = Field("", description="What to do; empty when nothing is wrong.")
-    examples: tuple[HardExample, ...] = Field((), description="Rows to look at, worst first.")
+    examples: tuple[HardExample, ...] = Field(
+        (), description="Rows to inspect, highest loss first."
+    )
 
     @classmethod
     def of(
-        cls, finding: Finding, *, name: str, requirement: str, seconds: float, limit: TimeLimit
+        cls, finding: Finding, *, name: str, check_id: str, seconds: float, limit: TimeLimit
     ) -> Self:
-        """Return a finding with who, how long, why it is likely and what to do."""
+        """Return the result of a check: its finding with name, time limits, cause and fix."""
         cause, fix = finding.response
         return cls(
             name=name,
-            requirement=requirement,
+            check_id=check_id,
             outcome=finding.outcome,
             numbers=dict(finding.numbers),
             seconds=seconds,
@@ -55,7 +57,7 @@ class CheckResult(Record):
 
 
 class GateReport(Record):
-    """Every check of one run of the gate."""
+    """Results of all checks of one gate run."""
 
     level: Level
     workload: str
@@ -69,7 +71,7 @@ class GateReport(Record):
 
     @property
     def outcome(self) -> Literal["pass", "fail", "insufficient"]:
-        """The gate's verdict: a failure outweighs missing evidence."""
+        """The gate's verdict: "fail" takes precedence over "insufficient"."""
         if self.passed:
             return "pass"
         outcomes = {result.outcome for result in self.results}
@@ -77,24 +79,24 @@ class GateReport(Record):
 
     @property
     def blocking_failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed or could not say, without those skipped because of them."""
+        """The checks that failed or were inconclusive, without those skipped because of them."""
         return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
 
     @property
     def reason(self) -> str:
-        """One sentence for people: what blocks, or that nothing does."""
+        """One sentence that names the first blocking check, or says that all passed."""
         if self.passed:
             return f"All {len(self.results)} checks of the {self.level} gate passed."
         first, *others = self.blocking_failures or self.results
         more = f" ({len(others)} more)" if others else ""
-        return f"{first.requirement} {first.name}: {first.summary}{more}"
+        return f"{first.name}: {first.summary}{more}"
 
     def receipt(self, subject: dict[str, str], decided_at: datetime) -> Receipt:
-        """Return the decision as data about ``subject`` (digest by role)."""
-        # Times and warnings stay out: they vary with the machine, and the same decision must
-        # have the same digest.
+        """Return the receipt of the decision about ``subject`` (digest by role)."""
+        # Times and warnings are left out: they vary with the machine, and equal decisions must
+        # have equal digests.
         checks = {
-            f"{result.requirement} {result.name}": {
+            result.check_id: {
                 "outcome": "pass" if result.passed else result.outcome,
                 "numbers": result.numbers,
             }

@@ -1,4 +1,4 @@
-"""The result of one check, and the examples that it points to."""
+"""Finding of one check, and the examples that it refers to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,28 +15,30 @@ Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
 Number = float | int | str
 
 
-class Standout(Record):
-    """One feature of an example that is far from usual."""
+class UnusualFeature(Record):
+    """One feature of an example whose value is far from the median."""
 
     feature: str
-    value: float = Field(description="What stands there, in the feature's own unit.")
-    deviations: float = Field(description="Distance from the median of the rows looked at [std].")
+    value: float = Field(description="Value of the feature in this row, in the feature's unit.")
+    deviations: float = Field(description="Distance from the median of the examined rows [std].")
 
 
 class HardExample(Record):
-    """One example with a high loss, and what is unusual about it."""
+    """One example with a high loss, and its unusual features."""
 
     row: str = Field(description="Index label of the row.")
-    loss: float = Field(description="In the workload's loss unit.")
-    times_median: float = Field(description="Its loss over the median loss.")
-    standouts: tuple[Standout, ...] = Field((), description="Most unusual feature first.")
+    loss: float = Field(description="Loss of the example, in the workload's loss unit.")
+    times_median: float = Field(description="Loss of the example divided by the median loss.")
+    unusual_features: tuple[UnusualFeature, ...] = Field(
+        (), description="Most unusual feature first."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check saw, before the gate adds who, when and how long.
+    """Outcome of one check, before the gate adds its name and run time.
 
-    ``cause`` and ``fix`` come from the response of ``kind`` unless given.
+    ``cause`` and ``fix`` default to the response that is registered for ``kind``.
     """
 
     outcome: Outcome
@@ -49,7 +51,7 @@ class Finding:
 
     @property
     def response(self) -> tuple[str, str]:
-        """The likely cause and what to do; both empty when nothing is wrong."""
+        """The likely cause and the fix; both empty when nothing is wrong."""
         if self.kind is None:
             return self.cause, self.fix
         known = respond(self.kind)

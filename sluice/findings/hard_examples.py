@@ -1,4 +1,4 @@
-"""Which examples does a model find hardest, and what is unusual about them?
+"""The examples with the highest loss, and their unusual features.
 
 Shape legend: N = examples, D = features.
 """
@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.findings.finding import HardExample, Standout
+from sluice.findings.finding import HardExample, UnusualFeature
 
 _MIN_DEVIATIONS = 2.0
-_MAX_STANDOUTS = 3
+_MAX_FEATURES = 3
 
 _MAD_TO_STD = 1.4826
-"""The deviation of a normal variable over its median absolute deviation."""
+"""Standard deviation of a normal variable divided by its median absolute deviation."""
 
 
 def find_hard_examples(
@@ -24,59 +24,59 @@ def find_hard_examples(
     *,
     count: int,
 ) -> tuple[HardExample, ...]:
-    """Return the examples with the highest loss, each with the features that stand out.
+    """Return the examples with the highest loss, each with its unusual features.
 
-    A feature stands out when it is 2 deviations or more from the median of the rows looked at;
-    the deviation is robust (median absolute deviation, scaled to a normal variable's), so that
-    the very rows searched for do not hide themselves. The three largest are named.
+    A feature is unusual when it is at least 2 deviations from the median of the given rows. The
+    deviation is robust (median absolute deviation, scaled to the standard deviation of a normal
+    variable), so that outliers do not inflate it. The three largest deviations are named.
 
-    Equal losses are listed in row order. A loss that is not finite has no place in the order and
-    is left out, as are columns that are no numbers and cells that are missing.
+    Examples of equal loss are listed in row order. Non-finite losses, non-numeric columns and
+    missing cells are ignored.
 
     Args:
         loss_N: Loss of each example, in the workload's unit.
         rows: Positions of the examples in ``frame``, (N,).
         frame: Feature frame.
-        feature_columns: Columns to look at; those the frame lacks are skipped.
-        count: Examples to list, at most.
+        feature_columns: Columns to examine; columns that the frame lacks are skipped.
+        count: Maximum number of examples to return.
     """
     finite = np.flatnonzero(np.isfinite(loss_N))
     worst = finite[np.argsort(-loss_N[finite], kind="stable")][:count]
     if worst.size == 0:
         return ()
-    standouts = find_standouts(worst, rows, frame, feature_columns)
+    unusual = find_unusual_features(worst, rows, frame, feature_columns)
     median = float(np.median(loss_N[finite]))
     return tuple(
         HardExample(
             row=_label(frame.index[rows[i]]),
             loss=float(loss_N[i]),
-            # A median at or below 0 is no measure of size.
+            # A ratio to a median at or below 0 has no meaning.
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
-            standouts=found,
+            unusual_features=features,
         )
-        for i, found in zip(worst, standouts, strict=True)
+        for i, features in zip(worst, unusual, strict=True)
     )
 
 
-def find_standouts(
-    wanted: NDArray[np.int64],
+def find_unusual_features(
+    selected: NDArray[np.int64],
     rows: NDArray[np.int64],
     frame: pd.DataFrame,
     feature_columns: tuple[str, ...],
-) -> tuple[tuple[Standout, ...], ...]:
-    """Return for each wanted example the features that stand out among all of them.
+) -> tuple[tuple[UnusualFeature, ...], ...]:
+    """Return the unusual features of each selected example, compared with all given rows.
 
     Args:
-        wanted: Places in ``rows``.
-        rows: Positions of the examples in ``frame``, (N,); the median is theirs.
+        selected: Indices into ``rows``.
+        rows: Positions of the examples in ``frame``, (N,), over which the median is taken.
         frame: Feature frame.
-        feature_columns: Columns to look at; those the frame lacks are skipped.
+        feature_columns: Columns to examine; columns that the frame lacks are skipped.
     """
     known = [name for name in feature_columns if name in frame.columns]
     names = [name for name in known if pd.api.types.is_numeric_dtype(frame[name])]
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
     score_ND = _deviations(value_ND)
-    return tuple(_standouts(names, value_ND[i], score_ND[i]) for i in wanted)
+    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected)
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -88,19 +88,19 @@ def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
             continue
         distance_N = value_N - np.median(known_N)
         scale = _MAD_TO_STD * float(np.median(np.abs(known_N - np.median(known_N))))
-        # More than half of the rows are equal, as in a flag: the plain deviation is left.
+        # More than half of the rows are equal, as in a flag: use the standard deviation instead.
         scale = scale if scale > 0 else float(known_N.std())
         score_ND[:, column] = distance_N / scale if scale > 0 else 0.0
     return score_ND
 
 
-def _standouts(
+def _largest_deviations(
     names: list[str], value_D: NDArray[np.float64], score_D: NDArray[np.float64]
-) -> tuple[Standout, ...]:
+) -> tuple[UnusualFeature, ...]:
     size_D = np.where(np.isfinite(score_D), np.abs(score_D), 0.0)
-    order = np.argsort(-size_D, kind="stable")[:_MAX_STANDOUTS]
+    order = np.argsort(-size_D, kind="stable")[:_MAX_FEATURES]
     return tuple(
-        Standout(feature=names[d], value=float(value_D[d]), deviations=float(score_D[d]))
+        UnusualFeature(feature=names[d], value=float(value_D[d]), deviations=float(score_D[d]))
         for d in order
         if size_D[d] >= _MIN_DEVIATIONS
     )

@@ -1,13 +1,13 @@
-"""An exception of the user's code, of Sluice's own, or of an allocator, as a message."""
+"""Explains exceptions of user code, of Sluice and of memory allocators in error messages."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sluice.base.error_location import is_own_defect, message_of, place_of, told
+from sluice.base.error_location import describe_error, is_own_defect, locate_error, message_of
 from sluice.base.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed
-from sluice.base.out_of_memory import is_out_of_memory, out_of_memory
+from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
 from sluice.findings.finding import Finding
 from sluice.findings.responses import FailureKind, respond
 
@@ -15,8 +15,8 @@ _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """What an exception says, its likely cause and what to do."""
+class ErrorExplanation:
+    """Message, likely cause and fix for an exception."""
 
     kind: FailureKind
     what: str
@@ -24,57 +24,59 @@ class Explanation:
     fix: str
 
 
-def explain(error: BaseException, *, work: str) -> Explanation:
-    """Return what an exception means for the user: the one place that decides whose defect it is.
+def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
+    """Explain an exception to the user and decide whether user code or Sluice is at fault.
 
     Args:
-        error: Any exception but our own errors, which explain themselves.
-        work: What ran, to name where memory is exhausted.
+        error: Any exception except subclasses of SluiceError, which carry their own explanation.
+        work: Name of the work that ran, for the message when memory is exhausted.
     """
     if is_out_of_memory(error):
-        refused = out_of_memory(error, work)
-        return Explanation(
+        refused = out_of_memory_error(error, work)
+        return ErrorExplanation(
             kind="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
         )
-    kind: FailureKind = "code raised"
+    kind: FailureKind = "user code raised"
     if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(message_of(error)):
         kind = "shape mismatch"
     elif is_own_defect(error):
-        kind = "defect of Sluice"
-    answer = respond(kind)
-    return Explanation(
+        kind = "bug in Sluice"
+    response = respond(kind)
+    location = locate_error(error, defect=kind == "bug in Sluice")
+    return ErrorExplanation(
         kind=kind,
-        what=f"{told(error)} (raised {place_of(error, defect=kind == 'defect of Sluice')}).",
-        cause=answer.cause,
-        fix=answer.fix,
+        what=f"{describe_error(error)} (raised {location}).",
+        cause=response.cause,
+        fix=response.fix,
     )
 
 
-def finding_from(error: BaseException) -> Finding:
-    """Return a failed finding that names the exception and the line of the user's code.
+def finding_from_error(error: BaseException) -> Finding:
+    """Return a failed finding that names the exception and the line of user code.
 
-    Our own errors keep their cause, if any, and fix. A torch error about sizes is a shape mismatch.
+    A SluiceError keeps its cause, if any, and its fix. A torch error about sizes is reported as a
+    shape mismatch.
     """
     if isinstance(error, SluiceError):
         kind: FailureKind | None = "out of memory" if isinstance(error, OutOfMemory) else None
         return Finding(
             outcome="fail", summary=error.what, kind=kind, cause=error.cause, fix=error.fix
         )
-    known = explain(error, work="this check")
+    known = explain_error(error, work="this check")
     return Finding(
         outcome="fail", summary=known.what, kind=known.kind, cause=known.cause, fix=known.fix
     )
 
 
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
-    """Turn an exception of the user's own code into a message with its place.
+def wrap_user_errors(what: str) -> Iterator[None]:
+    """Convert exceptions of user code into a ContractError that names the line.
 
     Args:
-        what: What runs in the block, to begin the message with.
+        what: Name of the code that runs in the block; the message begins with it.
 
     Raises:
-        ContractError: Anything but our own errors was raised.
+        ContractError: The block raised an exception that is not a SluiceError.
         OutOfMemory: An allocator refused a request.
     """
     try:
@@ -83,25 +85,27 @@ def users_code(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise out_of_memory(error, what) from error
-        known = explain(error, work=what)
-        fix = "Correct that line and start again." if known.kind == "code raised" else known.fix
+            raise out_of_memory_error(error, what) from error
+        known = explain_error(error, work=what)
+        fix = (
+            "Correct that line and start again." if known.kind == "user code raised" else known.fix
+        )
         raise ContractError(f"{what} raised {known.what}", cause=known.cause, fix=fix) from error
 
 
 def training_error(error: Exception) -> SluiceError:
-    """Return the error that ends a training: exhausted memory, a defect of Sluice, or user code.
+    """Return the error that ends a training: out of memory, a bug in Sluice, or user code.
 
     Args:
-        error: Any exception but our own errors.
+        error: Any exception except subclasses of SluiceError.
     """
-    known = explain(error, work="a training")
+    known = explain_error(error, work="a training")
     if known.kind == "out of memory":
         return OutOfMemory(known.what, cause=known.cause, fix=known.fix)
-    if known.kind == "defect of Sluice":
+    if known.kind == "bug in Sluice":
         return TrainingFailed(known.what, cause=known.cause, fix=known.fix)
     return TrainingFailed(
         known.what,
-        cause="The code of the workload or the model raised while a unit was fitted.",
+        cause="The code of the workload or the model raised an exception during a fold run.",
         fix="Correct the named line; the POC gate shows most such errors within seconds.",
     )

@@ -1,4 +1,4 @@
-"""Is a model right as often as it says? Expected calibration error over bins of equal mass."""
+"""Expected calibration error over bins with equal numbers of rows."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,24 +7,24 @@ from numpy.typing import NDArray
 def calibration_error(
     confidence_N: NDArray[np.float64], hit_N: NDArray[np.bool_], *, num_bins: int
 ) -> float:
-    """Return the mean gap between confidence and accuracy over bins, weighted by their rows.
+    """Return the mean absolute gap between confidence and accuracy, weighted by rows per bin.
 
-    Bins hold equally many rows, not equally wide ranges: a good model has nearly all of its
-    confidences above 0.9, where ten bins of equal width see nothing. Equal confidences stay in one
-    bin, so the order of the rows does not matter.
+    Bins have equal numbers of rows instead of equal widths: the confidences of a good model are
+    nearly all above 0.9, where ten bins of equal width have no resolution. Equal confidences are
+    in the same bin, so the order of the rows does not matter.
 
     Args:
         confidence_N: Probability of the predicted class (N,), N at least 1.
-        hit_N: Whether that class was right (N,).
-        num_bins: Bins asked for; with fewer rows or ties there are fewer.
+        hit_N: Whether the predicted class is correct (N,).
+        num_bins: Requested number of bins; fewer rows and ties reduce it.
 
     Assumes:
-        Enough rows in a bin: the gap of a perfectly calibrated model is not 0 but about
+        Enough rows per bin: the gap of a perfectly calibrated model is not 0 but about
         ``0.8 * sqrt(p * (1 - p) / rows of a bin)``.
 
     Source:
-        Nixon et al. (2019), "Measuring calibration in deep learning", CVPR workshops: the adaptive
-        bins. Guo et al. (2017), "On calibration of modern neural networks", ICML: the sum.
+        Nixon et al. (2019), "Measuring calibration in deep learning", CVPR workshops: adaptive
+        bins. Guo et al. (2017), "On calibration of modern neural networks", ICML: definition.
     """
     num_rows = confidence_N.size
     before_N = np.searchsorted(np.sort(confidence_N), confidence_N, side="left")

@@ -1,4 +1,4 @@
-"""Metrics of classifiers, from class numbers and probabilities (EVAL-1).
+"""Metrics of classifiers, from class numbers and probabilities.
 
 Shape legend: N = rows, C = classes.
 """
@@ -10,10 +10,10 @@ from sluice.base.errors import ContractError
 from sluice.metrics.calibration import calibration_error
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_absent,
-    predicted_values,
-    truth_values,
-    why_not_finite,
+    all_undefined,
+    non_finite_reason,
+    validate_predictions,
+    validate_targets,
 )
 
 NAMES = (
@@ -27,43 +27,42 @@ NAMES = (
     "auc",
 )
 CALIBRATION_BINS = 15
-_SUM_SLACK = 1e-4
-"""A softmax in single precision sums to 1 within this."""
+_SUM_TOLERANCE = 1e-4
+"""A single-precision softmax sums to 1 within this tolerance."""
 
 
 def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMetrics:
-    """Return the metrics of a classifier; the predicted class is the most probable, first of ties.
+    """Return the metrics of a classifier, which predicts the most probable class (first of ties).
 
-    - macro_f1: over the classes that occur among targets or predictions;
+    - macro_f1: over the classes that occur in targets or predictions;
     - accuracy, and balanced_accuracy: the mean recall of the classes that occur;
     - mcc: Matthews' correlation coefficient;
     - log_loss [nats];
-    - brier: mean squared error of the probabilities; the sum over classes, halved for two, so
-      that two classes give the usual (p - y) squared;
+    - brier: mean squared error of the probabilities, summed over classes and halved for two
+      classes, so that two classes give the usual (p - y) squared;
     - calibration_error: see ``calibration_error``, over 15 bins;
-    - auc: area under the ROC curve; of several classes the mean of one against the rest.
+    - auc: area under the ROC curve; for several classes the mean of one versus rest.
 
-    Absent where not defined: with one class only among the targets mcc, balanced_accuracy and
-    auc; with a class missing auc; with one class only among the predictions mcc; with a row whose
-    class has probability 0 log_loss, which is infinite; and all of them for a model whose
-    probabilities are not finite.
+    Undefined metrics are absent: mcc, balanced_accuracy and auc if the targets have only one
+    class; auc if a class is missing; mcc if the predictions have only one class; log_loss if the
+    true class of a row has probability 0 (infinite); all metrics for non-finite probabilities.
 
     Args:
-        target: True class (N,), whole numbers from 0 to C - 1.
-        probability: Of each class (N, C), C at least 2.
+        target: True class (N,), integers from 0 to C - 1.
+        probability: Probability of each class (N, C), C at least 2.
 
     Raises:
-        ContractError: Shapes disagree, a target is no class, or rows of finite numbers are no
-            probabilities.
+        ContractError: Shapes do not match, a target is not a class, or rows of finite numbers are
+            not probabilities.
     """
-    target_N = truth_values(target, what="targets")
+    target_N = validate_targets(target, what="targets")
     probability_NC = np.asarray(probability, np.float64)
     num_classes = probability_NC.shape[-1] if probability_NC.ndim == 2 else 0
     shape = (target_N.size, max(2, num_classes))
-    probability_NC = predicted_values(probability, shape, what="class probabilities")
+    probability_NC = validate_predictions(probability, shape, what="class probabilities")
     class_N = _classes(target_N, shape[1])
-    if reason := why_not_finite(probability_NC, what="probabilities"):
-        return all_absent(NAMES, reason)
+    if reason := non_finite_reason(probability_NC, what="probabilities"):
+        return all_undefined(NAMES, reason)
     _require_probabilities(probability_NC)
     values, absent = _from_classes(class_N, probability_NC.argmax(axis=1))
     for found in (_log_loss(class_N, probability_NC), _auc(class_N, probability_NC)):
@@ -80,14 +79,14 @@ def _classes(target_N: NDArray[np.float64], num_classes: int) -> NDArray[np.int6
         raise ContractError(
             f"Targets must be classes 0 to {num_classes - 1}, got {bad.size} that are not, first "
             f"{target_N[bad[0]]:g} at row {bad[0]}.",
-            cause="Classes are counted from 1, or the model has too few outputs.",
-            fix="Number the classes from 0 and give one probability for each.",
+            cause="Classes are numbered from 1, or the model has too few outputs.",
+            fix="Number the classes from 0, and pass one probability for each.",
         )
     return target_N.astype(np.int64)
 
 
 def _require_probabilities(probability_NC: NDArray[np.float64]) -> None:
-    wrong_N = np.abs(probability_NC.sum(axis=1) - 1) > _SUM_SLACK
+    wrong_N = np.abs(probability_NC.sum(axis=1) - 1) > _SUM_TOLERANCE
     wrong_N |= (probability_NC < 0).any(axis=1)
     if wrong_N.any():
         row = int(wrong_N.argmax())
@@ -95,19 +94,19 @@ def _require_probabilities(probability_NC: NDArray[np.float64]) -> None:
             f"Each row of probabilities must be at least 0 and sum to 1, got {wrong_N.sum()} of "
             f"{wrong_N.size} that do not, first row {row} with smallest "
             f"{probability_NC[row].min():.4g} and sum {probability_NC[row].sum():.4g}.",
-            cause="These are logits or scores.",
-            fix="Put them through a softmax first.",
+            cause="The values are logits or scores.",
+            fix="Apply a softmax first.",
         )
 
 
 def _from_classes(
     class_N: NDArray[np.int64], predicted_N: NDArray[np.int64]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    # Imported here: scikit-learn takes about a second and Dagster loads every module.
+    # Imported here: scikit-learn takes about a second, and Dagster loads every module.
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     values = {
-        # A class that occurs on one side only has F1 = 0 by its formula, not for want of one.
+        # A class that occurs only in targets or only in predictions has F1 = 0 by definition.
         "macro_f1": float(f1_score(class_N, predicted_N, average="macro", zero_division=0.0)),
         "accuracy": float(accuracy_score(class_N, predicted_N)),
     }
@@ -116,7 +115,7 @@ def _from_classes(
         reason = f"all targets are class {class_N[0]}"
         absent |= {"balanced_accuracy": reason, "mcc": reason}
         return values, absent
-    # scikit-learn's function is this mean and warns of classes that are only predicted.
+    # scikit-learn's function is the same mean, but warns about classes that are only predicted.
     recalls = [float((predicted_N[class_N == c] == c).mean()) for c in np.unique(class_N)]
     values["balanced_accuracy"] = float(np.mean(recalls))
     if np.ptp(predicted_N) == 0:
@@ -160,7 +159,7 @@ def _auc(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> Tas
     if num_classes == 2:
         area = roc_auc_score(class_N, probability_NC[:, 1])
     else:
-        # A mean over classes of its own, so that rows need not sum to 1 to the last digit.
+        # The mean is computed here, because scikit-learn requires rows that sum exactly to 1.
         area = np.mean(
             [roc_auc_score(class_N == c, probability_NC[:, c]) for c in range(num_classes)]
         )

@@ -1,4 +1,4 @@
-"""Mean average precision of detected boxes, as COCO measures it (EVAL-1).
+"""Mean average precision of detected boxes, as defined by COCO.
 
 Shape legend: N = true boxes, D = detections, 4 = x1, y1, x2, y2 with x1 < x2 and y1 < y2.
 """
@@ -12,13 +12,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import TaskMetrics, all_absent, why_not_finite
+from sluice.metrics.task_metrics import TaskMetrics, all_undefined, non_finite_reason
 
 NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
 OVERLAPS = tuple(share / 100 for share in range(50, 100, 5))
-"""Intersection over union from which on a detection has found a box: 0.5 to 0.95 by 0.05."""
+"""Thresholds of the intersection over union for a match: 0.5 to 0.95 in steps of 0.05."""
 MAX_DETECTIONS = 100
-"""Detections of one class on one image that count, the best first."""
+"""Maximum number of detections per class and image, highest scores first."""
 _RECALLS = np.linspace(0, 1, 101)
 
 
@@ -27,14 +27,15 @@ class Boxes:
     """Boxes of all images, true or detected, in any order.
 
     Raises:
-        ContractError: The columns are not equally long, or an image or a class has no name.
+        ContractError: The columns have different lengths, or the name of an image or class is
+            missing.
     """
 
     image: ArrayLike
-    """Which image each box is on (N,), all by text or all by number."""
+    """Image of each box (N,), all strings or all numbers."""
 
     label: ArrayLike
-    """Class of each box (N,), all by text or all by number."""
+    """Class of each box (N,), all strings or all numbers."""
 
     corners: ArrayLike
     """x1, y1, x2, y2 of each box (N, 4)."""
@@ -46,7 +47,7 @@ class Boxes:
             raise ContractError(
                 f"Boxes need one image, one class and four corners each, got "
                 f"{image.shape}, {label.shape} and {corners.shape}.",
-                fix="Give equally long columns, the corners as (boxes, 4).",
+                fix="Pass columns of equal length, with the corners as (boxes, 4).",
             )
         _require_names(image, "images")
         _require_names(label, "classes")
@@ -55,27 +56,27 @@ class Boxes:
 def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetrics:
     """Return map@0.5:0.95, map@0.5 and map@0.75 [rate].
 
-    Of one class and overlap: detections, the highest score first, take the true box of their image
-    that they overlap most and nobody took; the average precision is the mean over 101 recalls of
-    the best precision at that recall or a higher one. The means are over the classes that have a
-    true box, and over the overlaps 0.5 to 0.95. A detection of a class without any true box counts
-    nowhere, as in COCO.
+    For each class and overlap threshold, detections in descending order of score are matched to
+    the unmatched true box of their image with the largest overlap. The average precision is the
+    mean, over 101 recalls, of the best precision at that recall or a higher one. The means are over
+    the classes with a true box, and over the overlaps 0.5 to 0.95. Detections of a class without
+    true boxes are ignored, as in COCO.
 
-    Absent, with the reason: all of them without any true box, or with a score or a detected corner
-    that is not finite. A detection without area finds nothing.
+    All metrics are absent, with the reason, without any true box, or if a score or a detected
+    corner is non-finite. A detection without area matches nothing.
 
     Args:
         truth: The true boxes.
         found: The detections.
-        score: By which detections are ordered (D,), highest first; of equal ones the first.
+        score: Score of each detection (D,); in descending order, first of equal ones.
 
     Raises:
-        ContractError: There is not one score for each detection, a true box has corners that are
-            not finite or not in order, or images or classes are named by text on one side and by
-            number on the other.
+        ContractError: The number of scores differs from the number of detections, the corners of a
+            true box are non-finite or not in order, or images or classes are strings on one side
+            and numbers on the other.
 
     Source:
-        Lin et al. (2014), "Microsoft COCO: Common Objects in Context", ECCV; its evaluation code
+        Lin et al. (2014), "Microsoft COCO: Common Objects in Context", ECCV; the evaluation code
         pycocotools, for boxes of all areas.
     """
     score_D = np.asarray(score, np.float64)
@@ -83,17 +84,17 @@ def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetri
     if score_D.shape != num:
         raise ContractError(
             f"Each of {num[0]} detections needs one score, got {score_D.shape}.",
-            fix="Give one score for each detection, in the order of the boxes.",
+            fix="Pass one score for each detection, in the order of the boxes.",
         )
     _require_boxes(truth)
     _require_same_kind(truth.image, found.image, "images")
     _require_same_kind(truth.label, found.label, "classes")
     for values, what in ((score_D, "scores"), (_corners(found), "detected corners")):
-        if reason := why_not_finite(values, what=what):
-            return all_absent(NAMES, reason)
+        if reason := non_finite_reason(values, what=what):
+            return all_undefined(NAMES, reason)
     classes = np.unique(np.asarray(truth.label))
     if not classes.size:
-        return all_absent(NAMES, "there is no true box")
+        return all_undefined(NAMES, "there is no true box")
     precision_CO = np.array([_class_precision(truth, found, score_D, label) for label in classes])
     mean_O = precision_CO.mean(axis=0)
     means = (mean_O.mean(), mean_O[OVERLAPS.index(0.5)], mean_O[OVERLAPS.index(0.75)])
@@ -129,25 +130,25 @@ def _kinds(names: ArrayLike) -> set[str]:
 
 
 def _require_names(names_N: NDArray[Any], what: str) -> None:
-    """Refuse a missing name, which equals none, and names that cannot be compared."""
+    """Raise an error for missing names and for names of different types."""
     missing = np.flatnonzero(pd.isna(names_N))
     kinds = _kinds(names_N)
     if missing.size or len(kinds) > 1:
         row = f"none in row {missing[0]}" if missing.size else " and ".join(sorted(kinds))
         raise ContractError(
             f"The {what} of boxes must be named, all by text or all by number, got {row}.",
-            fix="Name each, in one way.",
+            fix="Name all of them with the same type.",
         )
 
 
 def _require_same_kind(true: ArrayLike, found: ArrayLike, what: str) -> None:
-    """Refuse names that are never equal: "1" is not 1, and all boxes would count as not found."""
+    """Raise an error for names that cannot be equal: "1" is not 1, so no box would match."""
     one, other = _kinds(true), _kinds(found)
     if one and other and one != other:
         raise ContractError(
-            f"The {what} of true boxes and of detections must be named in one way, got "
+            f"The {what} of true boxes and of detections must have the same type, got "
             f"{one.pop()} and {other.pop()}.",
-            fix="Turn one into the other, as with str or int.",
+            fix="Convert one type to the other, for example with str or int.",
         )
 
 
@@ -159,8 +160,8 @@ def _require_boxes(truth: Boxes) -> None:
         raise ContractError(
             f"True boxes must be finite with x1 < x2 and y1 < y2, got {bad.size} of "
             f"{len(corners_N4)} that are not, first row {bad[0]}: {corners_N4[bad[0]].tolist()}.",
-            cause="These are x, y, width and height, or boxes without area.",
-            fix="Give corners, and leave out boxes without area.",
+            cause="The values are x, y, width and height, or boxes without area.",
+            fix="Pass corners, and drop boxes without area.",
         )
 
 
@@ -176,10 +177,10 @@ def _class_precision(
     kept, hits = [], []
     for image in np.unique(found_image[found_rows]):
         detected = found_rows[found_image[found_rows] == image][:MAX_DETECTIONS]
-        there = true_rows[true_image[true_rows] == image]
-        overlap_DN = overlaps(found_D4[detected], true_N4[there])
+        in_image = true_rows[true_image[true_rows] == image]
+        overlap_DN = overlaps(found_D4[detected], true_N4[in_image])
         kept.append(detected)
-        hits.append([_matches(overlap_DN, least) for least in OVERLAPS])
+        hits.append([_matches(overlap_DN, threshold) for threshold in OVERLAPS])
     if not kept:
         return [0.0] * len(OVERLAPS)
     hit_OD = np.concatenate(hits, axis=1)
@@ -187,14 +188,14 @@ def _class_precision(
     return [_average_precision(hit_D[order], num_true=len(true_rows)) for hit_D in hit_OD]
 
 
-def _matches(overlap_DN: NDArray[np.float64], least: float) -> NDArray[np.bool_]:
-    """Return whether each detection, the best first, finds a box that no better one took."""
+def _matches(overlap_DN: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+    """Return whether each detection, best first, matches a box without a better match."""
     free_N = np.ones(overlap_DN.shape[1], bool)
     hit_D = np.zeros(overlap_DN.shape[0], bool)
     for row, overlap_N in enumerate(overlap_DN):
         open_N = np.where(free_N, overlap_N, -1.0)
-        if open_N.size and open_N.max() >= least:
-            # Of equal overlaps the last, as pycocotools takes it.
+        if open_N.size and open_N.max() >= threshold:
+            # The last of equal overlaps, as in pycocotools.
             free_N[open_N.size - 1 - int(open_N[::-1].argmax())] = False
             hit_D[row] = True
     return hit_D

@@ -1,4 +1,4 @@
-"""Which way a metric improves."""
+"""Direction in which a metric improves."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -53,11 +53,11 @@ _KNOWN: Mapping[str, Direction] = {
 
 
 def direction_of(metric: str, declared: Mapping[str, Direction]) -> Direction | None:
-    """Return which way a metric improves, or None when that is not known.
+    """Return the direction in which a metric improves, or None if unknown.
 
     Args:
-        metric: Its name; what follows an '@', as in ``ndcg@10``, does not count.
-        declared: What the workload says of its own metrics; it has the last word.
+        metric: Name of the metric; a suffix after '@', as in ``ndcg@10``, is ignored.
+        declared: Directions declared by the workload, which take precedence.
 
     >>> direction_of("ndcg@10", {}), direction_of("rmse", {}), direction_of("turnover", {})
     ('higher', 'lower', None)

@@ -1,4 +1,4 @@
-"""Metrics of rankings, query by query (EVAL-1).
+"""Metrics of rankings, averaged over queries.
 
 Shape legend: N = documents of all queries, n = documents of one query.
 """
@@ -9,67 +9,68 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.base.errors import ContractError
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_absent,
-    predicted_values,
-    truth_values,
-    why_not_finite,
+    all_undefined,
+    non_finite_reason,
+    validate_predictions,
+    validate_targets,
 )
 
 
 def ranking_metrics(
     relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, at: int
 ) -> TaskMetrics:
-    """Return ndcg, precision, map and mrr, means over queries, and the share that was judged.
+    """Return ndcg, precision, map and mrr as means over queries, and the share of judged queries.
 
-    Judged are queries whose documents differ in relevance: any order of the others is as good.
+    Queries are judged if the relevance of their documents differs: otherwise every order is equal.
 
-    - ndcg@k: gains are the relevances themselves; documents of equal score share their places;
-    - precision@k: share of the first k places that hold something relevant, which means above 0;
-      of documents of equal score that share the last places, the share that is relevant counts;
-      places that a query has no document for hold nothing relevant;
+    - ndcg@k: gains are the relevances themselves; documents of equal score share their ranks;
+    - precision@k: share of the first k ranks with a relevant document (relevance above 0). For
+      documents of equal score at the last ranks, their share of relevant documents counts; ranks
+      without a document count as not relevant;
     - map: mean average precision;
-    - mrr: one over the place of the first relevant document; of equal scores the last place, so
-      that a model that scores all alike earns nothing by the order of the rows;
-    - judged_share: judged queries among all.
+    - mrr: reciprocal rank of the first relevant document. Equal scores get the last rank, so that
+      a model with constant scores gains nothing from the order of the rows;
+    - judged_share: share of the queries that are judged.
 
-    Precision, map and mrr are absent when no judged query has a document of relevance 0; all but
-    the share when no query can be judged; all of them for scores that are not finite.
+    Precision, map and mrr are absent if no judged query has a document of relevance 0; all except
+    the share if no query is judged; all of them for non-finite scores.
 
     Args:
-        relevance: Of each document (N,), at least 0; graded or 0 and 1.
-        score: By which the model orders the documents (N,), highest first.
-        query: Which query each document belongs to (N,), any labels.
+        relevance: Relevance of each document (N,), at least 0; graded or binary.
+        score: Score of each document (N,), highest first.
+        query: Query of each document (N,), any labels.
         at: The k of ndcg@k and precision@k, at least 1.
 
     Raises:
-        ContractError: Shapes disagree, a relevance is negative or not finite, or ``at`` is below 1.
+        ContractError: Shapes do not match, a relevance is negative or non-finite, or ``at`` is
+            below 1.
     """
     if at < 1:
         raise ContractError(
-            f"ndcg@k and precision@k need a k of at least 1, got {at}.", fix="Raise it."
+            f"ndcg@k and precision@k need a k of at least 1, got {at}.", fix="Increase k."
         )
-    relevance_N = truth_values(relevance, what="relevances")
+    relevance_N = validate_targets(relevance, what="relevances")
     if relevance_N.min() < 0:
         raise ContractError(
             f"Relevances must be at least 0, got {relevance_N.min():g} at row "
             f"{int(relevance_N.argmin())}.",
-            fix="Give 0 to what is not relevant.",
+            fix="Use 0 for documents that are not relevant.",
         )
-    score_N = predicted_values(score, relevance_N.shape, what="scores")
+    score_N = validate_predictions(score, relevance_N.shape, what="scores")
     query_N = np.asarray(query)
     if query_N.shape != relevance_N.shape:
         raise ContractError(
-            f"Queries must be {relevance_N.shape}, got {query_N.shape}.",
-            fix="Name the query of every document.",
+            f"Queries must have the shape {relevance_N.shape}, got {query_N.shape}.",
+            fix="Pass the query of every document.",
         )
     names = (f"ndcg@{at}", f"precision@{at}", "map", "mrr")
-    if reason := why_not_finite(score_N, what="scores"):
-        return all_absent((*names, "judged_share"), reason)
+    if reason := non_finite_reason(score_N, what="scores"):
+        return all_undefined((*names, "judged_share"), reason)
     whole = [query_N == one for one in np.unique(query_N)]
     judged = [rows for rows in whole if np.ptp(relevance_N[rows]) > 0]
     values = {"judged_share": len(judged) / len(whole)}
     if not judged:
-        reason = f"in none of {len(whole)} queries do documents differ in relevance"
+        reason = f"the relevance of documents does not differ in any of {len(whole)} queries"
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
     pairs = [(relevance_N[rows], score_N[rows]) for rows in judged]
     values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))

@@ -1,4 +1,4 @@
-"""Metrics of forecasts of numbers and of quantiles (EVAL-1).
+"""Metrics of point forecasts and of quantile forecasts.
 
 Shape legend: N = rows, Q = quantiles.
 """
@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from sluice.base.errors import ContractError
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_absent,
-    predicted_values,
-    truth_values,
-    why_not_finite,
+    all_undefined,
+    non_finite_reason,
+    validate_predictions,
+    validate_targets,
 )
 
 NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
@@ -24,23 +24,23 @@ NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
 def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
     """Return mae and rmse [target units], mse [their square], mape [rate], r2, and spearman.
 
-    Spearman's is the correlation of ranks.
+    spearman is the rank correlation.
 
-    Absent where not defined: mape when a target is 0; r2 and spearman when the targets are
-    constant, spearman when the forecasts are; all of them for forecasts that are not finite.
+    Undefined metrics are absent: mape if a target is 0; r2 and spearman if the targets are
+    constant; spearman if the forecasts are constant; all of them for non-finite forecasts.
 
     Args:
-        target: What came true (N,).
-        forecast: What was forecast (N,).
+        target: Observed values (N,).
+        forecast: Forecasts (N,).
 
     Raises:
-        ContractError: Shapes disagree, or a target is not finite.
+        ContractError: Shapes do not match, or a target is non-finite.
     """
-    target_N = truth_values(target, what="targets")
-    forecast_N = predicted_values(forecast, target_N.shape, what="forecasts")
-    if reason := why_not_finite(forecast_N, what="forecasts"):
-        return all_absent(NAMES, reason)
-    # Imported here: both take about a second and Dagster loads every module.
+    target_N = validate_targets(target, what="targets")
+    forecast_N = validate_predictions(forecast, target_N.shape, what="forecasts")
+    if reason := non_finite_reason(forecast_N, what="forecasts"):
+        return all_undefined(NAMES, reason)
+    # Imported here: both take about a second, and Dagster loads every module.
     from scipy.stats import spearmanr
     from sklearn.metrics import (
         mean_absolute_error,
@@ -76,35 +76,35 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
 def quantile_metrics(
     target: ArrayLike, forecast: ArrayLike, *, levels: Sequence[float]
 ) -> TaskMetrics:
-    """Return the pinball loss [target units] and the share of targets below, for each quantile.
+    """Return the pinball loss [target units] and the share of targets below each quantile.
 
-    The names are ``pinball_0.1`` and ``below_0.1`` for the level 0.1; ``below`` is to be near its
-    level. Absent for a quantile whose forecasts are not finite.
+    For the level 0.1 the names are ``pinball_0.1`` and ``below_0.1``; ``below`` should be close to
+    its level. Both are absent for a quantile with non-finite forecasts.
 
     Args:
-        target: What came true (N,).
+        target: Observed values (N,).
         forecast: Forecast quantiles (N, Q).
-        levels: The Q levels, rising, each in (0, 1).
+        levels: The Q levels, ascending, each in (0, 1).
 
     Raises:
-        ContractError: Shapes disagree, a target is not finite, or the levels are not rising.
+        ContractError: Shapes do not match, a target is non-finite, or the levels are not ascending.
     """
     if not levels or not all(
         low < high for low, high in zip((0.0, *levels), (*levels, 1.0), strict=True)
     ):
         raise ContractError(
-            f"Levels of quantiles must rise and lie in (0, 1), got {tuple(levels)}.",
-            fix="Sort them and leave out repeats.",
+            f"Levels of quantiles must be ascending and within (0, 1), got {tuple(levels)}.",
+            fix="Sort the levels and remove duplicates.",
         )
-    target_N = truth_values(target, what="targets")
-    forecast_NQ = predicted_values(forecast, (target_N.size, len(levels)), what="quantiles")
+    target_N = validate_targets(target, what="targets")
+    forecast_NQ = validate_predictions(forecast, (target_N.size, len(levels)), what="quantiles")
     from sklearn.metrics import mean_pinball_loss
 
     values: dict[str, float] = {}
     absent: dict[str, str] = {}
     for level, forecast_N in zip(levels, forecast_NQ.T, strict=True):
         names = (f"pinball_{level:g}", f"below_{level:g}")
-        if reason := why_not_finite(forecast_N, what="forecasts"):
+        if reason := non_finite_reason(forecast_N, what="forecasts"):
             absent |= dict.fromkeys(names, reason)
             continue
         values[names[0]] = float(mean_pinball_loss(target_N, forecast_N, alpha=level))

@@ -1,4 +1,4 @@
-"""What a position earned, and at what risk (EVAL-1).
+"""Return and risk metrics of a position.
 
 Shape legend: N = rows, in time order.
 """
@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_absent,
-    predicted_values,
-    truth_values,
-    why_not_finite,
+    all_undefined,
+    non_finite_reason,
+    validate_predictions,
+    validate_targets,
 )
 
 NAMES = ("sharpe", "sortino", "max_drawdown", "turnover", "hit_rate")
@@ -25,25 +25,25 @@ def trading_metrics(
     """Return sharpe, sortino, max_drawdown, turnover and hit_rate of a position, without costs.
 
     - sharpe, sortino: see the functions [per year];
-    - max_drawdown: deepest fall from a peak of the wealth that is reinvested [rate of the peak];
-    - turnover: how much is traded, entering included [x capital per year];
-    - hit_rate: share of the rows with something at stake that earned.
+    - max_drawdown: largest decline of compounded wealth from a peak [rate of the peak];
+    - turnover: traded volume, including the first trade [x capital per year];
+    - hit_rate: share of the rows with a nonzero return that gained.
 
-    Absent where not defined: returns that do not vary or never fall, nothing at stake; all of them
-    for positions that are not finite.
+    Undefined metrics are absent: sharpe for constant returns, sortino without losses, hit_rate
+    without nonzero returns; all of them for non-finite positions.
 
     Args:
-        position: Taken at each row (N,) [x capital]; negative is short.
-        next_return: Of the asset to the next row (N,) [rate].
-        rows_per_year: For annual numbers [rows].
+        position: Position at each row (N,) [x capital]; negative is short.
+        next_return: Return of the asset to the next row (N,) [rate].
+        rows_per_year: Rows per year, for annualised metrics [rows].
 
     Raises:
-        ContractError: Shapes disagree, or a return is not finite.
+        ContractError: Shapes do not match, or a return is non-finite.
     """
-    return_N = truth_values(next_return, what="returns")
-    position_N = predicted_values(position, return_N.shape, what="positions")
-    if reason := why_not_finite(position_N, what="positions"):
-        return all_absent(NAMES, reason)
+    return_N = validate_targets(next_return, what="returns")
+    position_N = validate_predictions(position, return_N.shape, what="positions")
+    if reason := non_finite_reason(position_N, what="positions"):
+        return all_undefined(NAMES, reason)
     earned_N = position_N * return_N
     values = {
         "sharpe": sharpe(earned_N, rows_per_year=rows_per_year),
@@ -53,9 +53,9 @@ def trading_metrics(
         "hit_rate": hit_rate(earned_N),
     }
     why = {
-        "sharpe": "fewer than two rows, or earnings that do not vary",
-        "sortino": "no row lost anything",
-        "hit_rate": "no row had anything at stake",
+        "sharpe": "fewer than two rows, or constant returns",
+        "sortino": "no row has a loss",
+        "hit_rate": "no row has a nonzero return",
     }
     absent = {name: reason for name, reason in why.items() if math.isnan(values[name])}
     return TaskMetrics(
@@ -64,9 +64,9 @@ def trading_metrics(
 
 
 def sharpe(return_N: NDArray[np.float64], *, rows_per_year: float) -> float:
-    """Return mean over sample deviation, per year; cash is taken to earn nothing.
+    """Return mean over sample standard deviation, annualised, with a risk-free rate of 0.
 
-    NaN when it is not defined: fewer than two rows, or returns that do not vary.
+    NaN if undefined: fewer than two rows, or constant returns.
 
     Source:
         Sharpe (1994), "The Sharpe ratio", Journal of Portfolio Management 21(1).
@@ -77,10 +77,10 @@ def sharpe(return_N: NDArray[np.float64], *, rows_per_year: float) -> float:
 
 
 def sortino(return_N: NDArray[np.float64], *, rows_per_year: float) -> float:
-    """Return mean over downside deviation, per year, with 0 as the least acceptable return.
+    """Return mean over downside deviation, annualised, with a minimum acceptable return of 0.
 
     The downside deviation is the root of the mean over **all** rows of min(return, 0) squared.
-    NaN when it is not defined: no rows, or none of them negative.
+    NaN if undefined: no rows, or no negative return.
 
     Source:
         Sortino & Price (1994), "Performance measurement in a downside risk framework", Journal of
@@ -93,9 +93,9 @@ def sortino(return_N: NDArray[np.float64], *, rows_per_year: float) -> float:
 
 
 def max_drawdown(return_N: NDArray[np.float64]) -> float:
-    """Return the deepest fall of compounded wealth below its peak [rate of the peak, 0 to 1].
+    """Return the largest decline of compounded wealth below its peak [rate of the peak, 0 to 1].
 
-    Wealth starts at 1, the first peak. A loss of all or more ends it: 1.
+    Wealth starts at 1, the first peak. A total loss gives 1.
 
     >>> max_drawdown(np.array([0.5, -0.5, 1.0]))
     0.5
@@ -106,7 +106,7 @@ def max_drawdown(return_N: NDArray[np.float64]) -> float:
 
 
 def turnover(position_N: NDArray[np.float64], *, rows_per_year: float) -> float:
-    """Return the mean change of the position, per year, from none before the first row.
+    """Return the mean absolute change of the position, per year, starting from 0.
 
     >>> turnover(np.array([1.0, 1.0, -1.0]), rows_per_year=10)
     10.0
@@ -115,6 +115,6 @@ def turnover(position_N: NDArray[np.float64], *, rows_per_year: float) -> float:
 
 
 def hit_rate(return_N: NDArray[np.float64]) -> float:
-    """Return the share of returns above 0 among those that are not 0; NaN when all are 0."""
-    at_stake = int((return_N != 0).sum())
-    return float((return_N > 0).sum() / at_stake) if at_stake else math.nan
+    """Return the share of positive returns among nonzero ones; NaN if all are 0."""
+    num_nonzero = int((return_N != 0).sum())
+    return float((return_N > 0).sum() / num_nonzero) if num_nonzero else math.nan

@@ -1,4 +1,4 @@
-"""From settings to a network: the built-in architectures, or a class of the user's own."""
+"""Builds a network from settings: a built-in architecture or a user-defined class."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
-from sluice.base.settings import nearest
+from sluice.base.imports import import_object
+from sluice.base.settings import suggest_nearest
 from sluice.models.linear import LastRowLinear
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
@@ -27,16 +27,16 @@ ARCHITECTURES: Mapping[str, Builder] = {
     "slstm": SLSTM,
     "transformer": Transformer,
 }
-"""Networks that come with Sluice, by the name used in settings."""
+"""Built-in networks, by the name used in settings."""
 
 
-_OWN = "sluice.models."
+_BUILT_IN = "sluice.models."
 
 
 def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
-    """Return a freshly initialised network from (B, L, D) to (B, O).
+    """Return a newly initialised network from (B, L, D) to (B, O).
 
-    The initial weights come from torch's global generator: seed it before.
+    The initial weights are drawn from torch's global generator, which must be seeded before.
 
     Args:
         num_features: D, columns of the input.
@@ -45,33 +45,33 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             (num_features, num_outputs, settings).
 
     Raises:
-        SettingsError: The architecture is unknown, does not import, cannot be built, is no
-            ``nn.Module``, or is a built-in one and ``options`` are given.
+        SettingsError: The architecture is unknown, cannot be imported or built, is not an
+            ``nn.Module``, or is a built-in one with ``options``.
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
-    if settings.options and (builder is not None or name.startswith(_OWN)):
+    if settings.options and (builder is not None or name.startswith(_BUILT_IN)):
         raise SettingsError(
             f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
-            cause="model.options are read by a network of your own, as settings.options.",
-            fix="Take model.options out, or name your own class as 'module:Class'.",
+            cause="model.options are only for user-defined networks, as settings.options.",
+            fix="Remove model.options, or name your own class as 'module:Class'.",
         )
     if builder is not None:
         return builder(num_features, num_outputs, settings)
     if ":" not in name:
         raise SettingsError(
-            f"The architecture '{name}' is not known.{nearest(name, list(ARCHITECTURES))} "
+            f"The architecture '{name}' is not known.{suggest_nearest(name, list(ARCHITECTURES))} "
             f"Known: {', '.join(sorted(ARCHITECTURES))}.",
-            fix="Name one of these, or your own class as 'module:Class'.",
+            fix="Use one of these, or name your own class as 'module:Class'.",
         )
-    make = require_architecture_type(import_named(name, what="architecture"), name)
+    make = require_architecture_type(import_object(name, what="architecture"), name)
     try:
         network = make(num_features, num_outputs, settings)
     except TypeError as error:
         raise SettingsError(
             f"The architecture '{name}' cannot be built: {error}.",
-            cause="It is called with (num_features, num_outputs, settings).",
-            fix="Let the class take these three arguments.",
+            cause="The class is called with (num_features, num_outputs, settings).",
+            fix="Let the class accept these three arguments.",
         ) from error
     return require_network(network, f"architecture '{name}'")
 
@@ -79,61 +79,71 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
 def sketch_network(
     num_features: int, num_outputs: int, settings: ModelSettings
 ) -> nn.Module | None:
-    """Return a network of Sluice's own without memory for its numbers; None for a user's.
+    """Return a built-in network on the meta device, without memory for its weights.
 
-    It has the shapes that ``build_network`` would make, whatever size the settings state.
+    Returns None for a user-defined network. The shapes are those of ``build_network``; settings of
+    any size need no memory.
 
     Args:
-        num_features: As ``build_network``.
-        num_outputs: As ``build_network``.
-        settings: As ``build_network``.
+        num_features: See ``build_network``.
+        num_outputs: See ``build_network``.
+        settings: See ``build_network``.
 
     Raises:
-        SettingsError: As ``build_network``.
+        SettingsError: See ``build_network``.
     """
-    if settings.architecture not in ARCHITECTURES and not settings.architecture.startswith(_OWN):
-        return None  # a user's code may do anything while it is built
+    if settings.architecture not in ARCHITECTURES and not settings.architecture.startswith(
+        _BUILT_IN
+    ):
+        return None  # user code may have any side effect while it builds the network
     with torch.device("meta"):
         return build_network(num_features, num_outputs, settings)
 
 
 def require_architecture_type(found: object, path: str) -> type[nn.Module]:
-    """Return ``found``, which ``path`` named, when it is a class of networks.
+    """Return the imported object if it is a network class.
 
-    It is checked before it is called: a setting may come from a file, and any other callable
-    would run with arguments of the file's choice.
+    The check precedes the call: settings may come from an untrusted file, which could otherwise
+    name any callable and its arguments.
+
+    Args:
+        found: Object imported from ``path``.
+        path: Import path, for the message.
 
     Raises:
-        SettingsError: It is a function, or a class that does not inherit from ``nn.Module``.
+        SettingsError: The object is a function, or a class that does not inherit from
+            ``nn.Module``.
     """
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         kind = found if isinstance(found, type) else type(found)
-        raise _no_network(
-            f"The architecture '{path}' must be a class of torch.nn.Module, it is one", kind
+        raise _not_a_network(
+            f"The architecture '{path}' must be a subclass of torch.nn.Module, got an object", kind
         )
     return found
 
 
 def require_network(network: object, source: str) -> nn.Module:
-    """Return the network, if it is one.
+    """Return the network if it is an ``nn.Module``.
 
     Args:
-        network: What was built.
-        source: What built it, for the message.
+        network: The object that was built.
+        source: Name of the code that built it, for the message.
 
     Raises:
-        SettingsError: It is no ``nn.Module``.
+        SettingsError: The object is not an ``nn.Module``.
     """
     if not isinstance(network, nn.Module):
-        raise _no_network(f"The {source} must make a torch.nn.Module, it made one", type(network))
+        raise _not_a_network(
+            f"The {source} must return a torch.nn.Module, got an object", type(network)
+        )
     return network
 
 
-def _no_network(said: str, kind: type) -> SettingsError:
+def _not_a_network(message: str, kind: type) -> SettingsError:
     return SettingsError(
-        f"{said} of type {kind.__module__}.{kind.__qualname__}.",
-        cause="A candidate is a torch.nn.Module today: it is trained by gradients. An estimator "
-        "of scikit-learn or of another library cannot be a candidate.",
+        f"{message} of type {kind.__module__}.{kind.__qualname__}.",
+        cause="A candidate must be a torch.nn.Module, because it is trained by gradient descent. "
+        "Estimators of scikit-learn and other libraries cannot be candidates.",
         fix="Let the class inherit from torch.nn.Module. To compare a candidate with an "
         "estimator, fit the estimator in baseline() of the workload.",
     )

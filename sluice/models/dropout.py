@@ -1,4 +1,4 @@
-"""Another dropout rate for a network that is being trained."""
+"""Changes the dropout rate of a network during training."""
 
 from torch import nn
 
@@ -10,52 +10,52 @@ from sluice.models.small_cnn import SmallCnn
 from sluice.models.transformer import Transformer
 
 _BUILT_IN = (Recurrent, SLSTM, Transformer, SmallCnn)
-"""Networks in which every dropout has the rate of ``ModelSettings.dropout``."""
+"""Networks whose dropout layers all have the rate ``ModelSettings.dropout``."""
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Give a network the dropout rate that ``ModelSettings.dropout`` would have given it.
+    """Set the dropout rate of a network, as ``ModelSettings.dropout`` does when it is built.
 
-    A network of the user's own does it in a method ``set_dropout(rate)``: which of its rates
-    follow from the settings, it alone knows.
+    A user-defined network implements a method ``set_dropout(rate)``, because only it knows which
+    of its rates depend on the settings.
 
     Args:
-        model: A built-in network with dropout, or one with that method, ``Scaled`` or not; changed
-            in place.
-        rate: Share of values that is set to 0, from 0 to below 1.
+        model: A built-in network with dropout, or a network with that method, with or without
+            ``Scaled``; changed in place.
+        rate: Share of values set to 0, in [0, 1).
 
     Raises:
-        ContractError: As ``require_dropout``.
+        ContractError: See ``require_dropout``.
     """
     require_dropout(model)
     network = _inner(model)
-    own = getattr(network, "set_dropout", None)
-    if callable(own):
-        own(rate)
+    own_method = getattr(network, "set_dropout", None)
+    if callable(own_method):
+        own_method(rate)
         return
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
         elif isinstance(module, nn.MultiheadAttention) or (
-            # Between layers only: a single one has no dropout.
+            # Applied only between layers: a single layer has no dropout.
             isinstance(module, nn.RNNBase) and module.num_layers > 1
         ):
             module.dropout = rate
 
 
 def require_dropout(model: nn.Module) -> None:
-    """Refuse a network whose dropout rate cannot change.
+    """Raise an error for a network whose dropout rate cannot be changed.
 
     Raises:
-        ContractError: It is no built-in network with dropout, and has no ``set_dropout`` method.
+        ContractError: The network is not built-in with dropout, and has no ``set_dropout`` method.
     """
     network = _inner(model)
     if not (isinstance(network, _BUILT_IN) or callable(getattr(network, "set_dropout", None))):
         raise ContractError(
-            f"The dropout rate of {type(network).__name__} cannot change in mid-training.",
-            cause="A network must have a method set_dropout(rate) for that; of the built-in "
-            "architectures 'gru', 'lstm', 'slstm' and 'transformer' can do it.",
-            fix="Write that method, or take dropout out of training.changes.",
+            f"The dropout rate of {type(network).__name__} cannot be changed during training.",
+            cause="This requires a method set_dropout(rate), or the built-in architecture 'gru', "
+            "'lstm', 'slstm' or 'transformer'.",
+            fix="Write that method, or remove dropout from training.changes.",
         )
 
 

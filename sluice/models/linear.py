@@ -1,16 +1,17 @@
-"""The linear network: the simplest candidate, and the one others must beat."""
+"""Linear network, the simplest architecture."""
 
 import torch
 from torch import Tensor, nn
 
 
 class LastRowLinear(nn.Module):
-    """A linear map of the window's last row and of the window's mean.
+    """Linear function of the window's last row and the window's mean.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
 
-    The window is not flattened: its length is no part of the weights, so the same weights serve
-    any ``seq_len``. The last row says where things are, the mean says where they come from.
+    The window is not flattened, so the number of weights does not depend on its length and the
+    same weights can be used with any ``seq_len``. The last row has the current values, the mean the
+    recent level.
     """
 
     def __init__(self, num_features: int, num_outputs: int) -> None:

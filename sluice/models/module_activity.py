@@ -1,4 +1,4 @@
-"""What the modules of a network read and gave in forward passes that really ran."""
+"""Records the inputs and outputs of a network's modules during forward passes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,67 +19,67 @@ RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 
 
 @dataclass(slots=True, kw_only=True)
-class Activity:
-    """What one module did, over all forward passes so far."""
+class ModuleActivity:
+    """Activity of one module over all forward passes so far."""
 
     num_examples: int = 0
-    """Rows of its inputs; 0 for a module that never ran, or on empty inputs only."""
-    read: bool | None = None
-    """Was its input ever different from 0? None for a module without parameters of its own."""
+    """Rows of the module's inputs; 0 for a module that never ran, or only on empty inputs."""
+    nonzero_input: bool | None = None
+    """Whether an input value was ever nonzero; None for a module without own parameters."""
     active: Tensor | None = None
-    """By unit: was its output ever above 0; None for a module without a floating-point output, and
-    for one that is called in several places of different width."""
+    """For each unit, whether its output was ever above 0. None for a module without a
+    floating-point output, or one that is called in several places with different widths."""
     widths: set[int] = field(default_factory=set)
-    fed_by: str = ""
-    """The module with weights that ran just before."""
-    source: tuple[int, tuple[int, ...]] | None = None
-    """Which tensor it read, in the newest pass; equal for modules that read the same."""
+    previous_weighted: str = ""
+    """Name of the module with weights that ran immediately before this one."""
+    input_key: tuple[int, tuple[int, ...]] | None = None
+    """Address and shape of the input in the latest pass; equal for modules with the same input."""
 
     @property
     def num_units(self) -> int:
-        """Units of the output; 0 when it has none that can be counted."""
+        """Number of output units; 0 when they cannot be counted."""
         return 0 if self.active is None else self.active.numel()
 
     @property
     def num_active(self) -> int:
-        """Units whose output was ever above 0."""
+        """Number of units whose output was ever above 0."""
         return 0 if self.active is None else int(self.active.sum())
 
     @property
     def dead(self) -> bool:
-        """It ran, and none of its units was ever above 0."""
+        """Whether the module ran and no unit's output was ever above 0."""
         return self.num_units > 0 and self.num_active == 0
 
 
 @dataclass(slots=True)
-class Watch:
-    """Activity by module name. Call ``next_pass`` before every forward pass."""
+class ActivityRecorder:
+    """Collects activity by module name. Call ``start_pass`` before every forward pass."""
 
-    activity: dict[str, Activity] = field(default_factory=dict)
+    activity: dict[str, ModuleActivity] = field(default_factory=dict)
     _last_weighted: str = ""
     _channels_first: bool = False
-    _held: list[Tensor] = field(default_factory=list)
+    _inputs: list[Tensor] = field(default_factory=list)
 
-    def next_pass(self) -> None:
-        """Forget what the newest pass read, so that its memory can be freed."""
-        self._held.clear()
+    def start_pass(self) -> None:
+        """Release the inputs of the previous pass, so that their memory can be freed."""
+        self._inputs.clear()
         self._last_weighted, self._channels_first = "", False
 
-    def reads(self, name: str, x: Tensor) -> None:
-        """Note the input of a module."""
-        seen = self.activity.setdefault(name, Activity())
+    def on_input(self, name: str, x: Tensor) -> None:
+        """Record the input of a module."""
+        seen = self.activity.setdefault(name, ModuleActivity())
         seen.num_examples += len(x) if x.ndim and x.numel() else 0
-        # Held, so that no other tensor gets its address while the pass runs.
-        self._held.append(x)
-        seen.source = (x.data_ptr(), tuple(x.shape))
+        # Kept alive, so that no other tensor gets its address during the pass.
+        self._inputs.append(x)
+        seen.input_key = (x.data_ptr(), tuple(x.shape))
 
-    def gives(self, name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
-        """Note the output of a module without children."""
-        seen = self.activity.setdefault(name, Activity())
-        seen.fed_by = self._last_weighted
+    def on_output(self, name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
+        """Record the output of a module without children."""
+        seen = self.activity.setdefault(name, ModuleActivity())
+        seen.previous_weighted = self._last_weighted
         weighted = next(module.parameters(recurse=False), None) is not None
         if weighted:
-            seen.read = bool(seen.read) or bool((x != 0).any())
+            seen.nonzero_input = bool(seen.nonzero_input) or bool((x != 0).any())
             self._last_weighted = name
             self._channels_first = isinstance(module, _CHANNELS_FIRST)
         if not output.is_floating_point() or not output.numel():
@@ -96,43 +96,43 @@ class Watch:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[Watch]:
-    """Watch the modules of ``model`` inside; every hook is taken away afterwards.
+def record_activity(model: nn.Module) -> Iterator[ActivityRecorder]:
+    """Record the activity of the modules of ``model``; all hooks are removed at the end.
 
-    Only forward hooks, which see an output before an in-place activation changes it. Compiled and
-    scripted parts are left alone: hooks would slow them or be ignored.
+    Forward hooks see an output before an in-place activation changes it. Compiled and scripted
+    modules get no hooks: these would slow them down or be ignored.
     """
-    watch = Watch()
+    recorder = ActivityRecorder()
     handles = []
     for name, module in model.named_modules():
         if "_orig_mod" in name.split(".") or isinstance(module, torch.jit.ScriptModule):
             continue
-        handles.append(module.register_forward_pre_hook(_before(watch, name), with_kwargs=True))
+        handles.append(module.register_forward_pre_hook(_before(recorder, name), with_kwargs=True))
         if next(module.children(), None) is None:
-            handles.append(module.register_forward_hook(_after(watch, name), with_kwargs=True))
+            handles.append(module.register_forward_hook(_after(recorder, name), with_kwargs=True))
     try:
-        yield watch
+        yield recorder
     finally:
         for handle in handles:
             handle.remove()
-        watch.next_pass()
+        recorder.start_pass()
 
 
-def _before(watch: Watch, name: str) -> Any:
+def _before(recorder: ActivityRecorder, name: str) -> Any:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         x = _first_tensor((*args, *kwargs.values()))
         if x is not None:
-            watch.reads(name, x.detach())
+            recorder.on_input(name, x.detach())
 
     return hook
 
 
-def _after(watch: Watch, name: str) -> Any:
+def _after(recorder: ActivityRecorder, name: str) -> Any:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         x = _first_tensor((*args, *kwargs.values()))
         y = _first_tensor(output if isinstance(output, (tuple, list)) else (output,))
         if x is not None and y is not None:
-            watch.gives(name, module, x.detach(), y.detach())
+            recorder.on_output(name, module, x.detach(), y.detach())
 
     return hook
 

@@ -1,14 +1,14 @@
-"""Names of parameters as a message shows them."""
+"""Formats parameter names for messages."""
 
 from collections.abc import Collection
 
 _SHOWN = 8
 
 
-def listing(names: Collection[str]) -> str:
-    """Return the names with commas between, the first eight and how many more.
+def format_names(names: Collection[str]) -> str:
+    """Return the first eight names, separated by commas, and the number of further ones.
 
-    >>> listing(["a", "b"])
+    >>> format_names(["a", "b"])
     'a, b'
     """
     shown = ", ".join(list(names)[:_SHOWN])

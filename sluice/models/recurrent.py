@@ -10,7 +10,7 @@ Cell = Literal["gru", "lstm"]
 
 
 class Recurrent(nn.Module):
-    """Read the window row by row and predict from the state after its last row.
+    """Recurrent network that predicts from the hidden state after the window's last row.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
     """
@@ -24,7 +24,7 @@ class Recurrent(nn.Module):
             num_features,
             settings.hidden,
             num_layers=settings.layers,
-            # Between layers only, as torch defines it; with one layer there is no such place.
+            # torch applies it only between layers, so not with one layer.
             dropout=settings.dropout if settings.layers > 1 else 0.0,
             batch_first=True,
         )

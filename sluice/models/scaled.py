@@ -1,4 +1,4 @@
-"""The normaliser as a part of the model: fitted on train rows, stored with the weights (DATA-3)."""
+"""Scaling as part of the model: fitted on train rows and stored with the weights."""
 
 from typing import Self
 
@@ -7,20 +7,20 @@ from torch import Tensor, nn
 
 
 class Scaled(nn.Module):
-    """A network between two fixed scalings: raw inputs go in, raw predictions come out.
+    """A network with fixed scaling of inputs and outputs: maps raw inputs to raw predictions.
 
     Shape legend: N = examples, B = batch, ... = any further axes, D = features, O = outputs.
 
-    Mean and deviation are buffers, so they are saved and loaded with the weights, and whoever has
-    the model needs no other file to predict.
+    Mean and standard deviation are buffers, so they are saved and loaded with the weights, and
+    predictions need no other file.
 
     Args:
         network: From standardised inputs (B, ..., D) to standardised outputs (B, O), or (B,) where
             O is 1.
         num_features: D.
         num_outputs: O.
-        scale_inputs: Standardise the inputs; otherwise they pass untouched, whatever their dtype.
-        scale_target: Undo the standardisation of the target on the way out.
+        scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
+        scale_target: Undo the standardisation of the target in the outputs.
     """
 
     x_mean: Tensor
@@ -59,16 +59,16 @@ class Scaled(nn.Module):
         scale_inputs: bool,
         scale_target: bool,
     ) -> Self:
-        """Wrap ``network`` with the statistics of the train rows, and of nothing else.
+        """Wrap ``network`` with the statistics of the train rows only.
 
-        A column that is constant in the train rows gets deviation 1: it becomes zero and cannot
-        blow up a later row. That it is constant is for the data checks to say.
+        A column that is constant in the train rows gets the standard deviation 1: it becomes zero
+        and cannot explode in a later row. The data checks report constant columns.
 
         Args:
-            network: What to wrap.
+            network: Network to wrap.
             x: Inputs of the train rows (N, ..., D).
-            y: Targets of the train rows (N, O) or, for one number each, (N,); of any shape when
-                they are not scaled.
+            y: Targets of the train rows (N, O), or (N,) for a single output; any shape if they are
+                not scaled.
             num_outputs: O.
             scale_inputs: Standardise the inputs.
             scale_target: Standardise the target.
@@ -97,9 +97,9 @@ class Scaled(nn.Module):
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    # In double precision: a price level of 1e4 with a deviation of 1 must keep its digits.
+    # In double precision: a price level of 1e4 with a standard deviation of 1 needs the digits.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
-    # In double precision rounding leaves a constant column about 1e-16 of its level, not zero.
+    # Because of rounding, a constant column has a deviation of about 1e-16 of its level, not 0.
     std = torch.where(std > 1e-12 * mean.abs(), std, torch.ones_like(std))
     return mean.float(), std.float()

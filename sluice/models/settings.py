@@ -1,4 +1,4 @@
-"""What may vary about a network."""
+"""Settings of a network."""
 
 from typing import Annotated, Any, Self
 
@@ -11,7 +11,7 @@ def _require_value(value: Any) -> Any:
     parts = value if isinstance(value, list) else [value]
     if not all(isinstance(part, bool | int | float | str) for part in parts):
         raise ValueError(
-            f"must be a number, true, false, text or a list of these, got {type(value).__name__}"
+            f"must be a number, boolean, string or a list of these, got {type(value).__name__}"
         )
     return value
 
@@ -19,7 +19,7 @@ def _require_value(value: Any) -> Any:
 Option = Annotated[
     bool | int | float | str | list[bool | int | float | str], BeforeValidator(_require_value)
 ]
-"""Value of an option of a user's own network."""
+"""Value of an option of a user-defined network."""
 
 
 def _is_empty(options: dict[str, Option]) -> bool:
@@ -27,29 +27,29 @@ def _is_empty(options: dict[str, Option]) -> bool:
 
 
 class ModelSettings(Settings):
-    """Architecture and size."""
+    """Architecture and size of a network."""
 
     architecture: str = Field(
         "gru",
-        description="'linear', 'gru', 'lstm', 'slstm', 'transformer', or 'module:Class' of your "
-        "own, called with (num_features, num_outputs, settings).",
+        description="'linear', 'gru', 'lstm', 'slstm', 'transformer', or your own class as "
+        "'module:Class', called with (num_features, num_outputs, settings).",
     )
     hidden: int = Field(32, ge=1, le=65_536, description="Width of a hidden layer [units].")
-    layers: int = Field(1, ge=1, le=64, description="Stacked recurrent layers.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Rate between layers.")
+    layers: int = Field(1, ge=1, le=64, description="Number of stacked layers.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout rate between layers.")
     heads: int = Field(
         4,
         ge=1,
         le=1024,
-        description="Attention heads of 'transformer', which divide hidden among them; other "
-        "built-in architectures ignore it.",
+        description="Attention heads of 'transformer'; must divide hidden. Ignored by other "
+        "built-in architectures.",
     )
 
     options: dict[str, Option] = Field(
         {},
         exclude_if=_is_empty,
-        description="Options of your own network by name, which it reads as settings.options; a "
-        "built-in architecture has none.",
+        description="Options of your own network by name, available as settings.options; built-in "
+        "architectures have none.",
     )
 
     @model_validator(mode="after")
@@ -64,6 +64,6 @@ class ModelSettings(Settings):
 
 
 def nearest_multiples(value: int, step: int) -> str:
-    """Return "a or b", the positive multiples of ``step`` next to ``value``, which is none."""
+    """Return "a or b", the nearest positive multiples of ``step``, if ``value`` is none."""
     below = value // step * step
     return f"{below} or {below + step}" if below else f"{step}"

@@ -1,4 +1,4 @@
-"""The sLSTM network: an LSTM whose input gate is exponential, kept in range by two more states."""
+"""sLSTM network: an LSTM with exponential input gate, stabilised by two additional states."""
 
 import torch
 from torch import Tensor, nn
@@ -7,16 +7,16 @@ from torch.nn import functional as F
 from sluice.models.settings import ModelSettings
 
 _FORGET_BIAS = (3.0, 6.0)
-"""Initial forget biases, evenly spread over the units: sigmoid 0.95 to 0.998, that is memories of
-about 20 to 400 rows."""
+"""Range of the initial forget biases, evenly spaced over the units: sigmoid 0.95 to 0.998, which
+corresponds to memories of about 20 to 400 rows."""
 
 
 class SLSTMLayer(nn.Module):
-    """One layer of sLSTM, with full recurrent mixing (one head).
+    """One sLSTM layer with full recurrent mixing (one head).
 
     Shape legend: B = examples, L = sequence length [rows], D = features, H = hidden units.
 
-    With pre-activations i, f, z, o = W x_t + R h_(t-1) + b, in this order of blocks::
+    With the pre-activations i, f, z, o = W x_t + R h_(t-1) + b, stacked in this order::
 
         m_t = max(log sigmoid(f) + m_(t-1), i)        stabiliser
         i' = exp(i - m_t)                             input gate
@@ -25,15 +25,15 @@ class SLSTMLayer(nn.Module):
         n_t = f' n_(t-1) + i'                         normaliser
         h_t = sigmoid(o) c_t / n_t
 
-    ``c_t / n_t`` is a weighted mean of the tanh(z) seen so far, so it is within -1 and 1. It does
-    not depend on m, which only keeps the exponentials in range; hence no gradient flows through m.
-    The first row sets m_1 = i, so n_1 = 1: a start at m_0 = 0, n_0 = 0 would divide 0 by 0 when
-    the first i is far below log sigmoid(f). From there one of i' and f' is 1 at every row, so
+    ``c_t / n_t`` is a weighted mean of the previous tanh(z), so it is within -1 and 1. It does not
+    depend on m, which only keeps the exponentials in range; therefore no gradient flows through m.
+    The first row sets m_1 = i, so n_1 = 1: starting with m_0 = 0, n_0 = 0 would divide 0 by 0 if
+    the first i is far below log sigmoid(f). After that, one of i' and f' is 1 at every row, so
     1 <= n_t <= t.
 
     Source:
         Beck et al. (2024), "xLSTM: Extended Long Short-Term Memory", NeurIPS, section 2.2 (sLSTM).
-        The forget gate may be a sigmoid or an exponential there; this is the sigmoid.
+        The paper allows a sigmoid or an exponential forget gate; this is the sigmoid.
     """
 
     def __init__(self, num_features: int, hidden: int) -> None:
@@ -48,7 +48,7 @@ class SLSTMLayer(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden states and the normaliser states (B, L, H) for inputs (B, L, D)."""
-        # The input's share of all rows in one product; only the recurrent one must wait.
+        # The input part of all rows in one product; only the recurrent part is sequential.
         inputs_BLG = F.linear(x, self.weight_ih, self.bias)
         hidden = torch.zeros_like(inputs_BLG[:, 0, : self.hidden])
         cell = normaliser = stabiliser = hidden
@@ -57,7 +57,7 @@ class SLSTMLayer(nn.Module):
             gates = inputs_BG if row == 0 else torch.addmm(inputs_BG, hidden, self.weight_hh.T)
             i, f, z, o = gates.chunk(4, dim=1)
             if row == 0:
-                # exp(i - m) is 1, but has a slope: i weighs this row against the later ones.
+                # exp(i - m) is 1 but has a gradient: i weights this row against the later ones.
                 stabiliser = i.detach()
                 normaliser = (i - stabiliser).exp()
                 cell = normaliser * torch.tanh(z)
@@ -74,7 +74,7 @@ class SLSTMLayer(nn.Module):
 
 
 class SLSTM(nn.Module):
-    """Read the window row by row and predict from the state after its last row.
+    """Stacked sLSTM layers; predicts from the hidden state after the window's last row.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
     """

@@ -1,4 +1,4 @@
-"""A small convolutional network for square pictures of one channel."""
+"""Small convolutional network for square single-channel pictures."""
 
 import itertools
 import math
@@ -10,18 +10,18 @@ from sluice.models.settings import ModelSettings
 
 
 class SmallCnn(nn.Module):
-    """A few convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
+    """Convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
 
     Shape legend: B = batch, D = pixels row by row, O = outputs.
 
     Args:
-        num_features: D, the square of an even side.
+        num_features: D, the square of an even side length.
         num_outputs: O.
         settings: ``hidden`` channels in the first convolution, after which the side is halved;
-            then ``layers`` convolutions of twice as many; ``dropout`` before the last layer.
+            then ``layers`` convolutions with twice as many; ``dropout`` before the last layer.
 
     Raises:
-        SettingsError: The pictures are not square, or their side is odd.
+        SettingsError: The pictures are not square, or their side length is odd.
     """
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -29,8 +29,9 @@ class SmallCnn(nn.Module):
         side = math.isqrt(num_features)
         if side**2 != num_features or side % 2:
             raise SettingsError(
-                f"SmallCnn takes square pictures of an even side, got {num_features} pixels.",
-                fix="Cut or pad the pictures, or name another network.",
+                f"SmallCnn requires square pictures with an even side length, got {num_features} "
+                "pixels.",
+                fix="Crop or pad the pictures, or use another network.",
             )
         self._side = side
         channels = settings.hidden

@@ -1,4 +1,4 @@
-"""The Transformer network: an encoder over the window, read at its last row."""
+"""Transformer encoder over the window that predicts from its last row."""
 
 import math
 
@@ -7,36 +7,36 @@ from torch import Tensor, nn
 
 from sluice.models.settings import ModelSettings
 
-_WIDENING = 4
-"""Hidden units of the two-layer map inside a layer, as a multiple of the width."""
+_FEEDFORWARD_RATIO = 4
+"""Hidden units of a layer's feedforward network, as a multiple of the width."""
 
-_LONGEST_WAVE = 10_000.0
+_MAX_WAVELENGTH = 10_000.0
 
 
 class Transformer(nn.Module):
-    """Let every row of the window look at every other, and predict from the last row.
+    """Transformer encoder with self-attention over the window and a linear head on its last row.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, H = width, O = outputs.
 
-    The last row is read, not the mean over rows: it is the row the prediction is made at, and
-    attention has already gathered there what it needs of the others. No causal mask: all rows of
-    a window are known when the prediction is made.
+    The head uses the last row instead of the mean over rows: the prediction is for this row, and
+    attention has already collected the information of the others there. There is no causal mask,
+    because all rows of a window are known at prediction time.
 
-    Positions are sines of the distance to the last row, not learned vectors: their number is no
-    part of the weights, so the same weights serve any ``seq_len``, and the last row has the same
-    position whatever the length. Each layer normalises before its two parts, which needs no
-    warmup to be stable; hence one more normalisation at the end.
+    Position encodings are sines of the distance to the last row instead of learned vectors. So the
+    number of weights does not depend on the length, the same weights can be used with any
+    ``seq_len``, and the last row always has the same encoding. Layers are pre-norm, which is stable
+    without warmup; therefore there is one more normalisation at the end.
 
     Args:
         num_features: D.
         num_outputs: O.
-        settings: ``hidden`` is H, divided among ``heads``; ``dropout`` acts inside the layers.
+        settings: ``hidden`` is H, split among ``heads``; ``dropout`` is applied inside the layers.
 
     Cost:
         O(L^2 H + L H^2) time per example and layer.
 
     Source:
-        Vaswani et al. (2017), "Attention Is All You Need", NeurIPS; normalisation first: Xiong et
+        Vaswani et al. (2017), "Attention Is All You Need", NeurIPS; for pre-norm layers: Xiong et
         al. (2020), "On Layer Normalization in the Transformer Architecture", ICML.
     """
 
@@ -45,12 +45,12 @@ class Transformer(nn.Module):
         width = settings.hidden
         self.width = width
         self.entry = nn.Linear(num_features, width)
-        # nn.TransformerEncoder copies one layer, initial weights included; these differ.
+        # nn.TransformerEncoder copies one layer with its initial weights; these layers differ.
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,
                 settings.heads,
-                dim_feedforward=_WIDENING * width,
+                dim_feedforward=_FEEDFORWARD_RATIO * width,
                 dropout=settings.dropout,
                 activation="gelu",
                 batch_first=True,
@@ -72,12 +72,12 @@ class Transformer(nn.Module):
 
 
 def positions(length: int, width: int, *, device: torch.device) -> Tensor:
-    """Return the position vectors (L, H): sines, then cosines, of the distance to the last row.
+    """Return the position encodings (L, H): sines, then cosines, of the distance to the last row.
 
-    The wave lengths rise from 2 pi rows to almost 10,000 times that.
+    The wavelengths increase from 2 pi rows to almost 10,000 times that.
     """
     num_waves = (width + 1) // 2
     wave_W = torch.arange(num_waves, dtype=torch.float32, device=device)
     distance_L = torch.arange(length - 1, -1, -1, dtype=torch.float32, device=device)
-    angle_LW = torch.outer(distance_L, torch.exp(-math.log(_LONGEST_WAVE) / num_waves * wave_W))
+    angle_LW = torch.outer(distance_L, torch.exp(-math.log(_MAX_WAVELENGTH) / num_waves * wave_W))
     return torch.cat((angle_LW.sin(), angle_LW.cos()), dim=1)[:, :width]

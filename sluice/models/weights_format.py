@@ -1,4 +1,4 @@
-"""Whether stored weights are what they must be: right bytes, and a safetensors file (REG-3)."""
+"""Validates stored weights: correct digest and a safetensors file."""
 
 from collections.abc import Mapping
 
@@ -9,34 +9,34 @@ from sluice.base.errors import IntegrityError
 from sluice.models.weights_header import WeightsFacts
 from sluice.models.weights_limits import LIMITS
 
-_FOREIGN: Mapping[bytes, str] = {
+_OTHER_FORMATS: Mapping[bytes, str] = {
     **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},
     b"PK": "a zip archive, as torch.save writes it around a pickle",
     b"\x1f\x8b": "a gzip file, as joblib writes it around a pickle",
     b"\x89HDF": "an HDF5 file",
 }
-"""What else weights come as, by the first bytes."""
+"""Other formats of weights, by their first bytes."""
 
 
 def foreign_format(content: bytes) -> str | None:
-    """Name the format that weights must not have, when it can be told from the first bytes.
+    """Return the name of a known other format, recognised by the first bytes, or None.
 
-    A safetensors file begins with the length of its header, which never looks like these.
+    A safetensors file starts with the length of its header, which never has these values.
     """
-    return next((name for magic, name in _FOREIGN.items() if content.startswith(magic)), None)
+    return next((name for magic, name in _OTHER_FORMATS.items() if content.startswith(magic)), None)
 
 
 def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: bool) -> None:
-    """Read an artifact back.
+    """Read an artifact and verify its content.
 
     Args:
-        store: Where it lies.
-        digest: Its name.
-        what: Which part of which version it is, for the message.
-        is_weights: Its header must be a safetensors one, with at least one tensor.
+        store: Store of the artifact.
+        digest: Digest of the artifact.
+        what: Version and role of the artifact, for the message.
+        is_weights: Whether it must be a safetensors file with at least one tensor.
 
     Raises:
-        IntegrityError: It is missing, changed, or no safetensors file.
+        IntegrityError: The artifact is missing, changed, or not a safetensors file.
     """
     try:
         content = store.get(digest)
@@ -47,14 +47,14 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
 
 
 def require_safetensors(content: bytes, *, what: str) -> None:
-    """Refuse weights that are not as Sluice writes them; nothing in them is ever run.
+    """Raise an error for weights that Sluice would not write; no code in them is executed.
 
-    Our own reader of the header comes first, because it is the stricter one; the library that
-    loads the tensors must agree with it.
+    Sluice's own header reader runs first, because it is stricter than the library that loads the
+    tensors, which must accept the file too.
 
     Raises:
-        IntegrityError: They are a pickle, or another kind of file, hold no tensor, or their
-            header is malformed or out of bounds.
+        IntegrityError: The file is a pickle or has another format, contains no tensor, or its
+            header is malformed or exceeds the limits.
     """
     try:
         WeightsFacts.read(content, LIMITS)
@@ -64,15 +64,15 @@ def require_safetensors(content: bytes, *, what: str) -> None:
         if foreign is not None:
             raise IntegrityError(
                 f"{what} must be a safetensors file of weights, and is {foreign}.",
-                cause="Loading a pickle runs whatever its author wrote into it.",
+                cause="Loading a pickle executes arbitrary code of its author.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
             ) from error
-        raise _no_weights(what, str(error)) from error
+        raise _invalid_weights(what, str(error)) from error
 
 
-def _no_weights(what: str, why: str) -> IntegrityError:
+def _invalid_weights(what: str, reason: str) -> IntegrityError:
     return IntegrityError(
-        f"{what} is no safetensors file of weights ({why}).",
-        cause="The candidate was registered with something else under the weights' name.",
-        fix="Run the pipeline again to make a candidate with weights.",
+        f"{what} is not a safetensors file of weights ({reason}).",
+        cause="The candidate was registered with another file in place of the weights.",
+        fix="Run the pipeline again to create a candidate with weights.",
     )

@@ -1,7 +1,7 @@
-"""The header of a safetensors file of weights, read strictly before anything is made from it.
+"""Strict reader of the header of a safetensors file, used before any tensor is loaded.
 
-The header is text that the author of a file wrote. It names no code and decides about no code: it
-states how many columns a network has and whether they are scaled, and every other key is refused.
+The header is untrusted text. It neither names nor selects code: it states the numbers of columns of
+a network and whether they are scaled, and any other key is rejected.
 """
 
 import math
@@ -15,7 +15,7 @@ from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
 
 FACTS = "sluice"
-"""The one entry that the metadata of our files has."""
+"""The only entry in the metadata of Sluice's files."""
 
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
@@ -39,38 +39,38 @@ _DTYPE_BYTES: Mapping[str, int] = {
     "F64": 8,
     "C64": 8,
 }
-"""Size of one number of each type [bytes]."""
+"""Size of one number by dtype [bytes]."""
 
 
 class WeightsFacts(Settings):
-    """What the header of a model's weights states besides the tensors; nothing else is accepted."""
+    """Metadata in the header of a model's weights; no other metadata is accepted."""
 
-    num_features: int = Field(ge=1, description="Columns of the input.")
-    num_outputs: int = Field(ge=1, description="Columns of the prediction.")
+    num_features: int = Field(ge=1, description="Number of input columns.")
+    num_outputs: int = Field(ge=1, description="Number of columns of the prediction.")
     scale_inputs: bool = Field(description="Whether the model standardises its inputs.")
-    scale_target: bool = Field(description="Whether the model scales its output back.")
+    scale_target: bool = Field(description="Whether the model unscales its outputs.")
 
     @classmethod
     def read(cls, content: bytes, limits: ImportLimits) -> Self:
-        """Return the facts of a file, whose tensors must agree with them.
+        """Return the metadata of a file, with which its tensors must agree.
 
         Args:
             content: The whole file.
-            limits: Bounds of sizes and counts.
+            limits: Limits of sizes and counts.
 
         Raises:
-            ValueError: The header or a fact in it is malformed, out of bounds or contradicts the
-                shape of a tensor; the message completes "the file is refused because ...".
+            ValueError: The header or its metadata is malformed, exceeds the limits or contradicts
+                the shape of a tensor; the message completes "the file is refused because ...".
         """
         tensors, metadata = read_header(content, limits)
         if set(metadata) != {FACTS}:
-            raise ValueError(f"its metadata must have the entry {FACTS!r} alone")
+            raise ValueError(f"its metadata must have only the entry {FACTS!r}")
         try:
             facts = cls.model_validate(parse_strict_json(metadata[FACTS].encode(), finite=True))
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part)[:80] for part in first["loc"])
-            raise ValueError(f"its fact {name!r} is refused: {first['msg']}") from None
+            raise ValueError(f"its metadata field {name!r} is invalid: {first['msg']}") from None
         for name, num_columns in (
             ("x_mean", facts.num_features),
             ("x_std", facts.num_features),
@@ -81,8 +81,8 @@ class WeightsFacts(Settings):
                 raise ValueError(f"it states {num_columns:,} columns (max {limits.max_features:,})")
             if tensors.get(name) != (num_columns,):
                 raise ValueError(
-                    f"its tensor {name} must have shape ({num_columns},), as its facts state, and "
-                    f"has {tensors.get(name, 'none')}"
+                    f"its tensor {name} must have shape ({num_columns},), as its metadata state, "
+                    f"and has {tensors.get(name, 'none')}"
                 )
         return facts
 
@@ -94,16 +94,16 @@ def read_header(
 
     Args:
         content: The whole file.
-        limits: Bounds of sizes and counts.
+        limits: Limits of sizes and counts.
 
     Raises:
-        ValueError: The header is malformed: its length, its JSON, a key, a type, a shape, or
-            offsets that overlap, leave a gap or do not fit the shape.
+        ValueError: The header is malformed: its length, its JSON, a key, a dtype, a shape, or
+            offsets that overlap, leave a gap or do not match the shape.
     """
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
     if len(content) < _LENGTH_BYTES or start > len(content):
-        raise ValueError(f"its header has {length:,} bytes, which are not there")
+        raise ValueError(f"its header has {length:,} bytes, more than the file contains")
     if length > limits.max_header_bytes:
         raise ValueError(f"its header has {length:,} bytes (max {limits.max_header_bytes:,})")
     header = parse_strict_json(content[_LENGTH_BYTES:start], finite=True)
@@ -111,9 +111,9 @@ def read_header(
         raise ValueError("its header must be a JSON object")
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ValueError("its metadata must be texts by name")
+        raise ValueError("its metadata must map names to strings")
     if not 1 <= len(header) <= limits.max_tensors:
-        raise ValueError(f"it holds {len(header):,} tensors (1 to {limits.max_tensors:,})")
+        raise ValueError(f"it contains {len(header):,} tensors (1 to {limits.max_tensors:,})")
     spans, shapes = [], {}
     for name, entry in header.items():
         shapes[name], span = _read_tensor(name, entry, limits)
@@ -149,7 +149,9 @@ def _read_tensor(
         raise ValueError(f"{who} must have two offsets from 0, got {str(offsets)[:80]}")
     begin, end = offsets
     if end - begin != math.prod(shape) * size:
-        raise ValueError(f"{who} has {end - begin:,} bytes, its shape and dtype make others")
+        raise ValueError(
+            f"{who} has {end - begin:,} bytes, which does not match its shape and dtype"
+        )
     return tuple(shape), (begin, end)
 
 

@@ -1,8 +1,8 @@
-"""Alerts out of Sluice itself: a line in a file, and a post to whoever wants to hear (OBS-1).
+"""Alerts: appended to a file and posted to a webhook.
 
-The line is written before anything is posted, and what was posted is noted afterwards. Whoever dies
-in between posts again under the same key, so a receiver hears of every alert at least once and can
-pass over keys it knows.
+An alert is written to the file before it is posted, and the post is recorded afterwards. If the
+process dies in between, the alert is posted again under the same key: delivery is at least once,
+and a receiver can skip known keys.
 """
 
 import fcntl
@@ -27,134 +27,136 @@ from sluice.base.settings import Record
 
 WEBHOOK = "SLUICE_ALERT_WEBHOOK"
 KEY_HEADER = "Idempotency-Key"
-PATIENCE_S = 4.0
-"""Longest that a caller waits."""
+MAX_WAIT_S = 4.0
+"""Maximum time that a caller waits for posts [s]."""
 
 _ATTEMPTS = 3
 _ATTEMPT_S = 1.5
 _PAUSE_S = 0.2
 _LOCK_S = 1.0
-_STILL_NEWS = timedelta(days=1)
-"""An older alert that nobody took is left to the file."""
+_MAX_AGE = timedelta(days=1)
+"""Maximum age of an alert to be posted; older ones remain only in the file."""
 
 _LOG = logging.getLogger("sluice.alerts")
 
-Kind = Literal["rolled_back", "rollout_paused", "drift", "work_failed"]
+AlertKind = Literal["rolled_back", "rollout_paused", "drift", "work_failed"]
 Severity = Literal["info", "warning", "critical"]
 
 
 class Alert(Record):
-    """Something a person should know: what, why and what to do."""
+    """A notification for operators: what happened, the cause, and what to do."""
 
     key: str = Field(
         pattern=r"^[!-~]{1,200}$",
-        description="The same for the same event, told once or twice: 'rollout-id/revision'.",
+        description="Idempotency key of the event, such as 'rollout-id/revision'.",
     )
-    kind: Kind = Field(description="rollout_paused: it cannot go on by itself.")
+    kind: AlertKind = Field(description="Kind of event; rollout_paused requires a manual action.")
     what: str = Field(min_length=1, description="What happened, one sentence.")
-    why: str = Field(description="The evidence or cause, one sentence.")
-    do: str = Field(description="What a person can do; empty when nothing is to be done.")
+    why: str = Field(description="Evidence or cause, one sentence.")
+    do: str = Field(description="What the operator can do; empty if nothing.")
     severity: Severity
     model: str
-    rollout: str | None = Field(None, description="Id of the rollout it is about.")
+    rollout: str | None = Field(None, description="Id of the affected rollout.")
     at: AwareDatetime
 
     @property
     def text(self) -> str:
-        """The alert as one line for people."""
-        story = " ".join(part for part in (self.what, self.why, self.do) if part)
-        return f"[{self.severity}] {self.model}: {story}"
+        """The alert as one line of text."""
+        message = " ".join(part for part in (self.what, self.why, self.do) if part)
+        return f"[{self.severity}] {self.model}: {message}"
 
 
-class Raised(Record):
-    """What became of an alert, and of those that waited."""
+class AlertResult(Record):
+    """Result of raising an alert, including pending earlier alerts."""
 
-    recorded: bool = Field(description="Its line is in the file, from now or from before.")
-    posted: int = Field(description="Alerts the webhook took now.")
-    waiting: int = Field(description="Alerts that are posted with the next one.")
-    problems: tuple[str, ...] = Field(description="What went wrong, in sentences.")
+    recorded: bool = Field(description="Whether the alert is in the file.")
+    posted: int = Field(description="Number of alerts accepted by the webhook now.")
+    waiting: int = Field(description="Number of pending alerts, posted with the next one.")
+    problems: tuple[str, ...] = Field(description="Problems, one sentence each.")
 
 
 def raise_alert(
-    alert: Alert, *, home: Home, environ: Mapping[str, str], patience_s: float = PATIENCE_S
-) -> Raised:
-    """Append an alert to ``alerts.jsonl``, and post it where ``SLUICE_ALERT_WEBHOOK`` says.
+    alert: Alert, *, home: Home, environ: Mapping[str, str], max_wait_s: float = MAX_WAIT_S
+) -> AlertResult:
+    """Append an alert to ``alerts.jsonl`` and post it to the URL in ``SLUICE_ALERT_WEBHOOK``.
 
-    An alert whose key is in the file already is not appended again, nor posted again once it was
-    taken. It never raises for a disk or a network: the work that raised the alert goes on, and the
-    answer and the log say what went wrong.
+    An alert whose key is in the file is not appended again, and not posted again once accepted.
+    Disk and network errors are not raised, so that the caller's work continues; they are returned
+    and logged.
 
     Args:
-        alert: What to tell.
-        home: Where the file is.
-        environ: Holds the webhook's address, an http or https URL, or does not.
-        patience_s: Longest time for posting [s]; what is left then waits for the next alert.
+        alert: The alert.
+        home: State folder with the file.
+        environ: Environment; may contain the webhook's http or https URL.
+        max_wait_s: Maximum time for posting [s]; remaining alerts stay pending.
     """
-    book = _Book(home.alerts)
+    file = _AlertFile(home.alerts)
     problems: list[str] = []
     recorded = True
     try:
-        book.append(alert)
+        file.append(alert)
     except OSError as error:
         recorded = False
         problems.append(f"Cannot write {home.alerts} ({error.strerror or error}).")
     url = environ.get(WEBHOOK, "")
     if not url:
-        return _told(alert, Raised(recorded=recorded, posted=0, waiting=0, problems=(*problems,)))
+        return _log_problems(
+            alert, AlertResult(recorded=recorded, posted=0, waiting=0, problems=(*problems,))
+        )
     try:
-        waiting = book.waiting(alert)
+        waiting = file.waiting(alert)
     except OSError as error:
         waiting = [alert]
         problems.append(f"Cannot read {home.alerts} ({error.strerror or error}).")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        problems.append(f"{WEBHOOK} must be an http or https URL, and it is not.")
-        return _told(
+        problems.append(f"{WEBHOOK} is not an http or https URL.")
+        return _log_problems(
             alert,
-            Raised(recorded=recorded, posted=0, waiting=len(waiting), problems=(*problems,)),
+            AlertResult(recorded=recorded, posted=0, waiting=len(waiting), problems=(*problems,)),
         )
-    post = _Post(url=url, alerts=waiting, book=book, until=time.monotonic() + patience_s)
-    # A name that does not resolve and a server that dribbles know no time limit; a thread left
-    # behind does, and it ends with the process.
+    post = _Post(url=url, alerts=waiting, file=file, until=time.monotonic() + max_wait_s)
+    # Name resolution and a slowly responding server ignore the timeout of urlopen. A daemon thread
+    # can be abandoned, and ends with the process.
     thread = threading.Thread(target=post.run, name="alert", daemon=True)
     thread.start()
-    thread.join(patience_s)
+    thread.join(max_wait_s)
     if thread.is_alive():
-        problems.append(f"The webhook took longer than {patience_s:g} s.")
-    posted, said = post.posted, tuple(post.problems)
-    return _told(
+        problems.append(f"The webhook took longer than {max_wait_s:g} s.")
+    posted, post_problems = post.posted, tuple(post.problems)
+    return _log_problems(
         alert,
-        Raised(
+        AlertResult(
             recorded=recorded,
             posted=posted,
             waiting=len(waiting) - posted,
-            problems=(*problems, *said),
+            problems=(*problems, *post_problems),
         ),
     )
 
 
-def _told(alert: Alert, raised: Raised) -> Raised:
-    for problem in raised.problems:
+def _log_problems(alert: Alert, result: AlertResult) -> AlertResult:
+    for problem in result.problems:
         _LOG.warning("alert %s: %s (%s)", alert.key, problem, alert.text)
-    return raised
+    return result
 
 
 def read_alerts(home: Home) -> list[Alert]:
-    """Return every alert of the file, oldest first; a torn line is passed over."""
+    """Return all alerts in the file, oldest first; skips incomplete lines."""
     try:
-        return _Book(home.alerts).alerts()
+        return _AlertFile(home.alerts).alerts()
     except FileNotFoundError:
         return []
 
 
-class _Book:
-    """The file of the alerts, and beside it the keys of those that were posted."""
+class _AlertFile:
+    """The file of alerts, and a second file with the keys of the posted ones."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._posted = path.with_suffix(".posted")
 
     def append(self, alert: Alert) -> None:
-        """Write the alert's line, unless its key is there."""
+        """Append the alert unless its key is in the file."""
         make_folder(self._path.parent)
         with self._path.open("a+b") as file:
             _lock(file)
@@ -162,23 +164,23 @@ class _Book:
             content = file.read()
             if any(known.key == alert.key for known in _parsed(content)):
                 return
-            # After a line that a crash tore, the next one must begin on its own.
-            torn = b"" if not content or content.endswith(b"\n") else b"\n"
-            file.write(torn + alert.model_dump_json().encode() + b"\n")
+            # A crash may have left an incomplete last line.
+            separator = b"" if not content or content.endswith(b"\n") else b"\n"
+            file.write(separator + alert.model_dump_json().encode() + b"\n")
 
     def alerts(self) -> list[Alert]:
         return _parsed(self._path.read_bytes())
 
     def waiting(self, now: Alert) -> list[Alert]:
-        """Return what was not posted: the alert of now first, then the others, newest first."""
+        """Return the alerts to post: the current one first, then earlier ones, newest first."""
         posted = set()
         if self._posted.exists():
             posted = set(self._posted.read_text().split())
         known = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
-        others = [a for a in known.values() if a.key != now.key and a.at > now.at - _STILL_NEWS]
+        others = [a for a in known.values() if a.key != now.key and a.at > now.at - _MAX_AGE]
         return [a for a in (now, *reversed(others)) if a.key not in posted]
 
-    def note_posted(self, alert: Alert) -> None:
+    def record_posted(self, alert: Alert) -> None:
         with self._posted.open("ab") as file:
             _lock(file)
             file.write(alert.key.encode() + b"\n")
@@ -186,11 +188,11 @@ class _Book:
 
 @dataclass(slots=True)
 class _Post:
-    """Posts alerts until a moment, and keeps count for whoever waits."""
+    """Posts alerts until a deadline and counts the posted ones."""
 
     url: str
     alerts: list[Alert]
-    book: _Book
+    file: _AlertFile
     until: float
     posted: int = 0
     problems: list[str] = field(default_factory=list)
@@ -200,18 +202,18 @@ class _Post:
             problem = self._post(alert)
             if problem:
                 self.problems.append(problem)
-                return  # the others would meet the same
+                return  # the others would fail in the same way
             self.posted += 1
             try:
-                self.book.note_posted(alert)
+                self.file.record_posted(alert)
             except OSError as error:
-                self.problems.append(f"Cannot note that it was posted: {error}.")
+                self.problems.append(f"Cannot record that it was posted: {error}.")
 
     def _post(self, alert: Alert) -> str:
-        """Post one alert; return why it was not taken, or an empty string."""
+        """Post one alert; return why it was not accepted, or an empty string."""
         body = json.dumps(alert.model_dump(mode="json") | {"text": alert.text}).encode()
         headers = {"Content-Type": "application/json", KEY_HEADER: alert.key}
-        problem = "The webhook was not asked, the time was up."
+        problem = "The webhook was not called: the time limit was reached."
         for attempt in range(_ATTEMPTS):
             left_s = self.until - time.monotonic()
             if left_s <= 0:
@@ -222,10 +224,10 @@ class _Post:
                     return ""
             except urllib.error.HTTPError as error:
                 error.close()
-                problem = f"The webhook answered {error.code}."
+                problem = f"The webhook returned status {error.code}."
                 if error.code < 500 and error.code != 429:
                     return problem
-            except (OSError, ValueError) as error:  # never its address: it may hold a secret
+            except (OSError, ValueError) as error:  # never the URL: it may contain a secret
                 reason = getattr(error, "reason", error)
                 problem = f"The webhook cannot be reached ({type(reason).__name__})."
             time.sleep(max(0.0, min(_PAUSE_S * 4**attempt, self.until - time.monotonic())))
@@ -233,10 +235,10 @@ class _Post:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Wait for other writers, but not for one that hangs.
+    """Lock the file, waiting for other writers for a limited time.
 
     Raises:
-        TimeoutError: Somebody has held the file for too long.
+        TimeoutError: Another process holds the lock for too long.
     """
     until = time.monotonic() + _LOCK_S
     while True:
@@ -245,7 +247,7 @@ def _lock(file: BinaryIO) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > until:
-                raise TimeoutError("another process holds the file") from None
+                raise TimeoutError("another process has locked the file") from None
             time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Whether gradients are those of the function that is computed (TRACE-7).
+"""Tests gradients against finite differences, in double precision.
 
 Shape legend: B = rows of a batch.
 """
@@ -14,34 +14,35 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.func import functional_call
 
 from sluice.base.errors import ContractError
-from sluice.base.seeding import Stream
+from sluice.base.pluralize import pluralize
+from sluice.base.seeding import RandomStream
 from sluice.probes.precision_watch import Operations, double_by_default, watched_operations
 from sluice.probes.result import ProbeResult
 from sluice.probes.twin import evaluation_twin, require_rows
 
-NAME, REQUIREMENT = "gradients", "TRACE-7"
+NAME = "gradients"
 
 _JITTER = 1e-3
-"""Weights and inputs are moved by this share: a bend, as ReLU's at 0, is then nowhere near."""
+"""Relative offset of weights and inputs, which keeps them away from kinks such as ReLU's at 0."""
 
 _LARGE_CHANGE = 0.3
-"""Share by which a tensor is changed to see whether the outcome moves where its gradient is 0."""
+"""Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
 _ABSOLUTE, _RELATIVE = 1e-7, 1e-3
-"""Slack of a comparison; the outcome's own size is 1."""
+"""Tolerances of a comparison, with the output scaled to 1."""
 
 _INPUT = "the input"
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
-"""From tensors by name to the outcome."""
+"""Maps tensors by name to the output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Offence:
-    seen: str
+class _GradientFault:
+    observation: str
     why: str
     fix: str
-    about: str = ""
+    tensor_name: str = ""
 
 
 def probe_gradients(
@@ -52,20 +53,20 @@ def probe_gradients(
     *,
     seed: int,
 ) -> ProbeResult:
-    """Run gradcheck on the loss of a copy in double precision, one parameter at a time.
+    """Run ``torch.autograd.gradcheck`` on the loss in double precision, one parameter at a time.
 
     Args:
-        network: From ``x`` to what the loss takes.
-        loss: From output and targets to a scalar.
+        network: Maps ``x`` to the input of the loss.
+        loss: Maps output and targets to a scalar.
         x: A few rows; two are enough.
-        y: Their targets.
-        seed: Of random directions and of small changes.
+        y: Targets of the rows.
+        seed: Seed of random directions and offsets.
 
     Raises:
-        ContractError: There are no rows or no trainable parameters.
+        ContractError: ``x`` has no rows, or the network has no trainable parameter.
 
     Cost:
-        About five passes for each parameter tensor: seconds for a small network.
+        About five passes per parameter tensor; seconds for a small network.
     """
     require_rows(x, at_least=1)
     with evaluation_twin(network, seed=seed) as twin, double_by_default():
@@ -75,7 +76,7 @@ def probe_gradients(
         if not tensors:
             raise ContractError(
                 f"{type(network).__name__} has no trainable parameter.",
-                fix="Hand over the network that is to be trained.",
+                fix="Pass the network that will be trained.",
             )
         for parameter in tensors.values():
             parameter.data = _jittered(parameter.data)
@@ -87,24 +88,24 @@ def probe_gradients(
             weights = {n: t for n, t in given.items() if n != _INPUT}
             return loss(functional_call(twin, weights, (inputs,)), y)
 
-        return _result(_first_offence(call, tensors, twin, scalar=True), tensors, "the loss")
+        return _result(_first_fault(call, tensors, twin, scalar=True), tensors, "the loss")
 
 
 def probe_function(
     function: Callable[..., Tensor], inputs: Sequence[Any], *, name: str, seed: int
 ) -> ProbeResult:
-    """Run gradcheck on a custom autograd function, one input at a time.
+    """Run ``torch.autograd.gradcheck`` on a custom autograd function, one input at a time.
 
     Args:
-        function: Such as ``Square.apply``, from ``inputs`` to one tensor.
-        inputs: Tensors of floats are checked, in double precision; the rest is handed on.
-        name: What it is called in the answer.
-        seed: Of random directions and of small changes.
+        function: Such as ``Square.apply``; maps ``inputs`` to one tensor.
+        inputs: Tensors of floats are checked in double precision; others are passed on.
+        name: Name of the function in the result.
+        seed: Seed of random directions and offsets.
 
     Raises:
         ContractError: No input is a tensor of floats.
     """
-    with Stream(seed).active(), double_by_default():
+    with RandomStream(seed).active(), double_by_default():
         tensors = {
             f"input {i}": _jittered(value.detach()).requires_grad_()
             for i, value in enumerate(inputs)
@@ -112,97 +113,103 @@ def probe_function(
         }
         if not tensors:
             raise ContractError(
-                f"{name} needs an input that is a tensor of floats, got none.",
-                fix="Hand over the inputs that have a gradient.",
+                f"{name} requires an input that is a tensor of floats, got none.",
+                fix="Pass the inputs that have a gradient.",
             )
 
         def call(given: Mapping[str, Tensor]) -> Tensor:
             args = [given.get(f"input {i}", value) for i, value in enumerate(inputs)]
             return function(*args)
 
-        return _result(_first_offence(call, tensors, None, scalar=False), tensors, name)
+        return _result(_first_fault(call, tensors, None, scalar=False), tensors, name)
 
 
-def _first_offence(
+def _first_fault(
     call: Call, tensors: Mapping[str, Tensor], network: nn.Module | None, *, scalar: bool
-) -> _Offence | None:
+) -> _GradientFault | None:
     versions = {name: t._version for name, t in tensors.items()}
     try:
-        with watched_operations(network) as met:
+        with watched_operations(network) as operations:
             outcome = call(tensors)
-        offence = _of_outcome(outcome, met, scalar=scalar)
-        if offence is not None:
-            return offence
+        fault = _check_output(outcome, operations, scalar=scalar)
+        if fault is not None:
+            return fault
         written = [name for name, t in tensors.items() if t._version != versions[name]]
         if written:
-            return _in_place(f"A pass writes into {written[0]}.", about=written[0])
+            return _in_place_fault(
+                f"A forward pass writes into {written[0]}.", tensor_name=written[0]
+            )
         if not torch.equal(outcome, call(tensors)):
-            return _Offence(
-                seen="Two passes over the same input differ.",
-                why="Something draws at random, or keeps a state from pass to pass.",
+            return _GradientFault(
+                observation="Two passes over the same input differ.",
+                why="The network is random, or keeps state between passes.",
                 fix="See the probe 'modes' first.",
             )
         gradients = torch.autograd.grad(
             outcome.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
         )
     except RuntimeError as error:
-        return _of_error(error)
+        return _fault_from_error(error)
     size = float(outcome.detach().abs().max().clamp_min(1e-30))
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-        found = _of_tensor(call, tensors, name, tensor, gradient, met, outcome, size)
+        found = _check_tensor(call, tensors, name, tensor, gradient, operations, outcome, size)
         if found is not None:
             return found
     return None
 
 
-def _of_outcome(outcome: Any, met: Operations, *, scalar: bool) -> _Offence | None:
+def _check_output(outcome: Any, operations: Operations, *, scalar: bool) -> _GradientFault | None:
     if not isinstance(outcome, Tensor):
-        return _Offence(
-            seen=f"The outcome is no tensor but {type(outcome).__name__}.",
-            why="A step such as .item() or .numpy() leaves torch: it is not differentiable.",
-            fix="Stay with tensors up to the loss.",
+        return _GradientFault(
+            observation=f"The outcome is not a tensor but {type(outcome).__name__}.",
+            why="An operation such as .item() or .numpy() leaves torch and is not differentiable.",
+            fix="Use tensors up to the loss.",
         )
     if scalar and outcome.numel() != 1:
-        return _Offence(
-            seen=f"The loss is not a scalar: its shape is {tuple(outcome.shape)}.",
-            why="Non-scalar output: a loss per row has no one gradient.",
-            fix="Take the mean, as loss() of a workload does.",
+        return _GradientFault(
+            observation=f"The loss is not a scalar: its shape is {tuple(outcome.shape)}.",
+            why="Non-scalar output: a loss per row has no single gradient.",
+            fix="Return the mean, as loss() of a workload does.",
         )
     if not outcome.requires_grad:
-        return _Offence(
-            seen="The outcome has no way back to any parameter or input.",
-            why="Non-differentiable step"
-            + (f": {met.staircase}." if met.staircase else ": detach(), .data, no_grad, argmax."),
-            fix="Remove that step from the way of the loss.",
+        return _GradientFault(
+            observation="The outcome is not connected to any parameter or input.",
+            why="Non-differentiable operation"
+            + (
+                f": {operations.piecewise_constant}."
+                if operations.piecewise_constant
+                else ": detach(), .data, no_grad, argmax."
+            ),
+            fix="Remove this operation from the path of the loss.",
         )
     if not bool(outcome.isfinite().all()):
-        return _Offence(
-            seen="The outcome is not finite, so there is no slope to compare with.",
-            why="A logarithm, root or division leaves its range on these rows.",
-            fix="Look at the rows and at what guards that step.",
+        return _GradientFault(
+            observation="The outcome is not finite, so there are no finite differences.",
+            why="A logarithm, root or division is outside its domain on these rows.",
+            fix="Inspect the rows, and the clamp or epsilon of that operation.",
         )
     return None
 
 
-def _of_tensor(
+def _check_tensor(
     call: Call,
     tensors: Mapping[str, Tensor],
     name: str,
     tensor: Tensor,
     gradient: Tensor | None,
-    met: Operations,
+    operations: Operations,
     outcome: Tensor,
     size: float,
-) -> _Offence | None:
+) -> _GradientFault | None:
     if gradient is None or not bool(gradient.any()):
-        return _of_no_gradient(call, tensors, name, gradient, met, outcome, size)
+        return _of_no_gradient(call, tensors, name, gradient, operations, outcome, size)
 
     def alone(value: Tensor) -> Tensor:
         return call({**tensors, name: value}) / size
 
     probed = tensor.detach().clone().requires_grad_()
     try:
-        # In random directions where there are many numbers, else number by number.
+        # Random directions for large tensors, else element by element.
         gradcheck(
             alone,
             (probed,),
@@ -212,9 +219,9 @@ def _of_tensor(
             fast_mode=tensor.numel() > 16,
         )
     except GradcheckError as error:
-        return _of_mismatch(name, error, met, outcome)
+        return _mismatch_fault(name, error, operations, outcome)
     except RuntimeError as error:
-        return _of_error(error)
+        return _fault_from_error(error)
     return None
 
 
@@ -223,78 +230,80 @@ def _of_no_gradient(
     tensors: Mapping[str, Tensor],
     name: str,
     gradient: Tensor | None,
-    met: Operations,
+    operations: Operations,
     outcome: Tensor,
     size: float,
-) -> _Offence | None:
-    """Judge a tensor without a gradient, or with zeros: does the outcome move with it?"""
-    if gradient is not None and not met.staircase:
-        return None  # units that are not active have a true gradient of 0
+) -> _GradientFault | None:
+    """Check a tensor with a missing or zero gradient: does the output depend on it?"""
+    if gradient is not None and not operations.piecewise_constant:
+        return None  # inactive units have a true gradient of 0
     if name == _INPUT:
-        return None  # nobody trains it, and its numbers may be categories
+        return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
     changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
         moved = float((call({**tensors, name: changed}) - outcome).abs().max()) / size
     if not moved > _ABSOLUTE:
         return None
-    step = met.staircase or "detach(), .data or no_grad"
-    return _Offence(
-        seen=f"{name} moves the outcome by {moved:.3g} of its size when it is changed by "
+    step = operations.piecewise_constant or "detach(), .data or no_grad"
+    return _GradientFault(
+        observation=f"{name} changes the outcome by {moved:.3g} of its size when perturbed by "
         f"{_LARGE_CHANGE:.0%}, yet its gradient is {'missing' if gradient is None else '0'}.",
-        why=f"Non-differentiable step on its way: {step}.",
-        fix="Replace that step by one with a slope, or declare the parameter frozen.",
-        about=name,
+        why=f"Non-differentiable operation on its path: {step}.",
+        fix="Replace it by a differentiable operation, or declare the parameter frozen.",
+        tensor_name=name,
     )
 
 
-def _of_mismatch(name: str, error: GradcheckError, met: Operations, outcome: Tensor) -> _Offence:
+def _mismatch_fault(
+    name: str, error: GradcheckError, operations: Operations, outcome: Tensor
+) -> _GradientFault:
     numbers = " ".join(str(error).split())
     functions = _custom_functions(outcome)
-    if met.single_precision:
-        why = f"Single precision inside: {met.single_precision}."
-        fix = "Compute that step in the precision of its input, at least for this probe."
+    if operations.single_precision:
+        why = f"Single precision inside: {operations.single_precision}."
+        fix = "Compute it in the precision of its input, at least for this probe."
     elif functions:
-        why = f"The backward of {' or '.join(functions)} is not the slope of its forward."
-        fix = "Correct backward(); a straight-through estimate is meant to differ."
-    elif met.staircase:
-        why = f"Non-differentiable step on its way: {met.staircase}."
-        fix = "Replace that step by one with a slope."
+        why = f"The backward of {' or '.join(functions)} does not match its forward."
+        fix = "Correct backward(); a straight-through estimator differs on purpose."
+    elif operations.piecewise_constant:
+        why = f"Non-differentiable operation on its path: {operations.piecewise_constant}."
+        fix = "Replace it by a differentiable operation."
     else:
-        why = "Non-differentiable step: a part of the way is cut by detach(), .data or no_grad."
-        fix = "Let every part of the way that depends on it have its gradient."
-    return _Offence(
-        seen=f"The gradient of {name} is not the slope that is measured: {numbers[:300]}",
+        why = "A part of the path is cut by detach(), .data or no_grad."
+        fix = "Keep all parts of the path that depend on it in the autograd graph."
+    return _GradientFault(
+        observation=f"The gradient of {name} differs from finite differences: {numbers[:300]}",
         why=why,
         fix=fix,
-        about=name,
+        tensor_name=name,
     )
 
 
-def _of_error(error: RuntimeError) -> _Offence:
+def _fault_from_error(error: RuntimeError) -> _GradientFault:
     message = " ".join(str(error).split())[:300]
     if "inplace" in message or "in-place" in message:
-        return _in_place(message)
+        return _in_place_fault(message)
     if "dtype" in message or "scalar type" in message:
-        return _Offence(
-            seen=message,
-            why="Single precision inside: a tensor is made as float32, whatever the input is.",
-            fix="Make it with the dtype of the input, or register it as a buffer.",
+        return _GradientFault(
+            observation=message,
+            why="Single precision inside: a tensor is created as float32, whatever the input.",
+            fix="Create it with the dtype of the input, or register it as a buffer.",
         )
     raise error
 
 
-def _in_place(seen: str, *, about: str = "") -> _Offence:
-    return _Offence(
-        seen=seen,
-        why="An in-place operation changes what the backward pass needs.",
-        fix="Write the operation out of place, without the trailing underscore or +=.",
-        about=about,
+def _in_place_fault(observation: str, *, tensor_name: str = "") -> _GradientFault:
+    return _GradientFault(
+        observation=observation,
+        why="An in-place operation changes a value that the backward pass needs.",
+        fix="Use the out-of-place operation, without the trailing underscore or +=.",
+        tensor_name=tensor_name,
     )
 
 
 def _custom_functions(outcome: Tensor) -> list[str]:
-    """Return the names of the autograd functions on the way that are written in Python."""
+    """Return the names of custom autograd functions in the graph of the output."""
     names: dict[str, None] = {}
     seen, left = set(), [outcome.grad_fn]
     while left:
@@ -309,33 +318,31 @@ def _custom_functions(outcome: Tensor) -> list[str]:
 
 
 def _jittered(values: Tensor) -> Tensor:
-    """Return the values in double precision, moved a little; whole numbers as they are."""
+    """Return floats in double precision with a small random offset; integers unchanged."""
     if not values.is_floating_point():
         return values
     values = values.detach().double()
     return values + _JITTER * (values.abs() + 1) * torch.randn_like(values)
 
 
-def _result(offence: _Offence | None, tensors: Mapping[str, Tensor], what: str) -> ProbeResult:
+def _result(fault: _GradientFault | None, tensors: Mapping[str, Tensor], what: str) -> ProbeResult:
     numbers: dict[str, float | int | str] = {
         "tensors": len(tensors),
         "numbers": sum(t.numel() for t in tensors.values()),
     }
-    if offence is None:
+    if fault is None:
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="pass",
-            seen=f"Gradients of {what} by {len(tensors)} tensors of {numbers['numbers']:,} numbers "
-            "agree with its slope, in double precision.",
+            seen=f"The gradients of {what} with respect to {pluralize(len(tensors), 'tensor')} "
+            f"({numbers['numbers']:,} elements) agree with finite differences in double precision.",
             numbers=numbers,
         )
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="fail",
-        seen=f"{what}: {offence.seen}",
-        numbers=numbers | ({"tensor": offence.about} if offence.about else {}),
-        why=offence.why,
-        fix=offence.fix,
+        seen=f"{what}: {fault.observation}",
+        numbers=numbers | ({"tensor": fault.tensor_name} if fault.tensor_name else {}),
+        why=fault.why,
+        fix=fault.fix,
     )

@@ -1,12 +1,12 @@
-"""Every probe, and what each asks of a workload (TRACE-3 to TRACE-7, TRACE-11)."""
+"""All probes, and how each is applied to a workload."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
 from sluice.base.errors import ContractError, SettingsError
-from sluice.base.settings import nearest
-from sluice.findings.user_code import users_code
+from sluice.base.settings import suggest_nearest
+from sluice.findings.user_code import wrap_user_errors
 from sluice.probes.causality import probe_causality
 from sluice.probes.gradients import probe_function, probe_gradients
 from sluice.probes.modes import probe_modes
@@ -19,30 +19,30 @@ from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 
 _RANKS = 2
-"""Processes that the trainer's split is tried with."""
+"""Number of ranks that the trainer's split is tested with."""
 
 _GRADIENT_ROWS = 2
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
-    """Yield the answer to every probe, or to those that are named, in the library's order.
+    """Yield the result of every probe, or of the named ones, in the order of ``PROBES``.
 
     Raises:
-        SettingsError: A name is not known.
-        ContractError: The workload breaks its contract, or its own code raises.
+        SettingsError: A name is unknown.
+        ContractError: The workload breaks its contract, or its code raises.
     """
     for name in only:
         if name not in PROBES:
             raise SettingsError(
-                f"There is no probe '{name}'.{nearest(name, list(PROBES))} Known: "
+                f"Unknown probe '{name}'.{suggest_nearest(name, list(PROBES))} Known: "
                 f"{', '.join(PROBES)}.",
-                fix="Name one or more of these, with commas between them.",
+                fix="Give one or more of these, separated by commas.",
             )
-    return (_ask(name, subject) for name in PROBES if not only or name in only)
+    return (_run(name, subject) for name in PROBES if not only or name in only)
 
 
-def _ask(name: str, subject: Subject) -> ProbeResult:
-    with users_code(f"The workload, asked by the probe '{name}',"):
+def _run(name: str, subject: Subject) -> ProbeResult:
+    with wrap_user_errors(f"The workload, in the probe '{name}',"):
         return PROBES[name](subject)
 
 
@@ -60,21 +60,19 @@ def _padding(subject: Subject) -> ProbeResult:
         kind = "numbers" if x.is_floating_point() else "tokens"
         return skipped(
             "padding",
-            "TRACE-4",
-            f"Inputs {tuple(x.shape)} are {kind} and nothing declares padding among them.",
-            why="Padding has to be declared: pad_id on the workload, or padding_idx of an "
-            "nn.Embedding.",
+            f"Inputs of shape {tuple(x.shape)} are {kind}, and no padding is declared.",
+            why="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
-        # The first rows may be long by chance.
+        # The first rows may have no padding by chance.
         x, padded = _padded_rows(subject, pad_id)
         if not len(x):
-            return skipped("padding", "TRACE-4", "No train row has padding.")
+            return skipped("padding", "No train row has padding.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 
 def _padded_rows(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
-    """Return the first rows with padding among all train rows, and where it is."""
+    """Return the first train rows with padding, and the positions of the padding."""
     padded = padding_of(subject.train.x, subject.network, pad_id=pad_id)
     assert padded is not None
     mixed = (padded.any(dim=1) & ~padded.all(dim=1)).nonzero().flatten()
@@ -83,36 +81,34 @@ def _padded_rows(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
 
 
 def _tokenizers(subject: Subject) -> ProbeResult:
-    offer = getattr(subject.workload, "tokenizers", None)
-    if offer is None:
+    provider = getattr(subject.workload, "tokenizers", None)
+    if provider is None:
         return skipped(
             "tokenizers",
-            "TRACE-3",
-            "The workload offers no tokenizers.",
-            why="One that tokenizes text returns the pair of training and serving from "
-            "tokenizers().",
+            "The workload has no tokenizers().",
+            why="A workload with text returns its training and serving tokenizers from it.",
         )
-    pair = offer()
+    pair = provider()
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ContractError(
             f"tokenizers() must return (training, serving), got {type(pair).__name__}.",
-            fix="Return the two, as a tuple.",
+            fix="Return both in a tuple.",
         )
     return probe_tokenizers(*pair)
 
 
 def _gradients(subject: Subject) -> ProbeResult:
     few, rows = subject.few, slice(0, _GRADIENT_ROWS)
-    answer = probe_gradients(
+    result = probe_gradients(
         subject.network, subject.workload.loss, few.x[rows], few.y[rows], seed=subject.seed
     )
-    offer = getattr(subject.workload, "custom_functions", None)
-    functions = {} if offer is None else offer()
+    provider = getattr(subject.workload, "custom_functions", None)
+    functions = {} if provider is None else provider()
     for name, (function, inputs) in functions.items():
-        if answer.outcome != "pass":
+        if result.outcome != "pass":
             break
-        answer = probe_function(function, inputs, name=name, seed=subject.seed)
-    return answer
+        result = probe_function(function, inputs, name=name, seed=subject.seed)
+    return result
 
 
 def _schedule(subject: Subject) -> ProbeResult:
@@ -136,8 +132,8 @@ def _shards(subject: Subject) -> ProbeResult:
         split_rows(rows, batch_rows=batch, world=_RANKS, seed=subject.seed),
         num_rows=rows,
         labels_N=y.flatten().numpy() if one_label else None,
-        # Ranks take equal numbers of steps; a batch of odd size leaves one row more to one.
-        most_uneven_rows=-(-rows // batch),
+        # Ranks take equal numbers of steps; an odd batch gives one rank one row more.
+        max_uneven_rows=-(-rows // batch),
     )
 
 
@@ -151,4 +147,4 @@ PROBES: dict[str, Callable[[Subject], ProbeResult]] = {
     "seeds": _seeds,
     "shards": _shards,
 }
-"""By name, in the order in which they are asked."""
+"""Probes by name, in the order in which they run."""

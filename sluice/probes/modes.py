@@ -1,4 +1,4 @@
-"""Whether evaluation mode is what serving needs: the same answer, whoever else asks (TRACE-4).
+"""Tests evaluation mode: repeatable outputs that do not depend on other rows of the batch.
 
 Shape legend: B = rows of a batch.
 """
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from sluice.probes.result import ProbeResult, failed
 from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
-NAME, REQUIREMENT = "modes", "TRACE-4"
+NAME = "modes"
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _NORMS = (nn.modules.batchnorm._NormBase,)
 
 
 def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
-    """Pass twice in evaluation mode, and once beside other rows.
+    """Run two passes in evaluation mode, and one with other rows in the batch.
 
     Args:
-        network: From ``x`` to outputs whose first dimension counts rows.
+        network: Maps ``x`` to outputs whose first dimension is the batch.
         x: At least two rows.
-        seed: Of what the copy draws.
+        seed: Seed of random operations in the network.
 
     Raises:
-        ContractError: There are fewer rows, or the network gives no tensor of floats.
+        ContractError: ``x`` has fewer rows, or the output is not one tensor of floats.
     """
     require_rows(x, at_least=2)
     with evaluation_twin(network, seed=seed) as twin:
@@ -35,12 +35,12 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
             name for name, value in twin.state_dict().items() if not _same(before[name], value)
         ]
         half = len(x) // 2
-        # Rows of the batch itself: what is made up may be no input at all.
+        # Rows of the batch itself, because generated rows might not be valid inputs.
         beside = output_of(twin, torch.cat((x[:half], x[: len(x) - half])))
-    return _judged(first, second, beside, x, still_training, changed, _suspects(network))
+    return _result(first, second, beside, x, still_training, changed, _suspects(network))
 
 
-def _judged(
+def _result(
     first: Tensor,
     second: Tensor,
     beside: Tensor,
@@ -56,41 +56,37 @@ def _judged(
     if still_training:
         return failed(
             NAME,
-            REQUIREMENT,
-            f"After eval() {_list(still_training)} is still in training mode.",
-            "A train() of its own, or a module that sets its mode itself.",
-            "Let train(mode) hand the mode on, with super().train(mode).",
+            f"After eval(), {_list(still_training)} is still in training mode.",
+            "The module overrides train(), or sets its mode itself.",
+            "Call super().train(mode) in train(mode).",
             numbers,
         )
     if changed:
         return failed(
             NAME,
-            REQUIREMENT,
-            f"A pass in evaluation mode changes {_list(changed)}.",
-            "Statistics go on being gathered: batch normalisation with training=True.",
-            "Hand training=self.training on, and write buffers in training mode only.",
+            f"A forward pass in evaluation mode changes {_list(changed)}.",
+            "Running statistics are still updated: batch normalisation with training=True.",
+            "Pass training=self.training, and update buffers in training mode only.",
             numbers,
         )
     if not _same(first, second):
         return failed(
             NAME,
-            REQUIREMENT,
             f"Two passes over the same {len(x)} rows in evaluation mode differ, by up to "
             f"{repeat:.3g} of the largest output.",
-            "Dropout is still on, or something else draws at random"
-            + (f"; look at {_list(dropouts)}." if dropouts else "."),
-            "Use nn.Dropout, or hand training=self.training to the function.",
+            "Dropout is still on, or another operation is random"
+            + (f"; check {_list(dropouts)}." if dropouts else "."),
+            "Use nn.Dropout, or pass training=self.training to the function.",
             numbers,
         )
     if first.dim() == 0 or len(first) != len(x):
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="insufficient",
-            seen=f"Two passes agree bit for bit; outputs {tuple(first.shape)} are not one for each "
-            f"of {len(x)} rows, so rows cannot be told apart.",
+            seen=f"Two passes agree bit for bit; outputs of shape {tuple(first.shape)} are not one "
+            f"for each of {len(x)} rows, so rows cannot be distinguished.",
             numbers=numbers,
-            fix="Let the first dimension of the output count rows.",
+            fix="Make the first dimension of the output the batch.",
         )
     share = effect(first[:half], beside[:half])
     control = effect(first[half:], beside[half:])
@@ -98,31 +94,27 @@ def _judged(
     if not share <= ROUNDING:
         return failed(
             NAME,
-            REQUIREMENT,
-            f"With {len(x) - half} other rows beside them the outputs of {half} rows move, by up "
-            f"to {share:.3g} of the largest output.",
-            "The output of a row depends on the batch: batch normalisation on the batch's own "
-            "statistics, or a normalisation over rows"
-            + (f"; look at {_list(norms)}." if norms else "."),
-            "Keep running statistics and use them in evaluation mode.",
+            f"With {len(x) - half} other rows in the batch, the outputs of {half} rows change by "
+            f"up to {share:.3g} of the largest output.",
+            "The output of a row depends on the batch: batch normalisation with batch statistics, "
+            "or a normalisation over rows" + (f"; check {_list(norms)}." if norms else "."),
+            "Track running statistics and use them in evaluation mode.",
             numbers,
         )
     if not control > ROUNDING:
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="insufficient",
-            seen="Two passes agree bit for bit, but outputs do not move with their own rows.",
+            seen="Two passes agree bit for bit, but outputs do not depend on their own rows.",
             numbers=numbers,
             why="The network does not react to its input.",
-            fix="Look at its weights: all zero, or units that are never active.",
+            fix="Inspect its weights: all may be zero, or all units inactive.",
         )
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="pass",
-        seen=f"Two passes over {len(x)} rows agree bit for bit, no buffer moves, and {half} rows "
-        f"give the same beside {len(x) - half} other ones.",
+        seen=f"Two passes over {len(x)} rows agree bit for bit, no buffer changes, and {half} rows "
+        f"give the same outputs with {len(x) - half} other rows.",
         numbers=numbers,
     )
 

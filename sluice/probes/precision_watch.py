@@ -1,4 +1,4 @@
-"""Which operations of a forward pass leave double precision, or have steps instead of slopes."""
+"""Records operations of a forward pass that lose double precision or are piecewise constant."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,25 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_STAIRCASES = frozenset(
+_PIECEWISE_CONSTANT = frozenset(
     {"round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "heaviside", "bernoulli"}
 )
 
 
 @dataclass
 class Operations:
-    """What was met, first of each kind."""
+    """The first operation of each kind in a forward pass."""
 
     single_precision: str = ""
-    """Operation and module that made a tensor of less than double precision."""
-    staircase: str = ""
-    """Operation and module whose output moves in steps."""
+    """Operation and module that returned a tensor with less than double precision."""
+    piecewise_constant: str = ""
+    """Operation and module whose output is piecewise constant."""
     modules: list[str] = field(default_factory=list)
-    """Names of the modules that run now, innermost last."""
+    """Names of the active modules, innermost last."""
 
     @property
     def place(self) -> str:
-        """The module that runs now."""
+        """The innermost active module, for messages."""
         return f" in '{self.modules[-1]}'" if self.modules and self.modules[-1] else ""
 
 
@@ -40,34 +40,37 @@ class _Watch(TorchDispatchMode):
         del types
         output = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
-        met = self._operations
-        if not met.staircase and name in _STAIRCASES:
-            met.staircase = f"{name}(){met.place}"
+        operations = self._operations
+        if not operations.piecewise_constant and name in _PIECEWISE_CONSTANT:
+            operations.piecewise_constant = f"{name}(){operations.place}"
         first = output[0] if isinstance(output, list | tuple) and output else output
         if (
-            not met.single_precision
+            not operations.single_precision
             and isinstance(first, Tensor)
             and first.dtype in (torch.float32, torch.float16, torch.bfloat16)
         ):
             short = str(first.dtype).removeprefix("torch.")
-            met.single_precision = f"{name}() to {short}{met.place}"
+            operations.single_precision = f"{name}() to {short}{operations.place}"
         return output
 
 
 @contextmanager
 def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
-    """Note operations in the block; constants that are made in it are double."""
+    """Record operations in the block, with double precision as the default dtype."""
     operations = Operations()
     hooks = []
     for name, module in network.named_modules() if network is not None else ():
 
-        def enter(_: nn.Module, __: Any, name: str = name) -> None:
+        def enter_module(_: nn.Module, __: Any, name: str = name) -> None:
             operations.modules.append(name)
 
-        def leave(_: nn.Module, __: Any, ___: Any) -> None:
+        def exit_module(_: nn.Module, __: Any, ___: Any) -> None:
             operations.modules.pop()
 
-        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+        hooks += [
+            module.register_forward_pre_hook(enter_module),
+            module.register_forward_hook(exit_module),
+        ]
     try:
         with double_by_default(), _Watch(operations):
             yield operations
@@ -78,7 +81,7 @@ def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
 
 @contextmanager
 def double_by_default() -> Iterator[None]:
-    """Make constants without a dtype in double precision inside."""
+    """Set the default dtype to double precision in the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,4 +1,4 @@
-"""What a probe answers."""
+"""The result of a probe."""
 
 from typing import Literal
 
@@ -7,42 +7,37 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 Outcome = Literal["pass", "fail", "insufficient", "skipped"]
-"""Sound; proven wrong; asked, but what was seen decides nothing; there is nothing to ask."""
+"""``insufficient``: the probe ran without a clear result; ``skipped``: it does not apply."""
 
 
 class ProbeResult(Record):
-    """One question put to a network, a schedule, tokenizers or shards, and the answer."""
+    """Result of one test of a network, a schedule, tokenizers or shards."""
 
     name: str
-    requirement: str = Field(description="Such as 'TRACE-4'.")
     outcome: Outcome
-    seen: str = Field(description="What was done and what came of it, with numbers.")
+    seen: str = Field(description="What was done and observed, with numbers.")
     numbers: dict[str, float | int | str] = Field(
-        default={}, description="The numbers that the outcome stands on."
+        default={}, description="The measurements behind the outcome."
     )
-    why: str = Field("", description="The likely cause, or why it was not asked.")
+    why: str = Field("", description="Likely cause, or why the probe was skipped.")
     fix: str = ""
 
 
-def skipped(name: str, requirement: str, seen: str, *, why: str = "", fix: str = "") -> ProbeResult:
-    """Return that there was nothing to ask, and the reason."""
-    return ProbeResult(
-        name=name, requirement=requirement, outcome="skipped", seen=seen, why=why, fix=fix
-    )
+def skipped(name: str, seen: str, *, why: str = "", fix: str = "") -> ProbeResult:
+    """Return a result for a probe that does not apply, with the reason."""
+    return ProbeResult(name=name, outcome="skipped", seen=seen, why=why, fix=fix)
 
 
 def failed(
     name: str,
-    requirement: str,
     seen: str,
     why: str,
     fix: str,
     numbers: dict[str, float | int | str],
 ) -> ProbeResult:
-    """Return that something is proven wrong."""
+    """Return a failed result."""
     return ProbeResult(
         name=name,
-        requirement=requirement,
         outcome="fail",
         seen=seen,
         numbers=numbers,
@@ -51,16 +46,13 @@ def failed(
     )
 
 
-def unmoved(
-    name: str, requirement: str, seen: str, numbers: dict[str, float | int | str]
-) -> ProbeResult:
-    """Return that a change of what must count moved nothing either."""
+def unmoved(name: str, seen: str, numbers: dict[str, float | int | str]) -> ProbeResult:
+    """Return an insufficient result: inputs that must have an effect had none either."""
     return ProbeResult(
         name=name,
-        requirement=requirement,
         outcome="insufficient",
         seen=seen,
         numbers=numbers,
         why="The network does not react to its input.",
-        fix="Look at its weights: all zero, or units that are never active.",
+        fix="Inspect its weights: all may be zero, or all units inactive.",
     )

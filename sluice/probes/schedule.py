@@ -1,4 +1,4 @@
-"""A learning-rate schedule driven dry over the planned steps (TRACE-11)."""
+"""Runs a learning-rate schedule without training and compares it with the planned steps."""
 
 import copy
 import itertools
@@ -13,28 +13,32 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.probes.result import ProbeResult, failed, skipped
-from sluice.training.schedule import rate_at
+from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 
-NAME, REQUIREMENT = "schedule", "TRACE-11"
+NAME = "schedule"
 
 _EXACT = 1e-9
-"""Share of the peak that is taken for rounding."""
+"""Tolerance for rounding, as a share of the peak rate."""
 
 
 class RatePlan(Settings):
-    """What a schedule is meant to do; step 0 is the first that the optimizer takes."""
+    """The intended schedule; step 0 is the first step of the optimizer."""
 
-    total_steps: int = Field(ge=2, description="Steps that the optimizer takes.")
-    peak_step: int = Field(ge=0, description="Steps of warmup: the first step at the peak.")
-    peak_rate: float = Field(gt=0, description="Largest learning rate.")
-    final_rate: float = Field(ge=0, description="Rate at the end; the peak's for no decay.")
+    total_steps: int = Field(ge=2, description="Number of optimizer steps.")
+    peak_step: int = Field(
+        ge=0, description="First step at the peak rate; the number of warmup steps."
+    )
+    peak_rate: float = Field(gt=0, description="Peak learning rate.")
+    final_rate: float = Field(
+        ge=0, description="Final learning rate; equal to the peak for no decay."
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> "RatePlan":
         if self.peak_step >= self.total_steps:
             raise ValueError(
-                f"peak_step must lie before the end: got {self.peak_step} of {self.total_steps}"
+                f"peak_step must be before the end: got {self.peak_step} of {self.total_steps}"
             )
         if self.final_rate > self.peak_rate:
             raise ValueError(
@@ -45,57 +49,56 @@ class RatePlan(Settings):
 
 
 def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
-    """Drive a copy of a scheduler and its optimizer through all steps and compare with the plan.
+    """Run a copy of a scheduler and its optimizer through all steps and compare with the plan.
 
-    The rate of the first parameter group is looked at.
+    The rate of the first parameter group is compared.
 
     Raises:
-        ContractError: It is no scheduler of torch.
+        ContractError: ``scheduler`` is not a scheduler of torch.
     """
     if isinstance(scheduler, ReduceLROnPlateau):
-        return skipped(NAME, REQUIREMENT, "ReduceLROnPlateau follows a metric: no plan of steps.")
+        return skipped(NAME, "ReduceLROnPlateau depends on a metric, not on steps.")
     if not isinstance(scheduler, LRScheduler):
         raise ContractError(
-            f"A scheduler of torch.optim.lr_scheduler is needed, got {type(scheduler).__name__}.",
-            fix="Hand over the scheduler, made; rates that are computed go to judge_rates.",
+            f"A scheduler of torch.optim.lr_scheduler is required, got {type(scheduler).__name__}.",
+            fix="Pass a scheduler instance; for computed rates use compare_rates.",
         )
     early = scheduler.last_epoch
     taken = getattr(scheduler.optimizer, "_opt_called", False)
     if early > 0 and not taken:
         return failed(
             NAME,
-            REQUIREMENT,
             f"The scheduler was stepped {_times(early)} before the optimizer's first step: the "
             f"rates of the first {early} steps are never used.",
-            "scheduler.step() before optimizer.step(), or once more after it was made.",
-            "Step the scheduler after the optimizer, once for each of its steps.",
+            "scheduler.step() is called before optimizer.step(), or once after construction.",
+            "Step the scheduler after the optimizer, once per optimizer step.",
             {"early_steps": early},
         )
     if early > 0:
         raise ContractError(
-            f"A schedule is driven from its beginning, this one has taken {early} steps.",
-            fix="Make optimizer and scheduler anew for the probe.",
+            f"A schedule is run from its beginning, this one has taken {early} steps.",
+            fix="Create a new optimizer and scheduler for the probe.",
         )
-    return judge_rates(_driven(scheduler, plan.total_steps + 1), plan)
+    return compare_rates(_driven(scheduler, plan.total_steps + 1), plan)
 
 
 def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> ProbeResult:
-    """Compare the trainer's own schedule with what its settings say, step by step.
+    """Compare the trainer's schedule with its settings, step by step.
 
-    Rates are shares of the peak in effect, which settings may change while it trains.
+    Rates are relative to the peak in effect, which settings may change during training.
 
     Raises:
-        ContractError: There are fewer than two steps.
+        ContractError: Training has fewer than two steps.
     """
     total = steps_per_epoch * settings.max_epochs
     if total < 2:
         raise ContractError(
-            f"A schedule needs at least two steps, got {total}.", fix="Train for longer."
+            f"A schedule requires at least two steps, got {total}.", fix="Train for longer."
         )
     shares = []
     for step in range(total):
         now = settings.at(step // steps_per_epoch + 1)
-        shares.append(rate_at(step, total, now) / now.learning_rate)
+        shares.append(learning_rate_at(step, total, now) / now.learning_rate)
     plan = RatePlan(
         total_steps=total,
         peak_step=min(round(settings.warmup_share * total), total - 1),
@@ -104,24 +107,24 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
     )
     if plan.peak_step == total - 1:
         plan = plan.model_copy(update={"final_rate": 1.0})
-    return judge_rates(shares, plan)
+    return compare_rates(shares, plan)
 
 
-def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
-    """Compare the rate of every step with the plan; pure.
+def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
+    """Compare the rate of every step with the plan; a pure function.
 
     Args:
-        rates: In the order of the optimizer's steps. One more may follow: some schedules reach
-            their end just behind the last step.
-        plan: What is meant.
+        rates: Rates in the order of the optimizer steps. One more may follow, because some
+            schedules reach their end after the last step.
+        plan: The intended schedule.
 
     Raises:
-        ContractError: There are fewer rates than steps.
+        ContractError: Fewer rates than steps.
     """
     if len(rates) < plan.total_steps:
         raise ContractError(
-            f"A rate for each of {plan.total_steps} steps is needed, got {len(rates)}.",
-            fix="Drive the schedule to the end of the plan.",
+            f"A rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
+            fix="Run the schedule to the end of the plan.",
         )
     taken = list(rates[: plan.total_steps])
     slack = _EXACT * plan.peak_rate
@@ -135,24 +138,23 @@ def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     if bad is not None:
         return failed(
             NAME,
-            REQUIREMENT,
             f"The rate of step {bad} is {taken[bad]}.",
-            "The formula leaves its range: a division by zero, or more steps than it is made for.",
-            "Give the schedule the number of steps that are really taken.",
+            "The formula is outside its range: a division by zero, or more steps than it is "
+            "defined for.",
+            "Set the schedule's number of steps to the number of optimizer steps.",
             numbers | {"step": bad},
         )
     top = max(taken)
     peak = next(i for i, rate in enumerate(taken) if rate >= top - slack)
     numbers |= {"peak_step": peak, "peak_rate": top}
     found = next(
-        (f for f in _offences(list(rates), taken, plan, peak=peak, top=top, slack=slack)), None
+        (f for f in _deviations(list(rates), taken, plan, peak=peak, top=top, slack=slack)), None
     )
     if found is not None:
-        return failed(NAME, REQUIREMENT, *found, numbers)
+        return failed(NAME, *found, numbers)
     held = sum(rate >= top - slack for rate in taken)
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="pass",
         seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {top:.4g} at step "
         f"{peak} as planned ({_times(held)}), {taken[-1]:.4g} at the last step "
@@ -161,22 +163,22 @@ def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     )
 
 
-def _offences(
+def _deviations(
     rates: list[float], taken: list[float], plan: RatePlan, *, peak: int, top: float, slack: float
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what is seen, why and what to do, the most telling first."""
+    """Yield observation, cause and fix of each deviation, most specific first."""
     zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, taken))
     if zeros == len(taken):
         yield (
-            f"The rate is 0 at all {zeros} steps: it never leaves 0.",
-            "Whole-number division in the warmup, or a schedule of epochs that is never stepped.",
-            "Divide as floats, and step the scheduler once for each step of the optimizer.",
+            f"The rate is 0 at all {zeros} steps.",
+            "Integer division in the warmup, or a schedule per epoch that is never stepped.",
+            "Use float division, and step the scheduler once per optimizer step.",
         )
     elif zeros > 1:
         yield (
             f"The rate is 0 for the first {zeros} steps.",
-            "Whole-number division in the warmup, or a schedule of epochs stepped once an epoch.",
-            "Let the warmup rise from the first step: (step + 1) / (warmup + 1).",
+            "Integer division in the warmup, or a schedule that is stepped once per epoch.",
+            "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )
     if abs(top - plan.peak_rate) > slack and peak == 0 == plan.peak_step:
         yield _wrong_top(top, plan)
@@ -188,10 +190,10 @@ def _offences(
             f"{side}{', off by one' if abs(off) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
             if off == -1
-            else "A step counted from 1 where 0 is meant, or a step of the scheduler left out."
+            else "Steps are counted from 1 instead of 0, or a scheduler step is missing."
             if off == 1
-            else "The warmup is counted in other units than the scheduler's steps.",
-            "Step it after the optimizer, and count steps from 0.",
+            else "The warmup and the scheduler count different units (steps, epochs).",
+            "Step the scheduler after the optimizer, and count steps from 0.",
         )
     if abs(top - plan.peak_rate) > slack:
         yield _wrong_top(top, plan)
@@ -200,8 +202,8 @@ def _offences(
         yield (
             f"The rate falls within the warmup, at step {falls}: {taken[falls - 1]:.4g} to "
             f"{taken[falls]:.4g}.",
-            "Two schedules are chained with a gap between them.",
-            "Let the second begin where the first ends.",
+            "Two schedules are chained with a gap.",
+            "Start the second schedule where the first ends.",
         )
     rises = next((i for i in range(peak + 1, len(taken)) if taken[i] > taken[i - 1] + slack), None)
     end = _end(rates, taken, plan, slack=slack)
@@ -210,15 +212,15 @@ def _offences(
     if rises is not None:
         yield (
             f"The rate rises again at step {rises}: {taken[rises - 1]:.4g} to {taken[rises]:.4g}.",
-            "A cosine goes on beyond its half period, or a schedule restarts.",
-            "Give the schedule the number of steps that are really taken.",
+            "A cosine continues after half a period, or the schedule restarts.",
+            "Set the schedule's number of steps to the number of optimizer steps.",
         )
 
 
 def _end(
     rates: list[float], taken: list[float], plan: RatePlan, *, slack: float
 ) -> tuple[int, str, str, str] | None:
-    """Return the step at which the end is missed, what is seen, why and what to do."""
+    """Return step, observation, cause and fix of a wrong end of the schedule."""
     if plan.final_rate >= plan.peak_rate - slack:
         return None
     last = plan.total_steps - 1
@@ -230,9 +232,9 @@ def _end(
         return (
             last,
             f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
-            f"{plan.final_rate:.4g}: the schedule does not come to its end.",
-            "It is made for more steps than are taken, or stepped too rarely.",
-            "Give the schedule the number of steps that are really taken.",
+            f"{plan.final_rate:.4g}: the schedule does not reach its end.",
+            "It is defined for more steps than are taken, or stepped too rarely.",
+            "Set the schedule's number of steps to the number of optimizer steps.",
         )
     if reached < last:
         early = last - reached
@@ -240,24 +242,24 @@ def _end(
             reached,
             f"The schedule ends early: the final rate is reached at step {reached}, "
             f"{_times(early)} before the last step {last}{', off by one' if early == 1 else ''}.",
-            "It is made for fewer steps than are taken, or stepped before the optimizer."
+            "It is defined for fewer steps than are taken, or stepped before the optimizer."
             if early == 1
-            else "It is made for fewer steps than are taken, such as one for epochs that is "
+            else "It is defined for fewer steps than are taken, such as one per epoch that is "
             "stepped at every batch.",
-            "Give the schedule the number of steps that are really taken.",
+            "Set the schedule's number of steps to the number of optimizer steps.",
         )
     if taken[-1] < plan.final_rate - slack:
         return (
             last,
             f"The rate falls to {taken[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
-            "The floor of the schedule is not the planned one.",
-            "Set the smallest rate of the schedule.",
+            "The minimum rate of the schedule differs from the plan.",
+            "Set the minimum rate of the schedule.",
         )
     return None
 
 
 def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
-    """Return the rate at each step of a copy that is stepped after its optimizer."""
+    """Return the rate at each step of a copy, stepped after its optimizer."""
     optimizer, twin = copy.deepcopy((scheduler.optimizer, scheduler))
     rates = []
     with warnings.catch_warnings():
@@ -269,7 +271,7 @@ def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
             _step(optimizer)
             try:
                 twin.step()
-            except ValueError:  # OneCycleLR takes no step beyond its own end
+            except ValueError:  # OneCycleLR raises beyond its end
                 if index < num_rates - 2:
                     raise
                 break
@@ -277,7 +279,7 @@ def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Step without gradients: no parameter moves, the optimizer counts."""
+    """Step without gradients: no parameter changes, but the optimizer counts."""
     optimizer.zero_grad(set_to_none=True)
     optimizer.step()
 
@@ -285,8 +287,8 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def _wrong_top(top: float, plan: RatePlan) -> tuple[str, str, str]:
     return (
         f"The largest rate is {top:.6g}, planned is {plan.peak_rate:.6g}.",
-        "The warmup ends before its last part, or the decay begins within it.",
-        "Let warmup and decay meet at the peak.",
+        "The warmup ends too early, or the decay starts within it.",
+        "Make the decay start where the warmup ends.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether every draw of a workload follows from the base seed (TRACE-6)."""
+"""Tests whether all randomness of a workload is derived from the base seed."""
 
 from sluice.models.settings import ModelSettings
 from sluice.probes.result import ProbeResult
@@ -6,28 +6,28 @@ from sluice.training.randomness_report import RandomnessReport, examine_randomne
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
-NAME, REQUIREMENT = "seeds", "TRACE-6"
+NAME = "seeds"
 
 _OF_THE_PROCESS = "PYTHONHASHSEED"
-"""Set where a process is started; a workload cannot set it, and its own processes have it."""
+"""Must be set before a process starts; a workload cannot set it, and Sluice's workers have it."""
 
 
 def probe_seeds(
     workload: Workload, model: ModelSettings, training: TrainSettings, *, seed: int
 ) -> ProbeResult:
-    """Run every part of a workload once and look for draws that no seed of ours decides.
+    """Run every part of a workload once and report random draws without a derived seed.
 
-    The caller's generators are neither read nor moved.
+    The caller's generators are neither read nor advanced.
 
     Raises:
         SluiceError: The workload breaks its contract.
-        Exception: Whatever the workload's own code raises.
+        Exception: Any exception of the workload's code.
     """
-    return judge_randomness(examine_randomness(workload, model, training, seed=seed))
+    return result_of_audit(examine_randomness(workload, model, training, seed=seed))
 
 
-def judge_randomness(report: RandomnessReport) -> ProbeResult:
-    """Judge what an audit found; pure."""
+def result_of_audit(report: RandomnessReport) -> ProbeResult:
+    """Return the result for an audit; a pure function."""
     unseeded = [
         source
         for source in report.audit.sources
@@ -39,8 +39,8 @@ def judge_randomness(report: RandomnessReport) -> ProbeResult:
         *(f"{' and '.join(one.users)}: {one.why}" for one in report.shared),
         *(f"{source.name}, {source.status}: {source.detail}" for source in unseeded),
         *(
-            f"{met.operation} has no deterministic form ({met.place})"
-            for met in report.nondeterministic
+            f"{operation.operation} has no deterministic form ({operation.place})"
+            for operation in report.nondeterministic
         ),
     ]
     numbers: dict[str, float | int | str] = {
@@ -56,21 +56,19 @@ def judge_randomness(report: RandomnessReport) -> ProbeResult:
     if offences:
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="fail",
             seen="; ".join(offences[:4])
             + (f"; and {len(offences) - 4} more." if len(offences) > 4 else "."),
             numbers=numbers,
-            why="The same base seed does not give the same bits: other code moves what is drawn.",
-            fix="Give each of these a generator of its own, seeded with derive_seed(seed, stage)."
+            why="The same base seed does not give the same bits: other code can change the draws.",
+            fix="Give each of these its own generator, seeded with derive_seed(seed, stage)."
             if movers or report.shared or unseeded
             else "Use an operation that has a deterministic form.",
         )
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="pass",
         seen=f"{len(report.audit.sources)} sources of randomness, none unseeded or shared; "
-        f"{len(report.draws)} parts of the workload draw nothing of their own ({hash_seed}).",
+        f"{len(report.draws)} parts of the workload use no global generator ({hash_seed}).",
         numbers=numbers,
     )

@@ -1,4 +1,4 @@
-"""Whether ranks share the rows fairly: none twice, none missing, labels alike (TRACE-5).
+"""Tests how rows are distributed over ranks: duplicates, missing rows, label distribution.
 
 Shape legend: N = rows of the data set, R = ranks.
 """
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from sluice.base.errors import ContractError
 from sluice.probes.result import ProbeResult, failed
 from sluice.training.batches import epoch_order
-from sluice.training.ranks import Split
+from sluice.training.ranks import RankShard
 
-NAME, REQUIREMENT = "shards", "TRACE-5"
+NAME = "shards"
 
 _UNLIKELY = 1e-6
-"""Below this chance the labels of ranks are not alike."""
+"""P-value below which the label distributions of ranks differ."""
 
-_MOST_CLASSES = 100
-"""More different labels than these are numbers, and are cut into quarters."""
+_MAX_CLASSES = 100
+"""With more distinct labels, labels are treated as numeric and binned into quartiles."""
 
-_EXPECTED = 5
-"""Fewest rows of a label that a rank must expect for a chi-square."""
+_MIN_EXPECTED_ROWS = 5
+"""Minimum expected rows of a label per rank for the chi-squared test."""
 
 
 def probe_shards(
@@ -32,61 +32,60 @@ def probe_shards(
     *,
     num_rows: int,
     labels_N: NDArray[Any] | None,
-    most_uneven_rows: int,
+    max_uneven_rows: int,
 ) -> ProbeResult:
-    """Look for rows on several ranks, rows on none, uneven ranks and labels that differ.
+    """Find rows on several ranks or on none, uneven ranks and different label distributions.
 
-    A few rows less than there are ranks may be twice or missing: samplers fill up or cut the end.
+    Fewer rows than ranks may be duplicated or missing, because samplers pad or drop the end.
 
     Args:
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
         num_rows: N.
-        labels_N: Label of each row; None when there is none to compare.
-        most_uneven_rows: Rows that one rank may have more than another.
+        labels_N: Label of each row; None to skip the comparison of labels.
+        max_uneven_rows: Maximum difference between the numbers of rows of two ranks.
 
     Raises:
-        ContractError: There are fewer than two ranks, a row is outside, or labels are too few.
+        ContractError: Fewer than two ranks, a row out of range, or the wrong number of labels.
     """
     ranks = [np.asarray(list(rows), np.int64) for rows in rows_of_ranks]
     world = len(ranks)
     if world < 2:
         raise ContractError(
-            f"Shards are compared between at least two ranks, got {world}.",
-            fix="Give the rows of every rank.",
+            f"Shards of at least two ranks are required, got {world}.",
+            fix="Pass the rows of every rank.",
         )
     for rank, rows in enumerate(ranks):
         outside = rows[(rows < 0) | (rows >= num_rows)]
         if outside.size:
             raise ContractError(
-                f"Rows must be 0 to {num_rows - 1}, rank {rank} has {int(outside[0])}.",
-                fix="Give positions in the data set, not keys.",
+                f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(outside[0])}.",
+                fix="Pass positions in the data set, not keys.",
             )
     if labels_N is not None and len(labels_N) != num_rows:
         raise ContractError(
-            f"A label for each of {num_rows} rows is needed, got {len(labels_N)}.",
-            fix="Give the labels of the whole data set, in row order.",
+            f"A label for each of {num_rows} rows is required, got {len(labels_N)}.",
+            fix="Pass the labels of the whole data set, in row order.",
         )
-    numbers, offence = _membership(ranks, num_rows, most_uneven_rows)
-    chance = None if labels_N is None else _chance_of_labels(ranks, labels_N)
-    if chance is not None:
-        numbers["chance_of_labels"] = chance
-    if offence is None and chance is not None and not chance >= _UNLIKELY:
+    numbers, offence = _membership(ranks, num_rows, max_uneven_rows)
+    p_value = None if labels_N is None else _label_p_value(ranks, labels_N)
+    if p_value is not None:
+        numbers["labels_p_value"] = p_value
+    if offence is None and p_value is not None and not p_value >= _UNLIKELY:
         offence = (
-            f"The labels of the {world} ranks are not alike: by chance so far apart with "
-            f"probability {chance:.2g} ({_most_apart(ranks, labels_N)}).",
-            "Ranks take blocks of rows that are sorted by label, or by time.",
-            "Shuffle all rows with one seed before they are split among ranks.",
+            f"The labels of the {world} ranks are not alike: p-value {p_value:.2g} of a "
+            f"chi-squared test ({_largest_difference(ranks, labels_N)}).",
+            "Ranks get contiguous blocks of rows that are sorted by label or by time.",
+            "Shuffle all rows with one seed before they are split over the ranks.",
         )
     if offence is not None:
-        return failed(NAME, REQUIREMENT, *offence, numbers)
-    labels = "not compared" if chance is None else f"alike (chance {chance:.2g})"
+        return failed(NAME, *offence, numbers)
+    labels = "not compared" if p_value is None else f"alike (p-value {p_value:.2g})"
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="pass",
-        seen=f"{num_rows:,} rows on {world} ranks: {numbers['rows_twice']} on several, "
-        f"{numbers['rows_missing']} on none, {numbers['fewest_rows']} to {numbers['most_rows']} "
-        f"rows a rank, labels {labels}.",
+        seen=f"{num_rows:,} rows on {world} ranks: {numbers['rows_twice']} duplicated, "
+        f"{numbers['rows_missing']} missing, {numbers['min_rows']} to {numbers['max_rows']} rows "
+        f"per rank, labels {labels}.",
         numbers=numbers,
     )
 
@@ -94,7 +93,7 @@ def probe_shards(
 def sampled_rows(
     make_sampler: Callable[[int, int], Iterable[int]], *, world: int
 ) -> list[list[int]]:
-    """Return the rows of each rank, from a sampler made with (rank, world)."""
+    """Return the rows of each rank, from a sampler constructed with (rank, world)."""
     return [[int(row) for row in make_sampler(rank, world)] for rank in range(world)]
 
 
@@ -103,15 +102,19 @@ def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list
     parts = epoch_order(num_rows, seed=seed, epoch=1).split(batch_rows)
     ranks: list[list[int]] = []
     for rank in range(world):
-        split = Split(rank=rank, world=world)
-        # A rank without a row of a batch is lent one, which weighs nothing.
-        own = [split.own(part) for part in parts if split.share(part, lambda y: float(len(y))) > 0]
+        split = RankShard(rank=rank, world_size=world)
+        # A rank without a row of a batch gets a placeholder row with weight 0.
+        own = [
+            split.local_rows(part)
+            for part in parts
+            if split.share(part, lambda y: float(len(y))) > 0
+        ]
         ranks.append([int(row) for rows in own for row in rows])
     return ranks
 
 
 def _membership(
-    ranks: list[NDArray[np.int64]], num_rows: int, most_uneven_rows: int
+    ranks: list[NDArray[np.int64]], num_rows: int, max_uneven_rows: int
 ) -> tuple[dict[str, float | int | str], tuple[str, str, str] | None]:
     world, sizes = len(ranks), [len(rows) for rows in ranks]
     held = Counter(int(row) for rows in ranks for row in rows)
@@ -123,54 +126,54 @@ def _membership(
         "ranks": world,
         "rows_twice": len(twice),
         "rows_missing": len(missing),
-        "fewest_rows": min(sizes),
-        "most_rows": max(sizes),
+        "min_rows": min(sizes),
+        "max_rows": max(sizes),
     }
     if len(shared) >= world:
         alike = " All ranks have the same rows." if len(shared) == num_rows == max(sizes) else ""
         return numbers, (
-            f"{len(shared):,} of {num_rows:,} rows are on several ranks, the first is row "
-            f"{shared[0]}; {len(missing):,} are on none.{alike}",
-            "No sampler that splits, or one that every rank seeds differently.",
+            f"{len(shared):,} of {num_rows:,} rows are on several ranks (the first is row "
+            f"{shared[0]}), and {len(missing):,} on none.{alike}",
+            "There is no distributed sampler, or ranks seed it differently.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
     if len(twice) >= world:
         return numbers, (
-            f"{len(twice):,} of {num_rows:,} rows come twice on one rank, the first is row "
+            f"{len(twice):,} of {num_rows:,} rows are duplicated on one rank; the first is row "
             f"{twice[0]}.",
             "The sampler draws with replacement, or repeats rows.",
-            "Draw each row once an epoch.",
+            "Draw each row once per epoch.",
         )
     if len(missing) >= world:
         return numbers, (
             f"{len(missing):,} of {num_rows:,} rows are on no rank, the first is row {missing[0]}.",
-            "The split leaves a part out, or is made for more ranks than there are.",
-            "Split by the real number of ranks.",
+            "The split omits a part, or assumes more ranks than exist.",
+            "Split by the actual number of ranks.",
         )
-    if max(sizes) - min(sizes) > most_uneven_rows:
+    if max(sizes) - min(sizes) > max_uneven_rows:
         return numbers, (
             f"Rank {int(np.argmax(sizes))} has {max(sizes):,} rows and rank "
             f"{int(np.argmin(sizes))} has {min(sizes):,}.",
-            "Ranks that take unequal numbers of steps wait for each other for ever, and rows of "
-            "small ranks weigh more.",
-            "Give each rank the same number of rows: fill up or cut the end.",
+            "Ranks with unequal numbers of steps block each other, and rows of smaller ranks get "
+            "more weight.",
+            "Give each rank the same number of rows: pad or drop the end.",
         )
     return numbers, None
 
 
-def _chance_of_labels(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> float | None:
-    """Return the chi-square's chance that labels are split at random; None with too few rows."""
+def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> float | None:
+    """Return the p-value of a chi-squared test of equal labels; None with too few rows."""
     from scipy.stats import chi2_contingency
 
     table = _table(ranks, labels_N)[0]
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
-    enough = table[:, (expected >= _EXPECTED).all(axis=0)]
+    enough = table[:, (expected >= _MIN_EXPECTED_ROWS).all(axis=0)]
     if enough.shape[1] < 2 or not enough.sum(axis=1).all():
         return None
     return float(chi2_contingency(enough, correction=False).pvalue)
 
 
-def _most_apart(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None) -> str:
+def _largest_difference(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None) -> str:
     assert labels_N is not None
     table, names = _table(ranks, labels_N)
     shares = table / table.sum(axis=1, keepdims=True)
@@ -182,10 +185,10 @@ def _most_apart(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None) -
 def _table(
     ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Return counts by rank and label, and the labels' names."""
+    """Return counts by rank and label, and the names of the labels."""
     values, codes = np.unique(labels_N, return_inverse=True)
     names = [str(value) for value in values]
-    if len(values) > _MOST_CLASSES:
+    if len(values) > _MAX_CLASSES:
         edges = np.quantile(labels_N, [0.25, 0.5, 0.75])
         codes, names = np.searchsorted(edges, labels_N), [f"quarter {i + 1}" for i in range(4)]
     counts = [np.bincount(codes[rows], minlength=len(names)) for rows in ranks]

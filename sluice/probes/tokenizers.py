@@ -1,4 +1,4 @@
-"""Whether the tokenizers of training and serving agree (TRACE-3)."""
+"""Compares the tokenizers of training and serving."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from sluice.base.errors import ContractError
 from sluice.probes.result import ProbeResult
 
-NAME, REQUIREMENT = "tokenizers", "TRACE-3"
+NAME = "tokenizers"
 
 PROBE_TEXTS = (
     "",
@@ -18,7 +18,8 @@ PROBE_TEXTS = (
     "zzqx unheardofword",
     "word " * 3_000,
 )
-"""Empty, plain, spaces, case and accents in two forms, marks, scripts, unknown, and too long."""
+"""Texts: empty, plain, spaces, case and accents in two forms, punctuation, scripts, unknown words,
+and one above the maximum length."""
 
 _VOCABULARY = ("get_vocab", "vocab", "vocabulary")
 _SPECIAL = ("special_tokens_map", "all_special_tokens", "special_tokens")
@@ -31,29 +32,29 @@ _TRUNCATION = (
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "unk_token_id", "mask_token_id")
 
 Difference = tuple[str, str]
-"""What differs, and how."""
+"""Name of a difference, and a description."""
 
 
 def probe_tokenizers(
     training: Any, serving: Any, *, texts: Sequence[str] = PROBE_TEXTS
 ) -> ProbeResult:
-    """Compare vocabulary, special tokens, padding side, truncation and ids on texts.
+    """Compare vocabulary, special tokens, padding side, truncation and the ids of texts.
 
     Args:
-        training: Anything with ``encode(text)`` that gives ids, and a vocabulary under
+        training: An object with ``encode(text)``, which returns ids, and a vocabulary as
             ``get_vocab()``, ``vocab`` or ``vocabulary``. Padding side, truncation and special
-            tokens are read under the names that Hugging Face's tokenizers give them.
-        serving: The same.
-        texts: Encoded by both.
+            tokens are read from the attributes of Hugging Face tokenizers.
+        serving: The same for serving.
+        texts: Texts that both encode.
 
     Raises:
-        ContractError: One cannot encode, or what it encodes to are no ids.
+        ContractError: A tokenizer cannot encode, or does not return ids.
     """
     for role, one in (("training", training), ("serving", serving)):
         if isinstance(one, str) or not callable(getattr(one, "encode", None)):
             raise ContractError(
                 f"The {role} tokenizer must have encode(text), got {type(one).__name__}.",
-                fix="Hand over the tokenizer itself, loaded.",
+                fix="Pass the loaded tokenizer.",
             )
     differences = [
         *_vocabulary(training, serving),
@@ -69,28 +70,25 @@ def probe_tokenizers(
         about, how = differences[0]
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="fail",
-            seen=f"First difference, {about}: {how}. Differences in all: {len(differences)} "
+            seen=f"First difference, {about}: {how}. Number of differences: {len(differences)} "
             f"({', '.join(dict.fromkeys(d[0] for d in differences))}).",
             numbers=numbers | {"differences": len(differences), "first": about},
-            why="The served model reads other ids than it was trained on.",
+            why="The served model gets other ids than it was trained on.",
             fix="Serve the tokenizer that was stored with the trained model.",
         )
     if not size or not texts:
         return ProbeResult(
             name=NAME,
-            requirement=REQUIREMENT,
             outcome="insufficient",
-            seen="No vocabulary was found under get_vocab(), vocab or vocabulary."
+            seen="No vocabulary was found as get_vocab(), vocab or vocabulary."
             if not size
-            else "No text was given to encode.",
+            else "No text was given.",
             numbers=numbers,
-            fix="Offer the vocabulary under one of these names." if not size else "Give texts.",
+            fix="Provide the vocabulary under one of these names." if not size else "Pass texts.",
         )
     return ProbeResult(
         name=NAME,
-        requirement=REQUIREMENT,
         outcome="pass",
         seen=f"{size:,} tokens, special tokens, padding side, truncation and the ids of "
         f"{len(texts)} texts agree.",
@@ -99,11 +97,11 @@ def probe_tokenizers(
 
 
 def _vocabulary_of(tokenizer: Any) -> dict[str, int] | None:
-    held = _read(tokenizer, _VOCABULARY)
-    if isinstance(held, Mapping):
-        return {str(token): int(number) for token, number in held.items()}
-    if isinstance(held, Sequence) and not isinstance(held, str):
-        return {str(token): number for number, token in enumerate(held)}
+    value = _read(tokenizer, _VOCABULARY)
+    if isinstance(value, Mapping):
+        return {str(token): int(number) for token, number in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return {str(token): number for number, token in enumerate(value)}
     return None
 
 
@@ -112,7 +110,7 @@ def _vocabulary(training: Any, serving: Any) -> Iterable[Difference]:
     if ours == theirs:
         return
     if ours is None or theirs is None:
-        yield "vocabulary", f"{'training' if ours is None else 'serving'} shows none"
+        yield "vocabulary", f"{'training' if ours is None else 'serving'} has none"
         return
     by_id = sorted(ours.items(), key=lambda item: item[1])
     for token, number in by_id:
@@ -153,10 +151,10 @@ def _ids(training: Any, serving: Any, texts: Sequence[str]) -> Iterable[Differen
 def _encoded(tokenizer: Any, text: str, role: str) -> list[int]:
     try:
         found = tokenizer.encode(text)
-    except Exception as error:  # the user's code
+    except Exception as error:  # user code
         raise ContractError(
             f"The {role} tokenizer raised {type(error).__name__} on {text[:40]!r}: {error}.",
-            fix="A tokenizer must take every text that a request may hold.",
+            fix="A tokenizer must accept every text that a request may contain.",
         ) from error
     if isinstance(found, Mapping):
         found = found.get("input_ids")
@@ -165,18 +163,18 @@ def _encoded(tokenizer: Any, text: str, role: str) -> list[int]:
         return [int(number) for number in found]
     except (TypeError, ValueError) as error:
         raise ContractError(
-            f"encode() of the {role} tokenizer must give ids, got {type(found).__name__} for "
+            f"encode() of the {role} tokenizer must return ids, got {type(found).__name__} for "
             f"{text[:40]!r}.",
-            fix="Let encode(text) return a list of whole numbers, or an object with .ids.",
+            fix="Return a list of integers, or an object with .ids, from encode(text).",
         ) from error
 
 
 def _read(tokenizer: Any, names: Sequence[str]) -> Any:
-    """Return what the first of these names holds; a function is called, without arguments."""
+    """Return the first of these attributes that exists; functions are called without arguments."""
     for name in names:
-        held = getattr(tokenizer, name, None)
-        if held is not None:
-            return held() if callable(held) else held
+        value = getattr(tokenizer, name, None)
+        if value is not None:
+            return value() if callable(value) else value
     return None
 
 

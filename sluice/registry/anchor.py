@@ -1,9 +1,9 @@
-"""The last signed line, kept outside the database: what a database cannot forget.
+"""Anchor: a copy of the last signed line outside the database, which reveals lost lines.
 
-A database that was put back to an older copy, or from which signed lines and their signatures were
-removed, holds together by itself. The line that was signed last is therefore also kept beside the
-key, or where ``known_keys.yaml`` says. It may be older than the database (another machine signed
-since, or a process died between the two writes), and must then be one of its lines.
+A database that was restored from an older copy, or from which signed lines and their signatures
+were removed, is consistent in itself. The last signed line is therefore also stored beside the key,
+or at the location set in ``known_keys.yaml``. It may be older than the database (another machine
+signed since, or a process died between the two writes), but must then be one of its lines.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from sluice.registry.keyring import KNOWN_KEYS, Keyring
 
 
 class SignedLine(Record):
-    """A signature of the log, with the line that it is of."""
+    """A signature of the log, with the last line that it covers."""
 
     line: int = Field(ge=1)
     digest: str
@@ -38,58 +38,58 @@ class SignedLine(Record):
     actor: str
 
 
-class Kept(Protocol):
-    """Tells which line of one registry was signed last."""
+class AnchorReader(Protocol):
+    """Reads the last signed line of one registry from its anchor."""
 
     @property
-    def place(self) -> str:
-        """Return where it is, for messages."""
+    def location(self) -> str:
+        """Return the location of the anchor, for messages."""
 
     def read(self) -> SignedLine | None:
-        """Return the last line that was kept; None when there never was one.
+        """Return the stored line; None if nothing was ever stored.
 
         Raises:
-            StorageError: The place cannot be read.
-            IntegrityError: What is there is not a signed line.
+            StorageError: The location cannot be read.
+            IntegrityError: The content is not a signed line.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBefore:
-    """What an anchor held before a transaction began that only reads.
+class AnchorSnapshot:
+    """Content of an anchor before a read transaction begins.
 
-    Read later, it could be a line that was signed since, which that transaction does not see.
+    An anchor read later could contain a newer line that is not visible to the transaction.
     """
 
-    place: str
+    location: str
     found: SignedLine | StorageError | None
 
     @classmethod
     def of(cls, anchor: "Anchor | None") -> Self | None:
-        """Return what an anchor holds now, or why it cannot be read; None without an anchor."""
+        """Return the current content of an anchor, or its read error; None without an anchor."""
         if anchor is None:
             return None
         try:
-            return cls(anchor.place, anchor.read())
+            return cls(anchor.location, anchor.read())
         except StorageError as error:  # IntegrityError as well
-            return cls(anchor.place, error)
+            return cls(anchor.location, error)
 
     def read(self) -> SignedLine | None:
-        """Return the line; see ``Kept``."""
+        """Return the line; see ``AnchorReader``."""
         if isinstance(self.found, StorageError):
             raise self.found
         return self.found
 
 
-class Anchor(Kept, Protocol):
-    """A place outside the database that holds the last signed line of one registry."""
+class Anchor(AnchorReader, Protocol):
+    """A location outside the database that stores the last signed line of one registry."""
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Prepare to keep a line; it is kept once the block (the commit) ends without an error.
+        """Store a line after the block (the commit) succeeds.
 
         Raises:
-            StorageError: The place cannot be written; before the block where that can be known.
+            StorageError: The location cannot be written; raised before the block if possible.
         """
 
 
@@ -106,9 +106,9 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 
 
 def registry_identity(url: str) -> str:
-    """Return the digest of a registry's address, without who connects and how.
+    """Return the digest of a registry's URL without user and connection options.
 
-    The address is what the user names, so nobody who only writes the database can change it.
+    The URL is set by the user, so an attacker who can only write the database cannot change it.
     """
     parsed = make_url(url)
     database = parsed.database or ""
@@ -121,27 +121,27 @@ def registry_identity(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileAnchor:
-    """One small file, replaced with each signature."""
+    """Anchor in a small file that is replaced with each signature."""
 
     path: Path
 
     @property
-    def place(self) -> str:
-        """The file."""
+    def location(self) -> str:
+        """Path of the file."""
         return str(self.path)
 
     def read(self) -> SignedLine | None:
         """Return the line in the file; see ``Anchor``."""
         try:
-            return _parse(self.path.read_bytes(), self.place)
+            return _parse(self.path.read_bytes(), self.location)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(self.place, error) from error
+            raise _unreadable(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Write the new file before the block, and put it in place after; see ``Anchor``."""
+        """Write a temporary file before the block and rename it afterwards; see ``Anchor``."""
         folder, temporary = self.path.parent, None
         try:
             try:
@@ -152,16 +152,16 @@ class FileAnchor:
                     os.fsync(file.fileno())
             except OSError as error:
                 raise StorageError(
-                    f"The last signed line cannot be kept at {self.path} ({error.strerror}); "
-                    "nothing was changed.",
-                    fix="Make the key's folder writable, or name another place as anchor in "
+                    f"The last signed line cannot be stored at {self.path} ({error.strerror}). "
+                    "Nothing was changed.",
+                    fix="Make the key's folder writable, or set another anchor in "
                     f"{KNOWN_KEYS} beside the key.",
                 ) from error
             yield
             try:
                 self._replace(temporary, signed.line)
             except (OSError, StorageError) as error:
-                raise _not_kept(signed, self.place, error) from error
+                raise _not_stored(signed, self.location, error) from error
         finally:
             if temporary is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -172,8 +172,8 @@ class FileAnchor:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
-                kept = self.read()
-                if kept is not None and kept.line > line:  # another process committed after us
+                stored = self.read()
+                if stored is not None and stored.line > line:  # a later commit
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -183,13 +183,13 @@ class FileAnchor:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAnchor:
-    """A folder or bucket to which each signature adds one object; none is ever replaced."""
+    """Anchor in a folder or bucket to which each signature adds an object; none is replaced."""
 
     root: str
 
     @property
-    def place(self) -> str:
-        """The folder."""
+    def location(self) -> str:
+        """Path or URL of the folder."""
         return self.root
 
     def read(self) -> SignedLine | None:
@@ -205,11 +205,11 @@ class ObjectAnchor:
             newest = max((name for name in names if name.endswith(".json")), default=None)
             return None if newest is None else _parse_named(files.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
-            raise _unreadable(self.place, error) from error
+            raise _unreadable(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Add the object after the block: an object cannot be taken back; see ``Anchor``."""
+        """Add the object after the block, because it cannot be removed; see ``Anchor``."""
         import fsspec
 
         yield
@@ -219,7 +219,7 @@ class ObjectAnchor:
             name = f"{root}/{_object_name(signed)}"
             files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
-            raise _not_kept(signed, self.place, error) from error
+            raise _not_stored(signed, self.location, error) from error
 
 
 def _parse(content: bytes, where: str) -> SignedLine:
@@ -227,47 +227,46 @@ def _parse(content: bytes, where: str) -> SignedLine:
         return SignedLine.model_validate_json(content)
     except ValidationError:
         raise IntegrityError(
-            f"The last signed line that is kept at {where} cannot be read.",
+            f"The anchor {where} is not a signed line.",
             cause="It was changed or damaged.",
-            fix=_remove(where),
+            fix=_removal_advice(where),
         ) from None
 
 
 def _parse_named(content: bytes, where: str) -> SignedLine:
-    """Read an object; who may only add some must not put an older line above the newest."""
-    kept = _parse(content, where)
-    if where.rsplit("/", 1)[-1] != _object_name(kept):
+    """Parse an object and check its name, so that an added object cannot hide a newer line."""
+    stored = _parse(content, where)
+    if where.rsplit("/", 1)[-1] != _object_name(stored):
         raise IntegrityError(
-            f"The object {where} must hold the signed line that its name says, and holds line "
-            f"{kept.line}.",
-            cause="It was not put there by Sluice.",
-            fix=_remove(where),
+            f"The object {where} contains line {stored.line}, which does not match its name.",
+            cause="It was not written by Sluice.",
+            fix=_removal_advice(where),
         )
-    return kept
+    return stored
 
 
 def _object_name(signed: SignedLine) -> str:
     return f"{signed.line:012d}.json"
 
 
-def _remove(where: str) -> str:
+def _removal_advice(where: str) -> str:
     return (
-        "Find out why. If the registry is known to be right (compare a copy of it), move "
-        f"{where} away; the next signed change makes a new one."
+        "Find out why. If the registry is known to be correct (compare it with a copy), move "
+        f"{where} away; the next signed change creates a new one."
     )
 
 
-def _not_kept(signed: SignedLine, place: str, error: Exception) -> StorageError:
+def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageError:
     return StorageError(
-        f"The change was made and signed, and its line {signed.line} could not be kept at {place} "
-        f"({error}).",
-        fix="Make the place writable; do not repeat the change. The next one is kept there again.",
+        f"The change was made and signed, but its line {signed.line} could not be stored at "
+        f"{location} ({error}).",
+        fix="Make the location writable. Do not repeat the change; the next one is stored again.",
     )
 
 
-def _unreadable(place: str, error: Exception) -> StorageError:
+def _unreadable(location: str, error: Exception) -> StorageError:
     return StorageError(
-        f"The last signed line that is kept at {place} cannot be read ({error}).",
-        cause="Without it nobody can tell whether the database lost signed lines.",
-        fix="Make the place readable, then repeat the command.",
+        f"The anchor {location} cannot be read ({error}).",
+        cause="Without it, lost signed lines cannot be detected.",
+        fix="Make the location readable, then repeat the command.",
     )

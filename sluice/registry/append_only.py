@@ -1,7 +1,7 @@
-"""Triggers that refuse to change or delete a row of an append-only table, and the check of them.
+"""Triggers that reject changes and deletions in append-only tables, and their verification.
 
-They stop mistakes and stray scripts. Whoever may drop a trigger may also edit rows: ``verify``
-finds both, a trigger that is not as it was made and a row that is not as the log says.
+They prevent mistakes and stray scripts. A user who may drop a trigger may also edit rows;
+``verify`` finds both a modified trigger and a row that does not match the log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
-from sluice.registry.records import Finding
+from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import APPEND_ONLY, metadata
 
 _FUNCTION = "sluice_append_only"
 _BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
 _BEFORE_CHANGES = 2 | 8 | 16 | 32
-"""``pg_trigger.tgtype`` of a trigger before DELETE, UPDATE or TRUNCATE, once a statement."""
+"""``pg_trigger.tgtype`` of a statement trigger before DELETE, UPDATE or TRUNCATE."""
 
 _CATALOG = """
 SELECT c.relname, t.tgname, t.tgtype, t.tgenabled, t.tgqual IS NULL, t.tgattr::text, l.lanname,
@@ -32,12 +32,12 @@ _MASTER = (
 
 _MAX_NAMED = 3
 _FIX = (
-    "Find out who changed them and why, and restore the database from a backup. When you dropped "
+    "Find out who changed them and why, and restore the database from a backup. If you dropped "
     "them yourself: sluice registry restore-triggers"
 )
 
 
-def guard(connection: Connection, tables: Iterable[Table]) -> None:
+def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
     """Create the triggers of ``tables``, which have none yet."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
@@ -50,16 +50,16 @@ def guard(connection: Connection, tables: Iterable[Table]) -> None:
             connection.exec_driver_sql(statement)
 
 
-def check(connection: Connection) -> Iterator[Finding]:
-    """Yield one finding when triggers are missing, disabled, changed, or not of the registry.
+def check(connection: Connection) -> Iterator[RegistryFinding]:
+    """Yield one finding if triggers are missing, disabled, changed, or unknown.
 
-    A trigger of somebody else on these tables can undo or add writes of the registry.
+    An unknown trigger on these tables can undo or add writes of the registry.
 
     Cost:
         One query.
     """
     expected = _expected(connection.dialect.name)
-    found = _found(connection)
+    found = _existing(connection)
     problems = [
         *(
             f"{name} on {table} is missing"
@@ -74,30 +74,30 @@ def check(connection: Connection) -> Iterator[Finding]:
     ]
     if problems:
         more = len(problems) - _MAX_NAMED
-        yield Finding(
+        yield RegistryFinding(
             model="",
             version=None,
             problem="trigger",
-            what="The triggers that keep the registry's tables append-only are not those that it "
-            f"created: {'; '.join(problems[:_MAX_NAMED])}"
+            what="The triggers that keep the registry's tables append-only were changed: "
+            f"{'; '.join(problems[:_MAX_NAMED])}"
             f"{f'; and {more} more' if more > 0 else ''}.",
             fix=_FIX,
         )
 
 
-def restore(connection: Connection) -> int:
-    """Drop every trigger on the registry's tables and create its own again; return their number."""
+def restore_triggers(connection: Connection) -> int:
+    """Drop all triggers on the registry's tables, create its own again; return their number."""
     is_postgresql = connection.dialect.name == "postgresql"
     quote = connection.dialect.identifier_preparer.quote
-    for table, name in _found(connection):
+    for table, name in _existing(connection):
         on = f" ON {quote(table)}" if is_postgresql else ""
         connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{on}")
-    guard(connection, APPEND_ONLY)
+    create_triggers(connection, APPEND_ONLY)
     return len(_expected(connection.dialect.name))
 
 
 def _statements(dialect: str, table: Table) -> dict[str, str]:
-    """Return what creates the triggers of a table, by the name of the trigger."""
+    """Return the statements that create the triggers of a table, by trigger name."""
     if dialect == "postgresql":
         name = f"{table.name}_append_only"
         return {
@@ -115,7 +115,7 @@ def _statements(dialect: str, table: Table) -> dict[str, str]:
 
 
 def _expected(dialect: str) -> dict[tuple[str, str], str]:
-    """Return what each trigger must be, as ``_found`` reads it, by table and name."""
+    """Return the expected definition of each trigger, in the form of ``_existing``."""
     return {
         (table.name, name): _of_catalog(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
         if dialect == "postgresql"
@@ -125,8 +125,8 @@ def _expected(dialect: str) -> dict[tuple[str, str], str]:
     }
 
 
-def _found(connection: Connection) -> dict[tuple[str, str], str]:
-    """Return every trigger on a table of the registry, by table and name."""
+def _existing(connection: Connection) -> dict[tuple[str, str], str]:
+    """Return the definition of every trigger on a registry table, by table and name."""
     names = list(metadata.tables)
     if connection.dialect.name == "postgresql":
         query = sa.text(_CATALOG).bindparams(sa.bindparam("names", expanding=True))

@@ -1,8 +1,8 @@
-"""Approvals: the receipt by which a second person agrees to a promotion, signed with their own key.
+"""Approvals: receipts by which a second person agrees to a promotion, signed with their own key.
 
-An approval is of one candidate against one reference on one promotion receipt, and of one move of
-one registry's pointer: given before a rollback, or in another registry, it counts no more. It is
-given with the private half of the approver's key, so a promoter cannot write one.
+An approval is for one candidate, reference and promotion receipt, and for one move of the pointer
+in one registry: an approval from before a rollback, or from another registry, is not valid. It is
+signed with the approver's private key, so the promoter cannot create one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,16 @@ from sqlalchemy import Connection
 from sluice.base.digests import digest_json
 from sluice.base.errors import GateBlocked
 from sluice.base.receipts import Receipt
-from sluice.registry import evidence, log, queries, rollout_rows, signed_lines
+from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.promotion import reference_of
-from sluice.registry.records import Finding, HistoryEntry, LinkedReceipt, Pointer, Version
+from sluice.registry.records import (
+    HistoryEntry,
+    LinkedReceipt,
+    ProductionPointer,
+    RegistryFinding,
+    Version,
+)
 from sluice.registry.tables import (
     history,
     rollout_transitions,
@@ -28,12 +34,12 @@ from sluice.registry.tables import (
 GATE = "approval"
 
 
-def give(
+def create_approval(
     connection: Connection,
     keys: Keyring,
     version: Version,
     *,
-    pointer: Pointer,
+    pointer: ProductionPointer,
     promotion: str,
     actor: str,
     reason: str,
@@ -42,26 +48,26 @@ def give(
     """Return the signed receipt of an approval.
 
     Args:
-        connection: Of the caller's transaction.
-        keys: The approver's.
-        version: To be promoted.
-        pointer: Where production points.
-        promotion: Digest of the promotion receipt that it rests on.
-        actor: The approver.
-        reason: Why, for the record.
-        at: When.
+        connection: Connection of the caller's transaction.
+        keys: Keyring of the approver.
+        version: Version to promote.
+        pointer: Current production pointer.
+        promotion: Digest of the promotion receipt to approve.
+        actor: Name of the approver.
+        reason: Reason for the record.
+        at: Time of the approval.
 
     Raises:
-        GateBlocked: Names are not bound to keys here, or the key is another actor's.
+        GateBlocked: Actors are not bound to keys here, or the key belongs to another actor.
     """
     if not keys.actors:
         raise GateBlocked(
-            f"An approval is signed with a personal key, and there is no {KNOWN_KEYS} beside "
+            f"An approval must be signed with a personal key, but there is no {KNOWN_KEYS} beside "
             f"{keys.signing.path}.",
-            fix=f"List every actor's public key in {KNOWN_KEYS}.",
+            fix=f"List the public key of every actor in {KNOWN_KEYS}.",
         )
     subject = _subject(connection, version, pointer=pointer, promotion=promotion)
-    text = _text(subject, actor=keys.require_own(actor), reason=reason)
+    text = _text(subject, actor=keys.require_own_actor(actor), reason=reason)
     return Receipt(
         gate=GATE,
         outcome="pass",
@@ -77,27 +83,27 @@ def give(
     )
 
 
-def require(
+def require_approval(
     connection: Connection,
     keys: Keyring | None,
     version: Version,
     *,
-    pointer: Pointer,
+    pointer: ProductionPointer,
     promotion: str,
     at: datetime,
 ) -> None:
-    """Refuse a promotion that needs a second person and has none.
+    """Reject a promotion that requires the approval of a second person and has none.
 
     Args:
-        connection: Of the caller's transaction.
-        keys: The promoter's; None where nothing is signed.
-        version: To be promoted.
-        pointer: Where production points.
-        promotion: Digest of the promotion receipt that it rests on.
-        at: When.
+        connection: Connection of the caller's transaction.
+        keys: Keyring of the promoter; None if changes are not signed.
+        version: Version to promote.
+        pointer: Current production pointer.
+        promotion: Digest of the promotion receipt.
+        at: Time of the promotion.
 
     Raises:
-        GateBlocked: Nobody but the promoter approved.
+        GateBlocked: No other actor has approved.
     """
     if keys is None or keys.two_person_since is None or at < keys.two_person_since:
         return
@@ -105,18 +111,20 @@ def require(
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     if not _approvers(keys, linked, subject) - {keys.signing.key_id}:
         raise GateBlocked(
-            f"{version.model} version {version.number} needs the approval of another actor than "
-            "its promoter, and none is recorded for this version against what is in production.",
-            fix=f"Ask another person: sluice registry approve {version.model} {version.number} "
-            "--reason '...' --key THEIR_KEY",
+            f"{version.model} version {version.number} requires the approval of an actor other "
+            "than its promoter, and none is recorded for it against the production version.",
+            fix="Ask another person to run: sluice registry approve "
+            f"{version.model} {version.number} --reason '...' --key THEIR_KEY",
         )
 
 
-def check(connection: Connection, keys: Keyring, models: Sequence[str]) -> Iterator[Finding]:
-    """Yield changes signed with another actor's key, and promotions that nobody else approved.
+def check(
+    connection: Connection, keys: Keyring, models: Sequence[str]
+) -> Iterator[RegistryFinding]:
+    """Yield changes signed with another actor's key, and promotions without required approval.
 
     Assumes:
-        ``log_verification`` found nothing: every row has its line in the log.
+        ``log_verification`` had no findings: every row has its line in the log.
     """
     if not keys.actors:
         return
@@ -124,36 +132,36 @@ def check(connection: Connection, keys: Keyring, models: Sequence[str]) -> Itera
     steps = log.line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
-            line = moves[log.key_text([entry.id])]
+            line = moves[log.encode_key([entry.id])]
             signer, is_bridged = _signer(connection, keys, line)
             if not is_bridged and not keys.may_sign(signer, entry.actor):
-                yield _found(entry, f"names {entry.actor!r} and is signed with another key")
+                yield _finding(entry, f"names {entry.actor!r} but is signed with another key")
             elif _needs_approval(connection, keys, entry, line) and not _is_approved(
                 connection, keys, entry, signer
             ):
-                yield _found(entry, "was made without the approval of another actor")
+                yield _finding(entry, "was made without the approval of another actor")
         for rollout in rollout_rows.model_rollouts(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout):
-                key = log.key_text([rollout, transition.rollout.revision])
+                key = log.encode_key([rollout, transition.rollout.revision])
                 signer, is_bridged = _signer(connection, keys, steps[key])
                 if not is_bridged and not keys.may_sign(signer, transition.actor):
-                    yield Finding(
+                    yield RegistryFinding(
                         model=model,
                         version=transition.rollout.version,
                         problem="signature",
                         what=f"{model}: transition {transition.outcome} of rollout {rollout[:12]} "
-                        f"names {transition.actor!r} and is signed with another key.",
-                        fix="Ask whose key it is; see sluice registry audit.",
+                        f"names {transition.actor!r} but is signed with another key.",
+                        fix="Find out whose key it is; see sluice registry audit.",
                     )
 
 
 def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, line: int) -> bool:
-    """Say whether a move is a promotion from the time that needs two people, whatever it says."""
+    """Return whether a move requires two persons; does not trust the time in the entry."""
     since = keys.two_person_since
     return (
         entry.action == "promote"
         and since is not None
-        and (entry.at >= since or signed_lines.has_come(connection, keys, since, line=line))
+        and (entry.at >= since or log_signatures.has_passed(connection, keys, since, line=line))
     )
 
 
@@ -162,17 +170,17 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
     subject = _subject(
         connection,
         queries.load_version(connection, entry.model, entry.to_version),
-        pointer=Pointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
+        pointer=ProductionPointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
         promotion=str(entry.receipt),
     )
     approvers = _approvers(keys, linked, subject)
-    for each in linked:  # a key that has ended since approved what it approved before
+    for each in linked:  # approvals by a key that was retired later remain valid
         key_id = str(each.receipt.evidence.get("key_id"))
         end = keys.retired.get(key_id)
         if (
             end is not None
             and _is_given(keys, each.receipt, subject, key_id)
-            and not signed_lines.has_come(connection, keys, end, line=each.line)
+            and not log_signatures.has_passed(connection, keys, end, line=each.line)
         ):
             approvers.add(key_id)
     return bool(approvers - {promoter})
@@ -181,7 +189,7 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
 def _approvers(
     keys: Keyring, linked: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
-    """Return the ids of the keys of actors that approved something."""
+    """Return the key ids of the actors that approved a subject."""
     found = set()
     for receipt in (each.receipt for each in linked):
         key_id = keys.actors.get(str(receipt.evidence.get("actor")))
@@ -191,18 +199,18 @@ def _approvers(
 
 
 def _is_given(keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str) -> bool:
-    """Say whether a receipt is an approval of something, signed with a key."""
+    """Return whether a receipt is an approval of a subject, signed with a key."""
     if receipt.gate != GATE or not subject.items() <= receipt.subject.items():
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
     text = _text(receipt.subject, actor=actor, reason=receipt.reason)
-    return keys.known[key_id].fits(signature, GATE, text)
+    return keys.known[key_id].verify(signature, GATE, text)
 
 
 def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
-    """Return the id of the known key that signed a line, and whether it did so as a bridge.
+    """Return the id of the known key that signed a line, and whether as a bridge signature.
 
-    Only known keys: a row that names another one proves nothing, and anybody can add it.
+    Considers only known keys, because anybody can add a row with another key.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(
         signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
@@ -212,7 +220,7 @@ def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool
 
 
 def _subject(
-    connection: Connection, version: Version, *, pointer: Pointer, promotion: str
+    connection: Connection, version: Version, *, pointer: ProductionPointer, promotion: str
 ) -> dict[str, str]:
     link = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
@@ -224,8 +232,8 @@ def _subject(
         "reference": reference_of(connection, version.model, pointer),
         "promotion": promotion,
         "move": str(pointer.revision + 1),
-        # The digest of a line is chained to all before it: no other registry has it.
-        "line": log.find_digest(
+        # The digest of a line depends on all earlier lines, so it is unique to this registry.
+        "line": log.find_line_digest(
             connection, version_receipts, connection.execute(link).scalar_one()
         ),
     }
@@ -235,12 +243,12 @@ def _text(subject: Mapping[str, str], *, actor: str, reason: str) -> str:
     return digest_json([dict(subject), actor, reason])
 
 
-def _found(entry: HistoryEntry, what: str) -> Finding:
-    return Finding(
+def _finding(entry: HistoryEntry, what: str) -> RegistryFinding:
+    return RegistryFinding(
         model=entry.model,
         version=entry.to_version,
         problem="signature",
-        what=f"{entry.model}: line {entry.id} of the history ({entry.action} to version "
+        what=f"{entry.model}: entry {entry.id} of the history ({entry.action} to version "
         f"{entry.to_version}) {what}.",
-        fix="Ask whose key it is; roll back what should not be in production.",
+        fix="Find out whose key it is; roll back a version that should not be in production.",
     )

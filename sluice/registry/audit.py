@@ -1,4 +1,4 @@
-"""The audit: every change of the registry and every refused attempt, in the order of time."""
+"""Audit trail: all changes of the registry and all rejected attempts, in time order."""
 
 import bisect
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy import Connection, Row
 
 from sluice.base.settings import Record
-from sluice.registry import evidence, log, queries, refusals, rollout_rows, signed_lines
+from sluice.registry import evidence, log, log_signatures, queries, refusals, rollout_rows
 from sluice.registry.approval import GATE
 from sluice.registry.keyring import Keyring
 from sluice.registry.tables import (
@@ -28,28 +28,30 @@ SignatureState = Literal[
 
 
 class AuditRecord(Record):
-    """One change that was made, or one attempt that was refused."""
+    """A change of the registry, or a rejected attempt."""
 
     at: datetime
     outcome: Literal["accepted", "refused"]
     action: str = Field(
-        description="register, import, stage, unstage, promote, rollback, approve, sign; "
-        "rollout, followed by the outcome of its transition when it was accepted."
+        description="register, import, stage, unstage, promote, rollback, approve, sign; or "
+        "rollout, followed by the outcome of the transition if it was accepted."
     )
-    model: str = Field(description="Its name; empty for a signature, which is of the whole log.")
+    model: str = Field(description="Name of the model; empty for a signature of the log.")
     from_version: int | None
     to_version: int | None
-    actor: str = Field(description="The name given; a signature may prove it.")
+    actor: str = Field(description="Given name of the actor; a signature may prove it.")
     reason: str
-    receipt: str | None = Field(description="Digest of the receipt that it rests on, or is.")
-    line: int | None = Field(description="Number of its line in the log; None when refused.")
+    receipt: str | None = Field(description="Digest of the receipt used or added by the change.")
+    line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
-        description="Of the log up to this line. signed: by a known key, with the change; bridged: "
-        "by a known key later, on a person's word; not_checked: there is one, and no key was "
-        "given; not_logged: the row was written past Sluice; None when refused."
+        description="Signature of the log up to this line. signed: by a known key, with the "
+        "change; bridged: by a known key later, after a review; not_checked: no key was given to "
+        "verify it; not_logged: the row was not written by Sluice; None for a rejected attempt."
     )
-    key_id: str | None = Field(description="Of the signature, or the key in use when refused.")
-    error: str | None = Field(None, description="Class of the error that refused it.")
+    key_id: str | None = Field(
+        description="Id of the key that signed, or of the key in use at a rejected attempt."
+    )
+    error: str | None = Field(None, description="Class of the error of a rejected attempt.")
     refused_because: str | None = None
 
 
@@ -58,7 +60,7 @@ _Lines = Sequence[tuple[int, SignatureState, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Signatures:
-    """Which signature covers which line: those that hold, and the others, each by their lines."""
+    """Valid and invalid signatures, each sorted by their last line."""
 
     good: _Lines
     others: _Lines
@@ -66,7 +68,7 @@ class _Signatures:
     def of(self, line: int | None) -> dict[str, Any]:
         if line is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
-        # Anybody can add a signature that does not hold: it must not hide one that does.
+        # Anybody can add an invalid signature; it must not hide a valid one.
         for each in (self.good, self.others):
             place = bisect.bisect_left(each, line, key=lambda signature: signature[0])
             if place < len(each):
@@ -78,12 +80,12 @@ class _Signatures:
 def load(
     connection: Connection, *, keys: Keyring | None, since: datetime | None
 ) -> list[AuditRecord]:
-    """Return changes and refused attempts, oldest first.
+    """Return changes and rejected attempts, oldest first.
 
     Args:
-        connection: To the registry.
-        keys: Known keys; None leaves signatures unchecked.
-        since: Leave out what was before; None for all.
+        connection: Connection to the registry.
+        keys: Keyring that verifies the signatures; None to skip verification.
+        since: Start time; None for all.
 
     Raises:
         IntegrityError: A row cannot be read.
@@ -106,15 +108,15 @@ def load(
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
-    query = signed_lines.select_as_stored().order_by(signatures.c.line)
+    query = log_signatures.select_raw().order_by(signatures.c.line)
     rows = connection.execute(query).all()
     good: list[tuple[int, SignatureState, str]] = []
     others: list[tuple[int, SignatureState, str]] = []
     for row in rows:
-        if isinstance(row.line, int):  # SQLite keeps a text as well
+        if isinstance(row.line, int):  # SQLite may store text in the column
             state = _state(connection, keys, row)
-            kept = good if state in ("signed", "bridged") else others
-            kept.append((row.line, state, row.key_id))
+            target = good if state in ("signed", "bridged") else others
+            target.append((row.line, state, row.key_id))
     return _Signatures(good=good, others=others)
 
 
@@ -123,7 +125,7 @@ def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> Signa
         return "not_checked"
     if row.key_id not in keys.known:
         return "unknown_key"
-    if signed_lines.problem_of(connection, keys, row) is not None:
+    if log_signatures.find_signature_problem(connection, keys, row) is not None:
         return "invalid"
     return "bridged" if row.kind == "bridge" else "signed"
 
@@ -133,7 +135,7 @@ def _moves(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
-            line = lines.get(log.key_text([entry.id]))
+            line = lines.get(log.encode_key([entry.id]))
             found.append(AuditRecord(outcome="accepted", **values, **signed.of(line)))
     return found
 
@@ -151,7 +153,7 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
             actor=transition.actor,
             reason=transition.reason,
             receipt=None,
-            **signed.of(lines.get(log.key_text([rollout, transition.rollout.revision]))),
+            **signed.of(lines.get(log.encode_key([rollout, transition.rollout.revision]))),
         )
         for model in queries.model_names(connection)
         for rollout in rollout_rows.model_rollouts(connection, model)
@@ -179,14 +181,14 @@ def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]
                 actor=str(receipt.evidence.get("actor", "")),
                 reason=receipt.reason,
                 receipt=row.receipt,
-                **signed.of(lines.get(log.key_text([row.id]))),
+                **signed.of(lines.get(log.encode_key([row.id]))),
             )
         )
     return found
 
 
 def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
-    query = signed_lines.select_as_stored().add_columns(signatures.c.signed_at.label("at"))
+    query = log_signatures.select_raw().add_columns(signatures.c.signed_at.label("at"))
     return [
         AuditRecord(
             at=row.at,
@@ -196,10 +198,12 @@ def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
             from_version=None,
             to_version=None,
             actor=str(row.actor),
-            reason=f"lines after {row.since}, up to {row.line} of the log, which no key had signed",
+            reason=f"unsigned lines of the log after {row.since}, up to {row.line}",
             receipt=None,
             line=row.line,
-            signature=_state(connection, keys, row),  # its own, not another's of the same line
+            signature=_state(
+                connection, keys, row
+            ),  # of this signature, not of another one of the same line
             key_id=row.key_id,
         )
         for row in connection.execute(query.where(signatures.c.kind == "bridge"))

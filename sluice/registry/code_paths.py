@@ -1,8 +1,8 @@
-"""Which code a version may run: Sluice's own, the pipeline's own, or what its importer trusts.
+"""Decides which code a version may run: Sluice's, the pipeline's, or code trusted at import.
 
-A version names code by import path: its workload, and its network's class when that is no built-in
-one. Importing a module runs it, so a path that only a file states is refused before the import.
-Every caller that builds something from a version comes through here, by ``loading.rebuild``.
+A version names code by import path: its workload, and the class of its network unless that is
+built in. Importing a module runs it, so a path that only an imported file names is rejected before
+the import. Everything built from a version passes this check, in ``loading.rebuild_workload``.
 """
 
 import ast
@@ -22,28 +22,28 @@ from sluice.registry.records import Version
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MAX_PATH = 300
-"""Longest import path [characters]."""
+"""Maximum length of an import path [characters]."""
 
-_SLUICES_OWN = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
-"""Modules whose classes a version may name wherever it comes from: Sluice comes with them."""
+_SLUICE_CLASS = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
+"""Modules of Sluice whose classes any version may name, whatever its origin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeAcceptance:
-    """The paths of a version that are not Sluice's own, by the reason why they may run here."""
+    """Import paths of a version's user code, by the reason why they may run here."""
 
     accepted: tuple[str, ...]
-    """Paths that are the pipeline's own here."""
+    """Import paths that the pipeline here also has."""
 
     trusted: tuple[str, ...]
-    """Paths that the importer named."""
+    """Import paths that the importer trusts explicitly."""
 
 
 def named_code(lineage: Lineage) -> tuple[str, ...]:
-    """Return the import paths of the user's code that a version names, without Sluice's own.
+    """Return the import paths of user code that a version names, without those of Sluice.
 
     Raises:
-        ContractError: A path is missing, malformed, or leads into Python's standard library.
+        ContractError: A path is missing, malformed, or belongs to Python's standard library.
     """
     who = f"The version of {lineage.model}"
     config = lineage.resolved_config
@@ -57,23 +57,24 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
             raise ContractError(
                 f"{who} must name its workload and its architecture as 'module:Class', got "
                 f"{str(path)[:80]!r}.",
-                cause="Its settings were not written by Sluice, or were changed.",
+                cause="Its settings were not written by Sluice, or were changed later.",
                 fix="Export it again from the registry that trained it.",
             )
         top = path.partition(":")[0].partition(".")[0]
         if top in sys.stdlib_module_names:
             raise ContractError(
                 f"{who} names '{path}', which is in Python's standard library.",
-                cause="No workload and no network is there; a path into it runs something else.",
-                fix="Do not use the version; find out who made it.",
+                cause="The standard library has no workloads or networks; the path runs other "
+                "code.",
+                fix="Do not use the version; find out who created it.",
             )
-    return tuple(path for path in map(str, paths) if not _is_sluices_own(path))
+    return tuple(path for path in map(str, paths) if not _is_sluice_code(path))
 
 
 def code_trained_here(versions: Iterable[Version]) -> set[str]:
-    """Return the import paths of the versions that were trained here, which are the pipeline's own.
+    """Return the import paths of the versions trained here, which belong to the pipeline.
 
-    A version from before its workload was recorded names none.
+    Versions stored before workloads were recorded have no import paths.
     """
     found: set[str] = set()
     for version in versions:
@@ -86,25 +87,25 @@ def code_trained_here(versions: Iterable[Version]) -> set[str]:
 def accept_code(
     lineage: Lineage, *, own: Collection[str], trust: Collection[str]
 ) -> CodeAcceptance:
-    """Return why the code that a file's version names may run here.
+    """Return why the code named by an imported version may run here.
 
     Args:
-        lineage: From the file.
-        own: Import paths that the pipeline here has itself.
+        lineage: Lineage from the file.
+        own: Import paths that the pipeline here has.
         trust: Import paths that the importer trusts, as typed.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version names a path that is neither.
-        SettingsError: A trusted path is not one that the version names.
+        UntrustedCode: The version names a path that is in neither list.
+        SettingsError: The version does not name a trusted path.
     """
     named = named_code(lineage)
     idle = sorted(set(trust) - set(named))
     if idle:
         raise SettingsError(
-            f"--trust must name code of the version, and '{idle[0]}' is not: it names "
-            f"{', '.join(named) or 'only code that comes with Sluice'}.",
-            fix="Leave it out, or correct the path.",
+            f"--trust must name code of the version, but '{idle[0]}' is not: the version names "
+            f"{', '.join(named) or 'only code of Sluice'}.",
+            fix="Omit the option, or correct the path.",
         )
     refused = [path for path in named if path not in trust and path not in own]
     if refused:
@@ -116,11 +117,11 @@ def accept_code(
 
 
 def require_accepted_code(version: Version) -> None:
-    """Refuse a version whose code may not be imported here.
+    """Reject a version whose code must not be imported here.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: It came in a file and names a path that was not accepted then.
+        UntrustedCode: The version was imported and names a path that was not accepted then.
     """
     named = named_code(version.lineage)
     if not version.is_imported:
@@ -132,13 +133,14 @@ def require_accepted_code(version: Version) -> None:
 
 
 def require_trusted_modules(version: Version) -> None:
-    """Refuse to run modules that came in a file, unless the importer trusts what they are.
+    """Reject stored modules of an imported version unless all its paths are explicitly trusted.
 
-    The pipeline's own path is not enough: the modules in the file only have its name.
+    A path that the pipeline also has is not sufficient: the modules in the file only share its
+    name.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version came in a file, and not all of its paths are trusted.
+        UntrustedCode: The version was imported, and not all of its paths are trusted.
     """
     if not version.is_imported:
         return
@@ -152,13 +154,13 @@ def require_trusted_modules(version: Version) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_sluices_own(path: str) -> bool:
-    """Return whether a path names a class that is written in a module of Sluice's.
+def _is_sluice_code(path: str) -> bool:
+    """Return whether a path names a class defined in a module of Sluice.
 
-    A module's name is not enough: what it imports are attributes of it too, all of torch with them.
-    The source is read and nothing is imported.
+    The module name is not sufficient: everything that the module imports is also its attribute,
+    including all of torch. The source is parsed, not imported.
     """
-    match = _SLUICES_OWN.fullmatch(path)
+    match = _SLUICE_CLASS.fullmatch(path)
     spec = importlib.util.find_spec(match[1]) if match else None
     if match is None or spec is None or spec.origin is None:
         return False
@@ -168,12 +170,12 @@ def _is_sluices_own(path: str) -> bool:
 
 def _untrusted(who: str, paths: Collection[str]) -> UntrustedCode:
     options = " ".join(f"--trust {path}" for path in paths)
-    named = ", ".join(paths) or "no code of its own"
+    named = ", ".join(paths) or "no user code"
     return UntrustedCode(
-        f"{who} must run code that is the pipeline's own or trusted, and names {named}.",
-        cause="Running it gives the author of the file the rights of this process.",
+        f"{who} may only run code of the pipeline or trusted code, but names {named}.",
+        cause="Running it gives the author of the file the permissions of this process.",
         fix="Read that code first. If you trust it and the modules stored in the file, import it "
         f"with: sluice registry import FILE {options}"
         if paths
-        else "Use the code here: it is Sluice's own.",
+        else "Use the installed code: the version only names code of Sluice.",
     )

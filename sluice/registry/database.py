@@ -1,7 +1,7 @@
-"""Opening the ledger's database, and its two kinds of transaction: read and write.
+"""Opens the registry's database and provides read and write transactions.
 
-SQLite (WAL mode) is the embedded default; any other SQLAlchemy URL works the same. A transaction
-that a process dies in leaves nothing behind: both databases roll it back.
+SQLite (WAL mode) is the embedded default; any other SQLAlchemy URL works the same way. If a process
+dies in a transaction, the database rolls it back.
 """
 
 import contextlib
@@ -22,11 +22,14 @@ from sluice.base.redaction import redact
 from sluice.registry import migrations, tables
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a writer waits for another one before it gives up."""
+"""Maximum time that a writer waits for another writer [s]."""
 
 
 class Database:
-    """One ledger database. Connections live for one transaction only, so forks share none."""
+    """Database of the registry.
+
+    A connection lives for one transaction only, so forked processes never share one.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -34,15 +37,15 @@ class Database:
 
     @classmethod
     def open(cls, url: str, *, create: bool) -> "Database":
-        """Connect; make the tables when there are none, and bring older ones up to date.
+        """Connect; create missing tables, or migrate older ones.
 
         Args:
-            url: Any SQLAlchemy URL of a database that several processes can see.
-            create: False refuses a database without tables instead of making them.
+            url: SQLAlchemy URL of a database that several processes can access.
+            create: Whether to create missing tables; otherwise they are an error.
 
         Raises:
-            SettingsError: The URL is not one, or its driver is not installed.
-            StorageError: Unreachable, read-only, no database, or of a newer schema version.
+            SettingsError: The URL is invalid, or its driver is not installed.
+            StorageError: The database is unreachable, read-only, invalid, or has a newer schema.
             UnknownVersion: ``create`` is False and there is no registry.
         """
         parsed = _parse(url)
@@ -52,7 +55,7 @@ class Database:
             engine = sa.create_engine(parsed, poolclass=NullPool)
         except (NoSuchModuleError, ModuleNotFoundError) as error:
             raise SettingsError(
-                f"The registry URL asks for the driver {parsed.drivername}, and it is not "
+                f"The registry URL requires the driver {parsed.drivername}, which is not "
                 f"installed ({error}).",
                 fix="Install it (for PostgreSQL: pip install 'psycopg[binary]').",
             ) from error
@@ -65,8 +68,8 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """Yield a connection that sees one state of the ledger throughout."""
-        # READ COMMITTED would let a promotion slip in between two statements.
+        """Yield a connection with a consistent snapshot of the registry."""
+        # With READ COMMITTED, a promotion could be committed between two statements.
         options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with self._explained("read"), self._engine.connect() as plain:
             connection = plain.execution_options(**options)
@@ -75,14 +78,14 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are all kept when the block ends, or none."""
+        """Yield the connection of a transaction that is committed when the block succeeds."""
         with self._explained("write"), self._engine.connect() as plain:
             connection = plain.execution_options(sluice_writer=True)
             with connection.begin():
                 yield connection
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the engine."""
         self._engine.dispose()
 
     @property
@@ -99,10 +102,10 @@ class Database:
                 found = migrations.bring_up_to_date(connection)
         if found != tables.SCHEMA_VERSION:
             raise StorageError(
-                f"The registry {self.url} has schema version {found}, and this Sluice reads "
+                f"The registry {self.url} has schema version {found}, but this Sluice supports "
                 f"{tables.SCHEMA_VERSION}.",
-                cause="It was made by a newer version of Sluice.",
-                fix="Use the Sluice that made it, or point SLUICE_REGISTRY_URL elsewhere.",
+                cause="It was created by a newer version of Sluice.",
+                fix="Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry.",
             )
 
     @contextlib.contextmanager
@@ -117,18 +120,18 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        # The text is not repeated: it may hold a password.
+        # The URL is not repeated in the message: it may contain a password.
         raise SettingsError(
             "The registry URL is not an SQLAlchemy URL.",
-            fix="Set SLUICE_REGISTRY_URL to one, for example sqlite:////data/registry.db or "
+            fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
             "postgresql://user@host/name.",
         ) from None
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise SettingsError(
-            "The registry URL names an in-memory database, and the ledger must outlive a process.",
-            fix="Name a file: sqlite:////data/registry.db",
+            "The registry URL names an in-memory database, but the registry must be persistent.",
+            fix="Use a file: sqlite:////data/registry.db",
         )
     return parsed
 
@@ -144,13 +147,13 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
         make_folder(path.parent)
     except OSError as error:
         raise StorageError(
-            f"The registry's folder {path.parent} cannot be made ({error.strerror}).",
-            fix="Make the place writable, or point SLUICE_HOME at one that is.",
+            f"The registry's folder {path.parent} cannot be created ({error.strerror}).",
+            fix="Make the parent folder writable, or point SLUICE_HOME at a writable folder.",
         ) from error
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    # We send BEGIN ourselves (_begin_sqlite); the driver would send it too late.
+    # _begin_sqlite sends BEGIN explicitly; the driver would send it too late.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -159,7 +162,7 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that turns into a writer can fail without waiting; IMMEDIATE waits.
+    # A deferred transaction fails without waiting when it starts to write; IMMEDIATE waits.
     is_writer = connection.get_execution_options().get("sluice_writer", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
@@ -168,7 +171,7 @@ def _no_registry(url: str) -> UnknownVersion:
     return UnknownVersion(
         f"There is no registry at {url}.",
         fix="Run the pipeline first ('sluice run NAME_OR_FILE'), or point SLUICE_HOME at the "
-        "folder that has one.",
+        "folder with the registry.",
     )
 
 
@@ -176,18 +179,18 @@ def _storage_error(url: str, purpose: str, error: Exception) -> StorageError:
     seen = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
     what = f"Cannot {purpose} the registry {url} ({seen})."
     if "readonly" in seen or "read-only" in seen:
-        fix = "Make the file and its folder writable, or point SLUICE_HOME at a place that is."
+        fix = "Make the file and its folder writable, or point SLUICE_HOME at a writable folder."
     elif "locked" in seen:
         fix = (
-            f"Another process has been writing for over {BUSY_TIMEOUT_S:.0f} s: let it finish, "
-            "then repeat the command."
+            f"Another process has been writing for over {BUSY_TIMEOUT_S:.0f} s. Wait until it "
+            "finishes, then repeat the command."
         )
-    elif "full" in seen or "disk I/O error" in seen:  # the second: of a file beside the database
-        fix = "Free disk space, then repeat the command: nothing was half-written."
+    elif "full" in seen or "disk I/O error" in seen:  # I/O error: in a file beside the database
+        fix = "Free disk space, then repeat the command. No partial change was written."
     elif "not a database" in seen or "malformed" in seen:
         fix = "Restore the file from a backup, or point SLUICE_REGISTRY_URL at a registry."
     elif "append-only" in seen:
-        fix = "Leave the record as it is; register or promote a new version instead."
+        fix = "Do not change the record; register or promote a new version instead."
     else:
-        fix = "Check that the place exists, can be written, and that its server runs."
+        fix = "Check that the database exists and is writable, and that its server is running."
     return StorageError(what, fix=fix)

@@ -1,4 +1,7 @@
-"""Registry values as tables for people. Text goes through Text: a reason may hold brackets."""
+"""Formats registry records as rich tables.
+
+Strings are wrapped in ``Text``, because rich would interpret brackets in a reason as markup.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.base.digests import short
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
-from sluice.registry.records import Finding, HistoryEntry, State, Version
-from sluice.registry.unsigned import UnsignedLine
+from sluice.registry.records import HistoryEntry, RegistryFinding, Version, VersionState
+from sluice.registry.unsigned_lines import UnsignedLine
 
-_LONGEST, _SHOWN = 12, 5
-"""Values up to which a list is told whole, and of a longer one those that are told."""
+_MAX_COMPLETE_LIST, _NUM_SHOWN = 12, 5
+"""Maximum length of a list that is shown completely; number of values shown of a longer list."""
 
 STYLES: Mapping[str, str] = {
     "production": "bold green",
@@ -39,13 +42,13 @@ STYLES: Mapping[str, str] = {
 
 
 def version_list(versions: Sequence[Version]) -> Table:
-    """One line per version."""
+    """Return a table with one row per version."""
     table = _table("Model", "Version", "State", "Candidate", "Registered UTC", "First metrics")
     for version in versions:
         table.add_row(
             Text(version.model),
             Text(str(version.number)),
-            word(version.state),
+            styled_label(version.state),
             Text(short(version.candidate)),
             Text(f"{version.registered_at:%Y-%m-%d %H:%M}"),
             Text(_metrics_line(version.lineage.metrics)),
@@ -60,16 +63,16 @@ def version_page(
     *,
     reference: Version | None,
 ) -> Group:
-    """Everything about one version: state, the gate's numbers, lineage, metrics, receipts.
+    """Return all details of a version: state, gate evidence, lineage, metrics and receipts.
 
     Args:
-        version: What to show.
-        receipts: Tied to it, oldest first.
-        imported: That came with it from another registry, oldest first.
-        reference: The version it was compared with last, when that is registered.
+        version: The version.
+        receipts: Receipts linked to it, oldest first.
+        imported: Receipts imported with it from another registry, oldest first.
+        reference: Version it was last compared with; None if that is not registered.
     """
     title = Text.assemble(
-        (version.model, "bold"), f"  version {version.number}  ", word(version.state)
+        (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
     )
     parts: list[RenderableType] = [title]
     judged = [r for r in receipts if r.gate == "promotion"]
@@ -80,19 +83,19 @@ def version_page(
     parts += _section("Weights", _members(version.lineage))
     parts += _section("Receipts", _receipts(receipts))
     if imported:
-        title_of_imported = "Receipts from another registry (nothing here rests on them)"
+        title_of_imported = "Receipts from another registry (not used for decisions here)"
         parts += _section(title_of_imported, _receipts(imported))
     return Group(*parts)
 
 
 def history_table(entries: Sequence[HistoryEntry]) -> Table:
-    """The audit, newest last."""
+    """Return a table of the history, newest last."""
     table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
     for entry in entries:
         before = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
         table.add_row(
-            Text(moment(entry.at)),
-            word(entry.action),
+            Text(format_time(entry.at)),
+            styled_label(entry.action),
             Text(f"{before}{entry.to_version}"),
             Text(entry.actor),
             Text(entry.reason),
@@ -102,18 +105,18 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
 
 
 def unsigned_table(lines: Sequence[UnsignedLine]) -> Table:
-    """Every line of the log that no key has signed: who wrote what, and when."""
+    """Return a table of the unsigned log lines with time, actor and content."""
     table = _table("Line", "When [UTC]", "Who", "What was added")
     for line in lines:
-        when = "" if line.at is None else moment(line.at)
+        when = "" if line.at is None else format_time(line.at)
         cells = (str(line.line), when, line.actor, line.what)
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
 
-def findings_table(findings: Sequence[Finding]) -> Table:
-    """What does not hold, and what to do."""
-    table = _table("Model", "Version", "Problem", "What was found", "What to do")
+def findings_table(findings: Sequence[RegistryFinding]) -> Table:
+    """Return a table of findings, each with its fix."""
+    table = _table("Model", "Version", "Problem", "Finding", "Fix")
     for found in findings:
         version = "" if found.version is None else str(found.version)
         cells = (found.model, version, found.problem, found.what, found.fix)
@@ -121,23 +124,23 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def word(name: State | str) -> Text:
-    """A state, outcome or action in its colour; the word alone says it all."""
+def styled_label(name: VersionState | str) -> Text:
+    """Return a state, outcome or action in its color; the color adds no information."""
     return Text(name, style=STYLES.get(name, ""), no_wrap=True)
 
 
-def moment(at: datetime) -> str:
-    """A time to the second."""
+def format_time(at: datetime) -> str:
+    """Return a time with seconds precision."""
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def number(value: Any) -> str:
-    """A value as people read it: four significant digits for fractions, whole numbers whole."""
+def format_number(value: Any) -> str:
+    """Return a value for display; floats with four significant digits unless they are integers."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        is_whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
-        return f"{value:.0f}" if is_whole else f"{value:.4g}"
+        is_integer = math.isfinite(value) and value == int(value) and abs(value) < 1e15
+        return f"{value:.0f}" if is_integer else f"{value:.4g}"
     return "-" if value is None else str(value)
 
 
@@ -146,20 +149,20 @@ def _section(name: str, body: RenderableType) -> list[RenderableType]:
 
 
 def _gate(receipt: Receipt, reference: Version | None) -> Group:
-    """The verdict, every number of the evidence, and a table for each list of rows in it."""
+    """Return the verdict, all numbers of the evidence, and a table for each list of rows in it."""
     digest = receipt.subject.get("reference", "")
     against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
     if reference is not None:
         against = f"version {reference.number} ({short(digest)})"
-    told = {*receipt.subject, "outcome", "reason"}
-    evidence = {name: value for name, value in receipt.evidence.items() if name not in told}
+    shown = {*receipt.subject, "outcome", "reason"}
+    evidence = {name: value for name, value in receipt.evidence.items() if name not in shown}
     values = _scalars(evidence)
-    words = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
+    texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
-        Text.assemble(word(receipt.outcome), f" against {against}. {receipt.reason}"),
-        *(Text(f"{_plain(name)}: {text}") for name, text in words.items()),
+        Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
+        *(Text(f"{_plain(name)}: {text}") for name, text in texts.items()),
         Text(""),
-        _pairs({name: value for name, value in values.items() if name not in words}),
+        _pairs({name: value for name, value in values.items() if name not in texts}),
     ]
     for name, value in evidence.items():
         if _is_rows(value):
@@ -171,7 +174,7 @@ def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
     git, environment = lineage.git, lineage.environment
     state = {True: "with uncommitted changes", False: "clean", None: "not a git checkout"}
     reference = lineage.reference
-    device = f"{environment.device}, {counted(environment.cpu_count, 'core')}"
+    device = f"{environment.device}, {pluralize(environment.cpu_count, 'core')}"
     if environment.device_count:
         device = f"{environment.device_count} x {device}"
     libraries = ", ".join(f"{name} {v}" for name, v in environment.libraries.items())
@@ -188,8 +191,8 @@ def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
         ("device", device),
         ("python", f"{environment.python} on {environment.platform}"),
         ("libraries", libraries),
-        ("created", f"{moment(lineage.created_at)} UTC"),
-        ("registered", f"{moment(registered_at)} UTC"),
+        ("created", f"{format_time(lineage.created_at)} UTC"),
+        ("registered", f"{format_time(registered_at)} UTC"),
     ):
         grid.add_row(Text(name, style="dim"), Text(value))
     return grid
@@ -200,7 +203,7 @@ def _members(lineage: Lineage) -> Table:
     for member in lineage.members:
         table.add_row(
             *(
-                Text(number(value))
+                Text(format_number(value))
                 for value in (
                     member.seed,
                     member.fold_id,
@@ -222,8 +225,8 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
     for receipt in receipts:
         table.add_row(
             Text(receipt.gate),
-            word(receipt.outcome),
-            Text(moment(receipt.decided_at), no_wrap=True),
+            styled_label(receipt.outcome),
+            Text(format_time(receipt.decided_at), no_wrap=True),
             Text(short(receipt.digest), no_wrap=True),
             Text(receipt.reason),
         )
@@ -231,9 +234,9 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
 
 
 def _pairs(values: Mapping[str, Any]) -> Table:
-    """Names and values in two columns of pairs."""
+    """Return names and values in two columns."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
-    items = [(Text(_plain(k), style="dim"), Text(number(v))) for k, v in values.items()]
+    items = [(Text(_plain(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
     half = (len(items) + 1) // 2
     for i in range(half):
         right = items[half + i] if half + i < len(items) else (Text(""), Text(""))
@@ -255,10 +258,11 @@ def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    """A long list, as of the hashes of rows, is for machines: its first few are told."""
-    if len(values) <= _LONGEST:
-        return ", ".join(number(v) for v in values) or "none"
-    return f"{', '.join(number(v) for v in values[:_SHOWN])} and {len(values) - _SHOWN:,} more"
+    """Return the values of a list; of a long list, such as row hashes, only the first ones."""
+    if len(values) <= _MAX_COMPLETE_LIST:
+        return ", ".join(format_number(v) for v in values) or "none"
+    first = ", ".join(format_number(v) for v in values[:_NUM_SHOWN])
+    return f"{first} and {len(values) - _NUM_SHOWN:,} more"
 
 
 def _is_rows(value: Any) -> bool:
@@ -273,12 +277,12 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = _table(*(_plain(name) for name in names))
     for row in rows:
-        table.add_row(*(Text(number(row.get(name))) for name in names))
+        table.add_row(*(Text(format_number(row.get(name))) for name in names))
     return table
 
 
 def _metrics_line(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{_plain(name)} {number(v)}" for name, v in list(metrics.items())[:2])
+    return ", ".join(f"{_plain(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
 
 
 def _plain(name: str) -> str:
@@ -288,7 +292,7 @@ def _plain(name: str) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(Text(column), overflow="fold")  # folded, never cut off
+        table.add_column(Text(column), overflow="fold")  # wraps long text instead of truncating it
     return table
 
 

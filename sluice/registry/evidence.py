@@ -1,4 +1,4 @@
-"""Receipts and decisions: storing, finding and re-reading evidence, in the caller's transaction."""
+"""Stores, finds and verifies receipts and decisions, in the caller's transaction."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from sluice.base.errors import IntegrityError
 from sluice.base.receipts import Receipt
-from sluice.registry import admission, log
+from sluice.registry import log, validation
 from sluice.registry.records import LinkedReceipt
 from sluice.registry.tables import (
     decisions,
@@ -19,18 +19,19 @@ from sluice.registry.tables import (
     version_receipts,
 )
 
-Judge = Callable[[Sequence[Receipt]], Receipt]
-"""Answers a question, told every answer that its model got before, the oldest first."""
+DecisionFunction = Callable[[Sequence[Receipt]], Receipt]
+"""Returns the receipt of a decision, given the model's earlier decisions, oldest first."""
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
-    """Return the receipts of one version, the newest word of each gate last.
+    """Return the receipts of one version, the latest of each gate last.
 
-    A gate that says the same again has said it later. An answer of the promotion gate keeps the
-    place where it was linked: it is given once, and handed over as often as somebody asks.
+    A receipt that is recorded again counts from its last recording. A promotion receipt counts
+    from where it was linked first, because a decision is issued only once.
 
     Raises:
-        IntegrityError: A receipt's content is not what its digest says, or it is not in the log.
+        IntegrityError: The content of a receipt does not match its digest, or it is not in the
+            log.
     """
     last = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
     recorded = last.group_by(recordings.c.receipt).subquery()
@@ -48,15 +49,15 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
     linked = []
     for row in rows:
         receipt = parse_receipt(row.digest, row.payload)
-        line = log.find_number(connection, version_receipts, row.link)
+        line = log.find_line_number(connection, version_receipts, row.link)
         if row.recording is not None and receipt.gate != "promotion":
-            line = max(line, log.find_number(connection, recordings, row.recording))
+            line = max(line, log.find_line_number(connection, recordings, row.recording))
         linked.append(LinkedReceipt(receipt=receipt, line=line))
     return sorted(linked, key=lambda each: each.line)
 
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
-    """Store a receipt under its digest; the first one of a digest stays."""
+    """Store a receipt under its digest, unless one with that digest exists."""
     known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
     if connection.execute(known).first() is not None:
         return
@@ -70,24 +71,24 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
                 payload=receipt.model_dump_json(),
                 recorded_at=at,
             )
-    except sa.exc.IntegrityError:  # another model's writer stored the same one since
+    except sa.exc.IntegrityError:  # another model's writer stored it concurrently
         connection.execute(known).one()
 
 
-def log_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
-    """Store a receipt and note that it is the newest word on its subject."""
+def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
+    """Store a receipt and record it as the latest on its subject."""
     save_receipt(connection, receipt, at=at)
     log.append(connection, recordings, receipt=receipt.digest, recorded_at=at)
 
 
 def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-    """Return the receipt of a gate recorded last whose subject agrees in every role given."""
+    """Return the last recorded receipt of a gate whose subject matches all given roles."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(recordings, recordings.c.receipt == receipts.c.digest)
         .where(
             receipts.c.gate == gate,
-            # A quick filter only; the roles are compared below.
+            # Only a fast filter; the roles are compared below.
             *(receipts.c.payload.contains(digest, autoescape=True) for digest in subject.values()),
         )
         .order_by(recordings.c.id.desc())
@@ -102,9 +103,9 @@ def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]
 def link_receipts(
     connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
 ) -> None:
-    """Store receipts and tie them to a version, each once; one handed over again is recorded again.
+    """Store receipts and link each to a version once; a known receipt is recorded again.
 
-    Except an answer of the promotion gate: that stays where it was given.
+    A known promotion receipt is not recorded again: it counts from where it was linked first.
     """
     linked = load_linked_receipts(connection, model, number)
     newest = {each.receipt.gate: each.receipt.digest for each in linked}
@@ -122,14 +123,14 @@ def link_receipts(
             )
             known.add(receipt.digest)
         elif receipt.gate != "promotion" and newest[receipt.gate] != receipt.digest:
-            log_receipt(connection, receipt, at=at)
+            record_receipt(connection, receipt, at=at)
         newest[receipt.gate] = receipt.digest
 
 
-def keep_imported(
+def save_imported_receipts(
     connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
 ) -> None:
-    """Store the receipts that came with an imported version, where no promotion looks for them."""
+    """Store the receipts of an imported version separately, so that no promotion uses them."""
     for receipt in {receipt.digest: receipt for receipt in found}.values():
         save_receipt(connection, receipt, at=at)
         log.append(
@@ -142,8 +143,8 @@ def keep_imported(
         )
 
 
-def load_imported(connection: Connection, model: str, number: int) -> list[Receipt]:
-    """Return the receipts that came with a version from another registry, in their order."""
+def load_imported_receipts(connection: Connection, model: str, number: int) -> list[Receipt]:
+    """Return the receipts imported with a version from another registry, in their order."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(imported_receipts, imported_receipts.c.receipt == receipts.c.digest)
@@ -153,19 +154,19 @@ def load_imported(connection: Connection, model: str, number: int) -> list[Recei
     return [parse_receipt(row.digest, row.payload) for row in rows]
 
 
-def load_decision(connection: Connection, question: Mapping[str, str]) -> Receipt | None:
-    """Return the newest answer to a question; columns left out may have any value."""
+def load_decision(connection: Connection, key: Mapping[str, str]) -> Receipt | None:
+    """Return the latest decision matching the given columns; omitted columns match any value."""
     row = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
-        .where(*(decisions.c[column] == value for column, value in question.items()))
+        .where(*(decisions.c[column] == value for column, value in key.items()))
         .order_by(decisions.c.id.desc())
     ).first()
     return None if row is None else parse_receipt(row.digest, row.payload)
 
 
 def load_decisions(connection: Connection, model: str) -> list[Receipt]:
-    """Return every answer a model got, oldest first."""
+    """Return all decisions on a model's candidates, oldest first."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
@@ -176,43 +177,43 @@ def load_decisions(connection: Connection, model: str) -> list[Receipt]:
 
 
 def count_decisions(connection: Connection, model: str) -> int:
-    """Return how many answers a model got."""
-    counted = sa.select(sa.func.count()).where(decisions.c.model == model)
-    return int(connection.execute(counted).scalar_one())
+    """Return the number of decisions on a model's candidates."""
+    count = sa.select(sa.func.count()).where(decisions.c.model == model)
+    return int(connection.execute(count).scalar_one())
 
 
 def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
-    """File the answer to the question in the receipt's subject, unless there is one; return it.
+    """Store a decision unless its subject is decided already; return the valid decision.
 
     The caller holds the model's lock.
 
     Raises:
         ContractError: The subject lacks candidate, reference or window.
     """
-    question = admission.question(receipt.subject)
-    standing = load_decision(connection, {"model": model} | question)
-    if standing is not None:
-        return standing
-    log_receipt(connection, receipt, at=at)
-    log.append(
-        connection, decisions, model=model, **question, receipt=receipt.digest, recorded_at=at
-    )
+    key = validation.decision_key(receipt.subject)
+    decided = load_decision(connection, {"model": model} | key)
+    if decided is not None:
+        return decided
+    record_receipt(connection, receipt, at=at)
+    log.append(connection, decisions, model=model, **key, receipt=receipt.digest, recorded_at=at)
     return receipt
 
 
-def require_decided(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> None:
-    """File an answer that was given elsewhere, unless the question has one already.
+def require_consistent_decision(
+    connection: Connection, model: str, receipt: Receipt, *, at: datetime
+) -> None:
+    """Store a decision made elsewhere, which must not contradict a stored decision.
 
     The caller holds the model's lock.
 
     Raises:
-        ContractError: The question was answered otherwise, or the receipt does not say what it is.
+        ContractError: The subject was decided differently, or it lacks a role.
     """
-    admission.require_standing(decide(connection, model, receipt, at=at), receipt)
+    validation.require_same_decision(decide(connection, model, receipt, at=at), receipt)
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:
-    """Return a stored receipt, checked against its digest."""
+    """Parse a stored receipt and verify its digest."""
     try:
         receipt = Receipt.model_validate_json(payload)
         content = receipt.digest
@@ -220,9 +221,8 @@ def parse_receipt(digest: str, payload: str) -> Receipt:
         content = f"unreadable, {error.error_count()} fields"
     if content != digest:
         raise IntegrityError(
-            f"Receipt {digest[:12]} is filed under another digest than its content has "
-            f"({content[:30]}).",
-            cause="The ledger's database was edited by hand or damaged.",
+            f"The content of receipt {digest[:12]} does not match its digest ({content[:30]}).",
+            cause="The registry's database was edited manually or damaged.",
             fix="Restore the database from a backup, or run the gate again.",
         )
     return receipt

@@ -1,14 +1,16 @@
-"""From an error that a check met to a finding that it reports."""
+"""Converts errors caught by a check to findings."""
 
 from sluice.base.errors import SluiceError
-from sluice.registry.records import Finding, Problem
+from sluice.registry.records import ProblemKind, RegistryFinding
 
 
-def found(model: str, number: int | None, problem: Problem, error: SluiceError) -> Finding:
-    """Return what an error says, as a finding about a version; None means the model."""
-    return Finding(
+def finding_from_error(
+    model: str, number: int | None, problem: ProblemKind, error: SluiceError
+) -> RegistryFinding:
+    """Return an error as a finding about a version, or about the model if ``number`` is None."""
+    return RegistryFinding(
         model=model,
-        version=number if isinstance(number, int) else None,  # SQLite keeps text there as well
+        version=number if isinstance(number, int) else None,  # SQLite may store text in the column
         problem=problem,
         what=" ".join(part for part in (error.what, error.cause) if part),
         fix=error.fix,

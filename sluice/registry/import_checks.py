@@ -1,4 +1,4 @@
-"""What a version from a file must look like before anything of it is stored."""
+"""Checks of an imported version, before any part of it is stored."""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from sluice.base.errors import SettingsError
 from sluice.base.settings import Record
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_limits import ImportLimits
-from sluice.registry.admission import name_problem
 from sluice.registry.lineage import Lineage
+from sluice.registry.validation import find_name_problem
 
 _ROLE = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -18,11 +18,11 @@ _MAX_INTEGER = 2**63 - 1
 
 
 def find_text_problem(value: Any, limits: ImportLimits) -> str:
-    """Return what a database or a terminal could not hold of parsed JSON; "" when nothing.
+    """Return why parsed JSON cannot be stored in a database or printed; "" if it can.
 
     Args:
         value: Plain values, as parsed.
-        limits: Bounds the length of a text.
+        limits: Limits, for the length of a text.
     """
     for leaf in _leaves(value):
         if isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER:
@@ -31,9 +31,9 @@ def find_text_problem(value: Any, limits: ImportLimits) -> str:
             if len(leaf) > limits.max_text:
                 return f"a text has {len(leaf):,} characters (max {limits.max_text:,})"
             if "\0" in leaf:
-                return f"a text holds a NUL character: {leaf[:80]!r}"
+                return f"a text contains a NUL character: {leaf[:80]!r}"
             if not _is_unicode(leaf):
-                return f"a text is no Unicode: {leaf[:80]!r}"
+                return f"a text is not valid Unicode: {leaf[:80]!r}"
     return ""
 
 
@@ -44,22 +44,22 @@ def find_import_problem(
     history: tuple[Record, ...],
     limits: ImportLimits,
 ) -> str:
-    """Return why a version may not be imported, as part of a sentence; "" when it may.
+    """Return why a version must not be imported, as a clause; "" if it may be.
 
     Args:
-        lineage: From the file.
-        receipts: From the file.
-        history: From the file.
-        limits: Bounds of counts.
+        lineage: Lineage from the file.
+        receipts: Receipts from the file.
+        history: History from the file.
+        limits: Limits, for the counts.
     """
-    for what, count, most in (
+    for what, count, max_count in (
         ("members", len(lineage.members), limits.max_members),
         ("receipts", len(receipts), limits.max_receipts),
-        ("lines of history", len(history), limits.max_history),
+        ("history entries", len(history), limits.max_history),
     ):
-        if count > most:
-            return f"it has {count:,} {what} (max {most:,})"
-    problem = name_problem(lineage.model)
+        if count > max_count:
+            return f"it has {count:,} {what} (max {max_count:,})"
+    problem = find_name_problem(lineage.model)
     if problem:
         return problem
     missing = lineage.missing_fields()
@@ -67,13 +67,16 @@ def find_import_problem(
         return f"its lineage lacks {', '.join(missing)}"
     for role, digest in (lineage.other_artifacts() | lineage.weights()).items():
         if _DIGEST.fullmatch(digest) is None:
-            return f"its {role[:80]!r} has no digest but {digest[:80]!r}"
+            return f"the digest of its {role[:80]!r} is malformed: {digest[:80]!r}"
     for role in lineage.artifacts:
         if _ROLE.fullmatch(role) is None:
-            return f"an artifact has the role {role[:80]!r}"
+            return f"an artifact has the invalid role {role[:80]!r}"
     for receipt in receipts:
         if not (_WORD.fullmatch(receipt.gate) and _WORD.fullmatch(receipt.outcome)):
-            return f"a receipt names the gate {receipt.gate[:80]!r} and {receipt.outcome[:80]!r}"
+            return (
+                f"a receipt has the invalid gate {receipt.gate[:80]!r} or outcome "
+                f"{receipt.outcome[:80]!r}"
+            )
     return _settings_problem(lineage)
 
 
@@ -82,11 +85,11 @@ def _settings_problem(lineage: Lineage) -> str:
     if not isinstance(config.get("workload_settings"), dict):
         return "its settings lack workload_settings"
     if not isinstance(config.get("model"), dict):
-        return "its settings lack those of the model"
+        return "its settings lack the settings of the model"
     try:
         ModelSettings.parse(config["model"], where="model")
     except SettingsError as error:
-        return f"its settings are refused: {error.what[:500].rstrip('.')}"
+        return f"its settings are invalid: {error.what[:500].rstrip('.')}"
     return ""
 
 
@@ -105,6 +108,6 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can represent
         return False
     return True

@@ -1,8 +1,8 @@
-"""The keys that a registry's signatures are checked with, and who signs with which.
+"""Known keys that verify a registry's signatures, and the actors to whom they belong.
 
-They are listed in ``known_keys.yaml`` in the folder of the signing key, so that every command,
-job and server that has the key also has the list. Without the file only the key itself is known
-and any name may be given for the history.
+They are listed in ``known_keys.yaml`` in the folder of the signing key, so that every command, job
+and server with the key also has the list. Without the file only the key itself is known, and any
+actor name may be given for the history.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,12 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.settings import Settings
-from sluice.registry.signing import PublicKey, SigningKey, VerifyingKey, require_private
+from sluice.registry.signing import (
+    Ed25519VerifyingKey,
+    SigningKey,
+    VerifyingKey,
+    require_private_file,
+)
 
 KNOWN_KEYS = "known_keys.yaml"
 _FILE = "file:"
@@ -26,62 +31,62 @@ KeyText = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class KnownKeys(Settings):
-    """What ``known_keys.yaml`` holds."""
+    """Content of ``known_keys.yaml``."""
 
     actors: dict[Name, KeyText] = Field(
         min_length=1,
-        description="Key by the name that --actor gives: an Ed25519 public key in base64, or "
-        "'file:' with the path of a key file. Several names may have one key.",
+        description="Key by actor name (--actor): an Ed25519 public key in base64, or 'file:' with "
+        "the path of a key file. Several actors may share a key.",
     )
     retired: dict[KeyText, Annotated[AwareDatetime, Field(strict=False)]] = Field(
         {},
-        description="Keys that sign nothing any more, each with the moment of its end (ISO 8601 "
-        "with its zone): they still verify what they signed before.",
+        description="Retired keys, each with its end time (ISO 8601 with time zone). They no "
+        "longer sign, but still verify earlier signatures.",
     )
     anchor: str | None = Field(
         None,
         min_length=1,
-        description="Folder or fsspec URL (s3://bucket/prefix) where the last signed line is also "
-        "kept, one new object for each signature; best one that keeps every object (object lock). "
-        "Beside the key when not set.",
+        description="Folder or fsspec URL (s3://bucket/prefix) of the anchor, the copy of the last "
+        "signed line outside the database. Each signature adds an object; prefer a bucket with "
+        "object lock. By default a file beside the key.",
     )
     two_person_since: AwareDatetime | None = Field(
         None,
         strict=False,
-        description="Promotions from this moment on need the approval of another actor than the "
-        "promoter, signed with that actor's key. Never when not set.",
+        description="Time from which a promotion requires the approval of an actor other than the "
+        "promoter, signed with that actor's key. By default never.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyring:
-    """A signing key, and every key whose signatures count beside its own."""
+    """The signing key, and all keys whose signatures are accepted."""
 
     signing: SigningKey
     known: Mapping[str, VerifyingKey]
-    """By key id."""
+    """All accepted keys by key id, including the signing key."""
 
     actors: Mapping[str, str] = field(default_factory=dict)
-    """Key id by name; empty when names are not bound to keys."""
+    """Key id by actor name; empty if actors are not bound to keys."""
 
     retired: Mapping[str, datetime] = field(default_factory=dict)
-    """End of each key that only verifies, by its id."""
+    """End time of each retired key by key id."""
 
     anchor: str | None = None
     two_person_since: datetime | None = None
 
     @classmethod
-    def around(cls, key: SigningKey) -> Self:
-        """Return the keys that are known where a signing key lies.
+    def load(cls, key: SigningKey) -> Self:
+        """Load the keyring from the folder of a signing key.
 
         Raises:
-            SettingsError: ``known_keys.yaml`` is not one, others may change it, or it does not
-                list the key for signing.
+            SettingsError: ``known_keys.yaml`` is invalid, other users may change it, or it does
+                not list the signing key.
         """
         path = None if key.path is None else key.path.with_name(KNOWN_KEYS)
         if path is None or not path.exists():
             return cls(signing=key, known={key.key_id: key})
-        require_private(path, what="The list of known keys")
+        require_private_file(path, what="The list of known keys")
         settings = KnownKeys.parse(_load(path), where=str(path))
         actors = {name: _read_key(text, path) for name, text in settings.actors.items()}
         retired = [(_read_key(text, path), end) for text, end in settings.retired.items()]
@@ -89,9 +94,8 @@ class Keyring:
             _require_personal(actors, path)
         if key.key_id not in {each.key_id for each in actors.values()}:
             raise SettingsError(
-                f"The key {key.path} (id {key.key_id}) must belong to an actor in {path}, and none "
-                "has it.",
-                fix="Add its name and public half under actors, or use the key that is listed.",
+                f"The key {key.path} (id {key.key_id}) does not belong to any actor in {path}.",
+                fix="Add the actor and the public key under actors, or use a listed key.",
             )
         return cls(
             signing=key,
@@ -102,29 +106,29 @@ class Keyring:
             two_person_since=settings.two_person_since,
         )
 
-    def require_own(self, actor: str | None) -> str:
-        """Return the name that a change is signed under, which must belong to the signing key.
+    def require_own_actor(self, actor: str | None) -> str:
+        """Return the actor under whom a change is signed, who must own the signing key.
 
         Args:
-            actor: Who makes the change; None for a change that names nobody.
+            actor: Actor of the change; None for a change without an actor.
 
         Raises:
-            GateBlocked: The name belongs to another key, or to none.
+            GateBlocked: The actor has another key or no key.
         """
         own = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
         if not self.actors or actor in own:
             return actor or ""
         if actor is None:
             return own[0]
-        whose = "belongs to another key" if actor in self.actors else "belongs to no key"
+        whose = "has another key" if actor in self.actors else "has no key"
         raise GateBlocked(
-            f"A change is signed with the key of who makes it: {actor!r} {whose} in {KNOWN_KEYS}, "
-            f"and the key {self.signing.path} is that of {', '.join(own)}.",
+            f"A change must be signed with the key of its actor: {actor!r} {whose} in "
+            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own)}.",
             fix=f"Give your own name (--actor {own[0]}), or sign with the key of {actor}.",
         )
 
     def may_sign(self, key_id: str, actor: str) -> bool:
-        """Say whether a key may have signed under a name."""
+        """Return whether a key may sign for an actor."""
         return not self.actors or key_id in self.retired or self.actors.get(actor) == key_id
 
 
@@ -134,12 +138,12 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(
             f"The list of known keys {path} cannot be read ({error}).",
-            fix="Write YAML: actors, with a name and its public key on each line.",
+            fix="Write YAML: actors, with a name and a public key per line.",
         ) from None
     if not isinstance(found, dict):
         raise SettingsError(
             f"The list of known keys {path} must be a mapping, got {found!r:.80}.",
-            fix="Begin it with 'actors:', and a name with its public key on each line below.",
+            fix="Begin the file with 'actors:', followed by a name and a public key per line.",
         )
     return found
 
@@ -147,16 +151,18 @@ def _load(path: Path) -> dict[str, Any]:
 def _read_key(text: str, listed_in: Path) -> VerifyingKey:
     if text.startswith(_FILE):
         return SigningKey.read(listed_in.parent / text.removeprefix(_FILE))
-    return PublicKey.parse(text, where=str(listed_in))
+    return Ed25519VerifyingKey.parse(text, where=str(listed_in))
 
 
 def _require_personal(actors: Mapping[str, VerifyingKey], path: Path) -> None:
-    """Refuse shared secrets for approvals: whoever verifies one could give it."""
-    secret = sorted(name for name, key in actors.items() if not isinstance(key, PublicKey))
+    """Reject shared secrets for approvals, because every verifier could issue an approval."""
+    secret = sorted(
+        name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
+    )
     if secret:
         raise SettingsError(
-            f"{path}: with two_person_since every actor must have an Ed25519 public key, and "
+            f"{path}: two_person_since requires an Ed25519 public key for every actor, but "
             f"{', '.join(secret)} has a key file.",
-            fix="Make one each: openssl genpkey -algorithm ed25519 -out NAME.key; list the middle "
-            "line of: openssl pkey -in NAME.key -pubout",
+            fix="Create a key for each: openssl genpkey -algorithm ed25519 -out NAME.key. List the "
+            "middle line of: openssl pkey -in NAME.key -pubout",
         )

@@ -1,52 +1,52 @@
-"""The registry: versions, receipts, decisions, and the pointer to what is in production.
+"""The model registry: versions, receipts, decisions, and the production pointer of each model.
 
-Versions are immutable and numbered from 1 per model. Receipts and decisions are evidence that
-promotion reads again. Nothing here can be forced. Every row that is added is a link of the log's
-hash chain, every line of history an event for whoever publishes.
+Versions are immutable and numbered from 1 per model. A promotion verifies receipts and decisions
+again, and cannot be forced. Every added row is chained in the log, and every history entry is an
+event that can be published.
 """
 
 from collections.abc import Mapping, Sequence
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.receipts import Receipt
-from sluice.observability import tracing
+from sluice.observability import spans
 from sluice.registry import (
-    admission,
     append_only,
     approval,
     evidence,
+    log_signatures,
     log_verification,
     outbox,
     production_check,
     promotion,
     queries,
-    signed_lines,
-    staging,
+    stage_changes,
+    validation,
     verification,
 )
-from sluice.registry.anchor import KeptBefore, anchor_of
+from sluice.registry.anchor import AnchorSnapshot, anchor_of
 from sluice.registry.code_paths import CodeAcceptance
-from sluice.registry.evidence import Judge
+from sluice.registry.evidence import DecisionFunction
 from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
 from sluice.registry.records import (
-    Action,
-    Finding,
+    HistoryAction,
     Promotion,
     Registration,
+    RegistryFinding,
     Version,
 )
 from sluice.registry.refusal_recording import records_refusals
-from sluice.registry.signed_writing import SignedWriting
+from sluice.registry.signed_ledger import SignedLedger
 from sluice.registry.signing import SigningKey
-from sluice.registry.traced import traced
+from sluice.registry.spans import spanned
 
 
-class Ledger(SignedWriting):
-    """The registry of one database. Use as a context manager, or call ``close``."""
+class Ledger(SignedLedger):
+    """Model registry in one database. Use as a context manager, or call ``close``."""
 
-    @traced
+    @spanned
     @records_refusals("register")
     def register(
         self,
@@ -57,21 +57,22 @@ class Ledger(SignedWriting):
         actor: str = "pipeline",
         reason: str = "trained",
     ) -> Registration:
-        """File a candidate under the next number; a known candidate keeps the one it has.
+        """Register a candidate under the next number; a known candidate keeps its number.
 
-        A version that was imported tells from now on what was made here: a file may tell anything
-        that the candidate's digest does not bind, its results and its drift reference among it.
+        If the version was imported, the lineage of the local training replaces the imported one:
+        the candidate digest does not cover everything that was imported, for example the results
+        and the drift reference.
 
-        Receipts that are new are tied to the version in both cases. One that it has is its gate's
-        newest word again, unless it is an answer of the promotion gate, which is given once.
+        New receipts are linked to the version in both cases. Re-adding a known receipt makes it
+        the latest of its gate, except for promotion receipts, which are immutable.
 
         Raises:
-            ContractError: The lineage is of another model, or its digests are not those of its
-                parts; or a promotion receipt does not say what it compared, or answers a decided
-                question differently.
+            ContractError: The lineage is of another model, or its digests do not match its parts;
+                or the subject of a promotion receipt lacks the candidate, the reference or the
+                window; or the receipt contradicts an earlier decision.
         """
-        admission.require_consistent(model, lineage)
-        tracing.about(lineage.candidate)
+        validation.require_consistent_lineage(model, lineage)
+        spans.link_candidate(lineage.candidate)
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
@@ -79,10 +80,10 @@ class Ledger(SignedWriting):
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
             is_foreign = known is not None and known.is_imported
             if known is not None and is_foreign:
-                queries.keep_own_lineage(connection, known, lineage, at=at)
-                reason = admission.own_reason(reason, imported=known.lineage, own=lineage)
+                queries.insert_own_lineage(connection, known, lineage, at=at)
+                reason = validation.registration_reason(reason, imported=known.lineage, own=lineage)
             if known is None or is_foreign:
-                tracing.begin_candidate(lineage.candidate, model=model, version=number)
+                spans.start_candidate_trace(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
                     at=at,
@@ -97,15 +98,17 @@ class Ledger(SignedWriting):
                 )
             for receipt in receipts:
                 if receipt.gate == "promotion":
-                    evidence.require_decided(connection, model, receipt, at=at)
+                    evidence.require_consistent_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
             before = known.state if known else "dev"
-            staging.note_change(connection, version, before=before, at=at, actor=actor)
+            stage_changes.record_stage_change(
+                connection, version, before=before, at=at, actor=actor
+            )
         return Registration(version=version, created=known is None)
 
     @records_refusals("import")
-    def adopt(
+    def import_version(
         self,
         lineage: Lineage,
         receipts: Sequence[Receipt],
@@ -114,48 +117,51 @@ class Ledger(SignedWriting):
         reason: str,
         code: CodeAcceptance,
     ) -> Registration:
-        """File a version of another registry as dev; a known candidate stays as it is.
+        """Import a version of another registry with state dev; a known candidate stays unchanged.
 
-        Its receipts are kept and shown. They promote nothing: no gate here gave them. Of a
-        candidate that was imported before, code that is trusted now is added to the history.
+        Its receipts are stored and shown but cannot be used for a promotion, because no local gate
+        issued them. If the candidate was imported before, newly trusted code is added to the
+        history.
 
         Args:
-            lineage: As the other registry has it.
-            receipts: As the other registry has them.
-            actor: Who, for the history.
-            reason: Where it is from, for the history.
-            code: Why the code that it names may run here, for the history.
+            lineage: Lineage from the other registry.
+            receipts: Receipts from the other registry.
+            actor: Actor for the history.
+            reason: Origin of the version, for the history.
+            code: Import paths of user code that were accepted or trusted, for the history.
 
         Raises:
-            ContractError: The digests in the lineage are not those of its parts; or the candidate
-                was imported before, from a file that told other results of it.
+            ContractError: The digests in the lineage do not match its parts; or the candidate was
+                imported before from a file with other results.
         """
-        promotion.require_words(actor=actor, reason=reason)
+        promotion.require_actor_and_reason(actor=actor, reason=reason)
         model = lineage.model
-        admission.require_consistent(model, lineage)
+        validation.require_consistent_lineage(model, lineage)
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             if known is not None and not known.is_imported:
                 return Registration(version=known, created=False)
-            lines: list[tuple[Action, str]] = [
+            lines: list[tuple[HistoryAction, str]] = [
                 *(("accept", path) for path in code.accepted),
                 *(("trust", path) for path in code.trusted),
             ]
             if known is None:
                 number = queries.insert_version(connection, lineage, at=at)
                 lines.insert(0, ("import", reason))
-                evidence.keep_imported(connection, receipts, model=model, number=number, at=at)
+                evidence.save_imported_receipts(
+                    connection, receipts, model=model, number=number, at=at
+                )
             else:
-                admission.require_same_told(known.lineage, lineage)
+                validation.require_same_results(known.lineage, lineage)
                 number = known.number
                 noted = {
                     *(("accept", path) for path in known.accepted_code),
                     *(("trust", path) for path in known.trusted_code),
                 }
                 lines = [line for line in lines if line not in noted]
-            for action, said in lines:
+            for action, text in lines:
                 queries.append_history(
                     connection,
                     at=at,
@@ -164,7 +170,7 @@ class Ledger(SignedWriting):
                     from_version=None,
                     to_version=number,
                     actor=actor,
-                    reason=said,
+                    reason=text,
                     receipt=None,
                     revision=None,
                 )
@@ -172,35 +178,35 @@ class Ledger(SignedWriting):
         return Registration(version=version, created=known is None)
 
     def record_receipt(self, receipt: Receipt) -> None:
-        """File a gate's receipt before there is a version to tie it to."""
+        """Store a gate's receipt before a version exists to which it can be linked."""
         at = self._clock()
         with self._write() as connection:
-            evidence.log_receipt(connection, receipt, at=at)
+            evidence.record_receipt(connection, receipt, at=at)
 
-    def decide(self, model: str, question: Mapping[str, str], judge: Judge) -> Receipt:
-        """Return the standing answer to a question; have it judged and filed when there is none.
+    def decide(self, model: str, subject: Mapping[str, str], judge: DecisionFunction) -> Receipt:
+        """Return the decision on a candidate; call ``judge`` and store its result if undecided.
 
-        The first answer stands, whatever would be said today. Nobody waits while it is judged;
-        when another question of the model was answered meanwhile, it is judged again, so that no
-        two are the same attempt on a window.
+        The first decision is final. No lock is held while ``judge`` runs; if another decision of
+        the model is stored meanwhile, ``judge`` runs again, so that each decision counts as a
+        separate attempt on its window.
 
         Args:
-            model: Its name.
-            question: Digests of candidate, reference and window.
-            judge: Answers it, told the model's earlier answers, the oldest first.
+            model: Name of the model.
+            subject: Digests of candidate, reference and window.
+            judge: Returns the receipt, given the model's earlier decisions, oldest first.
 
         Raises:
-            ContractError: A digest is missing, or the answer is one to another question.
+            ContractError: A digest is missing, or the receipt has another subject.
         """
-        asked = admission.question(question)
+        key = validation.decision_key(subject)
         while True:
             with self._database.read() as connection:
-                standing = evidence.load_decision(connection, {"model": model} | asked)
+                decided = evidence.load_decision(connection, {"model": model} | key)
                 earlier = evidence.load_decisions(connection, model)
-            if standing is not None:
-                return standing
+            if decided is not None:
+                return decided
             receipt = judge(earlier)
-            admission.require_answer(receipt, asked)
+            validation.require_matching_receipt(receipt, key)
             at = self._clock()
             with self._write() as connection:
                 queries.lock_model(connection, model, at=at)
@@ -208,26 +214,28 @@ class Ledger(SignedWriting):
                     return evidence.decide(connection, model, receipt, at=at)
 
     def require_promotable(self, model: str, version: int, *, rules: str | None = None) -> None:
-        """Refuse a version that the evidence recorded for it keeps out of production; move nothing.
+        """Reject a version whose recorded evidence does not allow a promotion; change nothing.
 
         Raises:
             UnknownVersion: There is no such version.
-            GateBlocked: The evidence is missing, says no, is about something else, or was given
+            GateBlocked: The evidence is missing, negative, about another subject, or was issued
                 under other rules.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
-                registry contradicts itself about what is in production.
+                registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
-                raise admission.unknown(model, version, queries.model_names(connection))
-            production_check.require_production(connection, model, version)
+                raise validation.unknown_version_error(
+                    model, version, queries.model_names(connection)
+                )
+            production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
             )
 
-    @traced
+    @spanned
     @records_refusals("promote")
     def promote(
         self,
@@ -241,35 +249,37 @@ class Ledger(SignedWriting):
         reinstate: bool = False,
         rules: str | None = None,
     ) -> Promotion:
-        """Put a version into production on the evidence recorded for it.
+        """Promote a version to production on the evidence recorded for it.
 
         Args:
-            model: Its name.
-            version: Number to promote; the one in production already is left as it is.
-            expected: Number the caller believes is in production, None for none.
-            actor: Who, for the history.
-            reason: Why, for the history.
-            store: Where its artifacts lie; all are read back and its networks loaded first.
-            reinstate: Also accept a receipt from before this version was rolled back. Every
-                gate still applies.
-            rules: Digest of the settings that the verdict must have been given under; None from
-                whoever has none, a person.
+            model: Name of the model.
+            version: Number to promote; if it is in production already, nothing changes.
+            expected: Number that the caller believes is in production, None for none.
+            actor: Actor for the history.
+            reason: Reason for the history.
+            store: Store of the artifacts; all are verified and the networks loaded first.
+            reinstate: Also accept a receipt issued before this version was rolled back. All gates
+                still apply.
+            rules: Digest of the settings under which the verdict must have been issued; None to
+                skip this check (manual promotion).
 
         Raises:
             UnknownVersion: There is no such version.
-            GateBlocked: The evidence is missing, says no, is about something else, or was given
+            GateBlocked: The evidence is missing, negative, about another subject, or was issued
                 under other rules.
-            PromotionConflict: Something other than ``expected`` is in production.
+            PromotionConflict: The production version is not ``expected``.
             IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
-                registry contradicts itself about what is in production.
+                registry is inconsistent about the production version.
         """
-        promotion.require_words(actor=actor, reason=reason)
+        promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
-                raise admission.unknown(model, version, queries.model_names(connection))
-            tracing.about(found.candidate)
-            production_check.require_production(connection, model, version)
+                raise validation.unknown_version_error(
+                    model, version, queries.model_names(connection)
+                )
+            spans.link_candidate(found.candidate)
+            production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_rules(connection, found, pointer=pointer, rules=rules)
             if pointer.version == version:
@@ -282,27 +292,27 @@ class Ledger(SignedWriting):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            resting_on = promotion.require_evidence(
+            promotion_receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
             )
-            approval.require(
+            approval.require_approval(
                 connection,
                 self._keys,
                 found,
                 pointer=pointer,
-                promotion=resting_on,
+                promotion=promotion_receipt,
                 at=self._clock(),
             )
         _require_loadable(found, store)
         at = self._clock()
         with self._write(actor) as connection:
-            self._require_whole(connection)
+            self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
-            # Loading takes seconds: a newer verdict may have been filed since.
+            # Loading takes seconds: a newer verdict may have been stored since.
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
             )
-            approval.require(
+            approval.require_approval(
                 connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
             )
             return promotion.commit_move(
@@ -316,33 +326,33 @@ class Ledger(SignedWriting):
                 receipt=receipt,
             )
 
-    @traced
+    @spanned
     @records_refusals("rollback")
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
-        """Put the last good production version before ``expected`` back.
+        """Restore the last good production version before ``expected``.
 
-        Repeating it goes further back along the promotions each time, and refuses at the first
-        one; it never returns to a version that was left by a rollback. The pointer moves to a
-        version of other code as well, which the answer reports: the code does not move with it.
+        Each repetition goes further back along the promotions, until the first one; it never
+        returns to a version that was rolled back. Only the pointer moves, not the code: the result
+        reports whether the target was trained with other code.
 
         Raises:
-            UnknownVersion: Nothing is in production, or nothing was before it.
-            PromotionConflict: Something other than ``expected`` is in production.
-            IntegrityError: The version before would not load, or the registry contradicts itself
-                about the pointer or that version; the pointer stays.
+            UnknownVersion: Nothing is in production, or there is no earlier version.
+            PromotionConflict: The production version is not ``expected``.
+            IntegrityError: The earlier version cannot be loaded, or the registry is inconsistent
+                about the pointer or that version; the pointer is unchanged.
         """
-        promotion.require_words(actor=actor, reason=reason)
+        promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
             pointer = promotion.check_expected(connection, model, expected)
             number = promotion.rollback_target(connection, model, pointer)
-            production_check.require_sound(connection, model, [number])
+            production_check.require_consistent(connection, model, [number])
             target = queries.load_version(connection, model, number)
-        tracing.about(target.candidate)
+        spans.link_candidate(target.candidate)
         code = _require_restorable(target, store)
         with self._write(actor) as connection:
-            self._require_whole(connection)
+            self._require_valid_chain(connection)
             moved = promotion.commit_move(
                 connection,
                 target,
@@ -356,18 +366,18 @@ class Ledger(SignedWriting):
         return moved.model_copy(update={"code": code})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
-        """Tell a consumer every line of a model's history it has not heard of, in their order.
+        """Deliver all pending history entries of a model to a consumer, in order.
 
-        At least once: whoever is killed between telling and noting it tells it again next time,
-        under the same key. A consumer that fails is told from there on next time.
+        Delivery is at least once: if the process is killed before a delivery is recorded, the next
+        call repeats it under the same key. After a failure, the next call continues there.
 
         Args:
-            model: Its name; an unknown one has no history.
-            consumer: Its name in the ledger, always the same.
-            deliver: Tells one event and says what became of it.
+            model: Name of the model; an unknown model has no history.
+            consumer: Fixed name of the consumer in the ledger.
+            deliver: Delivers one event and returns the result.
         """
         with self._database.read() as connection:
-            events = outbox.pending(connection, model, consumer)
+            events = outbox.pending_events(connection, model, consumer)
         reasons: list[str] = []
         delivered = 0
         for event in events:
@@ -383,51 +393,52 @@ class Ledger(SignedWriting):
         )
 
     def restore_triggers(self) -> int:
-        """Create the triggers of append-only tables again; return their number.
+        """Recreate the triggers of the append-only tables; return their number.
 
         Raises:
-            RegistryUnsound: The log does not hold: a row was edited while there was no trigger.
+            RegistryInconsistent: A row was edited while the triggers were missing.
         """
         with self._database.write() as connection:
-            log_verification.require_sound(connection)
-            return append_only.restore(connection)
+            log_verification.require_valid_log(connection)
+            return append_only.restore_triggers(connection)
 
     def verify(
         self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None
-    ) -> list[Finding]:
-        """Return everything in the registry (or one model) that does not hold; [] when all does.
+    ) -> list[RegistryFinding]:
+        """Return all findings of a complete verification; [] if the registry is consistent.
 
         Args:
-            model: Whose artifacts, receipts and moves; the log is checked whole in any case.
-            store: Where the artifacts lie.
-            key: Also check its signatures, and that every line is signed.
+            model: Model whose artifacts, receipts and moves are verified; None for all. The log is
+                always verified completely.
+            store: Store of the artifacts.
+            key: If given, also verify that every log entry is signed and every signature is valid.
 
         Raises:
             UnknownVersion: There is no such model.
         """
-        keys = None if key is None else Keyring.around(key)
-        kept = None if keys is None else KeptBefore.of(anchor_of(keys, self.url))
+        keys = None if key is None else Keyring.load(key)
+        anchor = None if keys is None else AnchorSnapshot.of(anchor_of(keys, self.url))
         with self._database.read() as connection:
             names = queries.model_names(connection)
             if model is not None and model not in names:
-                raise admission.unknown(model, None, names)
+                raise validation.unknown_version_error(model, None, names)
             chosen = names if model is None else [model]
             findings = list(verification.check(connection, chosen, store, url=self.url))
             findings += log_verification.check(connection)
             if keys is not None:
-                findings += signed_lines.check(connection, keys, anchor=kept)
-                if not findings:  # reads what a damaged registry cannot be asked
+                findings += log_signatures.check(connection, keys, anchor=anchor)
+                if not findings:  # requires a consistent registry
                     findings += approval.check(connection, keys, chosen)
         return findings
 
 
 def _require_loadable(version: Version, store: ArtifactStore) -> None:
-    from sluice.registry import loading  # brings torch, which looking around does not need
+    from sluice.registry import loading  # imports torch, which read-only use does not need
 
     loading.require_loadable(version, store)
 
 
 def _require_restorable(version: Version, store: ArtifactStore) -> str:
-    from sluice.registry import loading  # as above
+    from sluice.registry import loading  # imports torch, see above
 
     return loading.require_restorable(version, store)

@@ -1,4 +1,4 @@
-"""Where a version comes from (REG-1): enough to make it again, or to argue with it."""
+"""Lineage of a version: everything needed to reproduce or audit it."""
 
 import math
 import re
@@ -13,34 +13,34 @@ from sluice.training.code_identity import CodeIdentity
 from sluice.training.members import Member, TrainedModels
 
 BASELINE = "baseline"
-"""What a candidate is compared with while no version is in production."""
+"""Reference of a candidate while no version is in production."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Lineage(Record):
-    """What went into one candidate, and what came out."""
+    """Inputs and results of the training of one candidate."""
 
     model: str = Field(description="Name of the pipeline, and of the model in the registry.")
     candidate: str = Field(description="Digest of inputs and weights: TrainedModels.candidate.")
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
     resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
-    code: str = Field(description="Digest of the code that determines the bits.")
+    code: str = Field(description="Digest of the code that determines the trained weights.")
     code_identity: CodeIdentity | None = Field(
-        None, description="What the code digest is of; None in a version from before it was kept."
+        None, description="Parts covered by the code digest; None in versions of older releases."
     )
     git: GitState
     seeds: tuple[int, ...]
     num_trials: int = Field(
-        0, description="Trials of the search that the settings were chosen of; 0 without one."
+        0, description="Number of trials of the search that found the settings; 0 without search."
     )
     members: tuple[Member, ...]
-    metrics: dict[str, float] = Field(description="On the test rows, by name.")
+    metrics: dict[str, float] = Field(description="Metrics on the test rows, by name.")
     reference: str = Field(
-        description="Candidate digest of the model compared with, or 'baseline'."
+        description="Candidate digest of the model it was compared with, or 'baseline'."
     )
-    training_seconds: float = Field(description="Fitting time of all members [s].")
+    training_seconds: float = Field(description="Training time of all members [s].")
     environment: Environment
     artifacts: dict[str, str] = Field(
         default={}, description="Further artifact digests by role: event log, report, plot."
@@ -48,8 +48,8 @@ class Lineage(Record):
     created_at: AwareDatetime
 
     def missing_fields(self) -> tuple[str, ...]:
-        """Return the names of the fields that say nothing; complete lineage returns ()."""
-        told = {
+        """Return the names of the empty or invalid fields; () if the lineage is complete."""
+        is_complete = {
             "model": bool(self.model),
             "candidate": _is_digest(self.candidate),
             "data": _is_digest(self.data),
@@ -66,41 +66,41 @@ class Lineage(Record):
             "environment.device": bool(self.environment.device),
             "environment.libraries": bool(self.environment.libraries),
         }
-        return tuple(name for name, is_told in told.items() if not is_told)
+        return tuple(name for name, complete in is_complete.items() if not complete)
 
     def weights(self) -> dict[str, str]:
-        """Return the digest of every safetensors file a served model reads, by role."""
+        """Return the digests of the safetensors files of all members, by role."""
         return {f"weights of seed {m.seed} fold {m.fold_id}": m.weights for m in self.members}
 
     def other_artifacts(self) -> dict[str, str]:
-        """Return the digests of everything else that is kept with the version, by role."""
+        """Return the digests of all other artifacts of the version, by role."""
         logs = {f"event log of seed {m.seed} fold {m.fold_id}": m.event_log for m in self.members}
         return logs | self.artifacts
 
-    def contradiction(self) -> str:
-        """Return what in here does not fit together, as part of a sentence; "" when all does.
+    def find_contradiction(self) -> str:
+        """Return the first inconsistency between the digests, as a clause; "" if consistent.
 
-        It ties what is served to the receipts: a receipt names candidate and config, the candidate
-        names the weights, and the config is the digest of the settings.
+        This ties the served model to the receipts: a receipt names candidate and config, the
+        candidate digest covers the weights, and the config is the digest of the settings.
         """
         settings = digest_json(self.resolved_config)
         if settings != self.config:
-            return f"its config is {short(self.config)}, and its settings make {short(settings)}"
+            return f"its config is {short(self.config)}, but its settings give {short(settings)}"
         if self.code_identity is not None and self.code_identity.digest != self.code:
             return (
-                f"its code is {short(self.code)}, and the parts of its code make "
+                f"its code is {short(self.code)}, but the parts of its code give "
                 f"{short(self.code_identity.digest)}"
             )
-        found = self.candidate_of_parts()
+        found = self.compute_candidate()
         if found != self.candidate:
             return (
-                f"its candidate is {short(self.candidate)}, and its data, config, code and "
-                f"weights make {short(found)}"
+                f"its candidate is {short(self.candidate)}, but its data, config, code and "
+                f"weights give {short(found)}"
             )
         return ""
 
-    def candidate_of_parts(self) -> str:
-        """Return the candidate digest that data, config, code and weights really have."""
+    def compute_candidate(self) -> str:
+        """Return the candidate digest computed from data, config, code and weights."""
         return TrainedModels(
             data=self.data,
             config=self.config,

@@ -1,6 +1,6 @@
-"""Making a version's networks again from what is recorded of it (REG-2, REG-3).
+"""Rebuilds the workload and the networks of a version from its lineage and artifacts.
 
-Imports torch: the ledger, which only looks most of the time, imports this inside functions.
+Imports torch; the ledger, whose methods are mostly read-only, imports this module inside functions.
 """
 
 import contextlib
@@ -11,47 +11,47 @@ from torch import nn
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import (
+    CodeMismatch,
     ContractError,
     IntegrityError,
-    OtherCode,
     SettingsError,
     UntrustedCode,
 )
-from sluice.base.imports import import_named
+from sluice.base.imports import import_object
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import require_intact
-from sluice.registry.code_paths import require_accepted_code, require_trusted_modules
-from sluice.registry.own_code import (
+from sluice.registry.code_comparison import (
     CodeComparison,
-    code_sentence,
-    commit_of,
     compare_code,
+    describe_commit,
+    describe_rollback_code,
     require_same_code,
 )
-from sluice.registry.records import Finding, Version
+from sluice.registry.code_paths import require_accepted_code, require_trusted_modules
+from sluice.registry.records import RegistryFinding, Version
 from sluice.registry.stored_code import (
-    CODE,
-    CodeChoice,
+    CODE_ROLE,
+    CodeSource,
     StoredModule,
     stored_modules,
     unpack_code,
 )
-from sluice.registry.stored_settings import RemovedSetting, migrate
+from sluice.registry.stored_settings import RemovedSetting, migrate_settings
 from sluice.training.members import Member
 from sluice.training.weights import load_member
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
 
-def rebuild(version: Version) -> tuple[Workload, ModelSettings]:
-    """Return the workload and the model settings that a version was trained with.
+def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
+    """Return the workload and the model settings with which a version was trained.
 
-    Settings that Sluice has no longer are left out; see ``stored_settings``. This is the one place
-    where a version's import paths are followed.
+    Removed settings are omitted; see ``stored_settings``. Only this module imports the import paths
+    of a version.
 
     Raises:
-        ContractError: They are not recorded, or no longer import, or a setting is unknown.
-        UntrustedCode: It was imported, and names code that was not accepted then.
+        ContractError: The settings are not recorded, cannot be imported, or are unknown.
+        UntrustedCode: The version was imported, and names code that was not accepted.
     """
     lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
@@ -64,46 +64,46 @@ def rebuild(version: Version) -> tuple[Workload, ModelSettings]:
         )
     path = str(config["workload"])
     cls = _workload_type(version)
-    current, _ = migrate(config["workload_settings"], cls.settings_type)
+    current, _ = migrate_settings(config["workload_settings"], cls.settings_type)
     try:
         settings = cls.settings_type.parse(current, where=where)
         model = ModelSettings.parse(config["model"], where=where)
     except SettingsError as error:
         raise SettingsError(
             error.what,
-            cause="The version was stored with it, and the settings class of today does not take "
-            "it.",
-            fix="Let the settings class take it again, for example as a field with a default; or "
-            "train the pipeline again.",
+            cause="The version was stored with this setting, which the current settings class "
+            "does not accept.",
+            fix="Make the settings class accept it again, for example as a field with a default; "
+            "or train the pipeline again.",
         ) from error
     return build_workload(cls, settings, path=path), model
 
 
 def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
-    """Return the stored settings of a version that Sluice has no longer.
+    """Return the stored settings of a version that no longer exist.
 
     Raises:
-        SettingsError: Its workload does not import.
-        UntrustedCode: As ``rebuild``.
+        SettingsError: The workload cannot be imported.
+        UntrustedCode: See ``rebuild_workload``.
     """
     stored = version.lineage.resolved_config["workload_settings"]
-    return migrate(stored, _workload_type(version).settings_type)[1]
+    return migrate_settings(stored, _workload_type(version).settings_type)[1]
 
 
 def _workload_type(version: Version) -> type[Workload]:
     require_accepted_code(version)
     path = str(version.lineage.resolved_config["workload"])
-    return require_workload_type(import_named(path, what="workload"), path)
+    return require_workload_type(import_object(path, what="workload"), path)
 
 
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
-    """Return every network of a version, built by the code here, in the order of its members.
+    """Return the networks of all members of a version, built by the current code.
 
-    It shows that the weights are there and fit. The code is not compared: what predicts for others
-    is loaded by ``load_members``.
+    Verifies that the weights exist and match the networks. The code is not compared; use
+    ``load_members`` to load a version for predictions.
 
     Raises:
-        IntegrityError: As ``load_members``.
+        IntegrityError: See ``load_members``.
     """
     with _explained(version):
         return _load(version, version.lineage.members, store)[1]
@@ -114,24 +114,24 @@ def load_members(
     members: Sequence[Member],
     store: ArtifactStore,
     *,
-    code: CodeChoice = "present",
+    code: CodeSource = "current",
 ) -> tuple[Workload, list[nn.Module]]:
     """Return the workload of a version and the networks of some of its members, in their order.
 
     Args:
-        version: Names the workload, the settings and the weights.
-        members: Of the version.
-        store: Holds the weights, and the version's own modules.
-        code: "present" builds the networks with the code of this checkout and refuses a version of
-            other code. "stored" builds them with the modules that are stored with the version,
-            which runs these modules: only for a person who asked for it.
+        version: The version.
+        members: Members to load.
+        store: Store of the weights and of the version's code.
+        code: "current" builds the networks with the code of this checkout and rejects a version
+            trained with other code. "stored" builds them with the modules stored with the version,
+            which executes these modules: only on a person's request.
 
     Raises:
-        OtherCode: The version was trained with other code than the present one; or its own code
-            was asked for and is not stored.
-        UntrustedCode: It was imported, and names or brings code that was not trusted then.
-        IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
-            network cannot be built here. The message names the version and the part.
+        CodeMismatch: The version was trained with code that differs from the current code; or its
+            stored code was requested and does not exist.
+        UntrustedCode: The version was imported, and names or contains code that is not trusted.
+        IntegrityError: Weights are missing, changed, not a safetensors file, or do not match the
+            network; or the network cannot be built. The message names the version and the part.
     """
     who, lineage = _name(version), version.lineage
     with _explained(version):
@@ -143,60 +143,60 @@ def load_members(
 
 
 def require_loadable(version: Version, store: ArtifactStore) -> None:
-    """Read every artifact of a version and load every network, as serving would.
+    """Verify every artifact of a version and load every network, as serving does.
 
     Raises:
-        IntegrityError: An artifact is missing or changed, or a network does not load.
-        OtherCode: The version was trained with other code than the present one.
+        IntegrityError: An artifact is missing or changed, or a network cannot be loaded.
+        CodeMismatch: The version was trained with code that differs from the current code.
     """
     _require_artifacts(version, store)
     load_members(version, version.lineage.members, store)
 
 
 def require_restorable(version: Version, store: ArtifactStore) -> str:
-    """Read what a rollback needs of a version; return whether its code is the present one.
+    """Verify the target of a rollback; return sentences on whether its code is the current code.
 
-    A version of other code is not loaded and may be returned to: the servers that still run its
-    code serve it, and so does one that starts with its stored code.
+    A rollback to a version with other code is allowed without loading it: servers that still run
+    its code can serve it, and so can a server started with its stored code.
 
     Raises:
-        IntegrityError: An artifact is missing or changed, or the networks of a version of the
-            present code do not load.
+        IntegrityError: An artifact is missing or changed, or the networks of a version with the
+            current code cannot be loaded.
     """
     _require_artifacts(version, store)
-    with contextlib.suppress(OtherCode):
+    with contextlib.suppress(CodeMismatch):
         load_members(version, version.lineage.members, store)
-    return code_sentence(_name(version), version.lineage, compare_version(version))
+    return describe_rollback_code(_name(version), version.lineage, compare_version(version))
 
 
 def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
-    """Return the modules that are stored with a version; they are those of its code digest.
+    """Return the modules stored with a version, verified against its code digest.
 
     Args:
-        who: Names the version in messages.
-        version: Whose code is meant.
-        store: Holds the archive.
+        who: Name of the version in messages.
+        version: The version.
+        store: Store of the archive.
 
     Raises:
-        OtherCode: The version was stored without its code.
-        UntrustedCode: It was imported, and its code was not trusted then.
-        IntegrityError: The archive is missing or damaged, or holds other modules.
+        CodeMismatch: The version was stored without its code.
+        UntrustedCode: The version was imported, and its code is not trusted.
+        IntegrityError: The archive is missing or damaged, or contains other modules.
     """
     require_trusted_modules(version)
     lineage = version.lineage
     identity = lineage.code_identity
-    if identity is None or CODE not in lineage.artifacts:
-        raise OtherCode(
-            f"{who} must have its code stored with it, and has not.",
+    if identity is None or CODE_ROLE not in lineage.artifacts:
+        raise CodeMismatch(
+            f"{who} was stored without its code.",
             cause="It was trained before Sluice stored the code of a version.",
-            fix=f"Work in a checkout of its code ({commit_of(lineage)}), with the present code.",
+            fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
-    modules = unpack_code(store.get(lineage.artifacts[CODE]))
+    modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
     wrong = [n for n, m in modules.items() if identity.modules.get(n) != digest_bytes(m.source)]
     if wrong or identity.digest != lineage.code:
         raise IntegrityError(
-            f"{who}: the stored code must be that of its code digest {short(lineage.code)}, and "
-            f"{', '.join(wrong) or 'its list of modules'} is not.",
+            f"{who}: the stored code must match its code digest {short(lineage.code)}, but "
+            f"{', '.join(wrong) or 'its list of modules'} does not.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
@@ -207,24 +207,24 @@ def compare_version(version: Version) -> CodeComparison:
     """Compare the code of a version with the code of this process.
 
     Raises:
-        ContractError: Its workload or architecture is not importable here.
+        ContractError: Its workload or architecture cannot be imported here.
     """
-    return compare_code(version.lineage, *rebuild(version))
+    return compare_code(version.lineage, *rebuild_workload(version))
 
 
-def code_findings(version: Version) -> list[Finding]:
-    """Return a finding when the code here is not that of a version in production.
+def code_findings(version: Version) -> list[RegistryFinding]:
+    """Return a finding if the current code is not that of a version in production.
 
-    None where the version's workload or network is not importable: another folder has its code.
+    Returns no finding if the workload or network cannot be imported: another folder has its code.
     """
     try:
         comparison = compare_version(version)
         require_same_code(_name(version), version.lineage, comparison)
     except ContractError:
         return []
-    except (OtherCode, UntrustedCode) as error:
+    except (CodeMismatch, UntrustedCode) as error:
         return [
-            Finding(
+            RegistryFinding(
                 model=version.model,
                 version=version.number,
                 problem="code",
@@ -241,14 +241,15 @@ def _explained(version: Version) -> Iterator[None]:
         yield
     except ContractError as error:
         fix = (
-            "Start the command where the pipeline's own code imports, or keep the old name working"
+            "Start the command in the folder with the pipeline's code, or keep the old name "
+            "importable"
         )
-        if isinstance(error.__cause__, SettingsError):  # the stored settings do not fit
+        if isinstance(error.__cause__, SettingsError):  # the stored settings are not accepted
             fix = error.fix.rstrip(".")
         raise IntegrityError(
-            f"{_name(version)} does not load: {error.what}",
+            f"{_name(version)} cannot be loaded: {error.what}",
             cause=error.cause
-            or "Its workload or network is not importable here, or was renamed since.",
+            or "Its workload or network cannot be imported here, or was renamed since.",
             fix=f"{fix}; nothing was moved.",
         ) from error
 
@@ -256,7 +257,7 @@ def _explained(version: Version) -> Iterator[None]:
 def _load(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
-    workload, settings = rebuild(version)
+    workload, settings = rebuild_workload(version)
     return workload, [load_member(m, workload, settings, store) for m in members]
 
 

@@ -1,9 +1,9 @@
-"""The log: every row of the append-only tables as one link of a hash chain (REG-2).
+"""The log: a hash chain with one line for every row of the append-only tables.
 
-A line holds the digest of its row, the digest of the line before, and its own; the head holds the
-number of lines and the last digest. So a changed byte, a removed line (the last one too), an
-edited row and two lines that changed places all leave a chain that does not add up. Whoever can
-write the database can also write a new chain: against that, sign the head (see ``signing``).
+A line contains the digest of its row, the digest of the previous line, and its own digest; the head
+contains the number of lines and the last digest. A changed byte, a removed line (also the last
+one), an edited row and swapped lines all break the chain. An attacker who can write the database
+can also write a new chain; signatures of the head protect against that (see ``signing``).
 """
 
 import json
@@ -19,124 +19,127 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import IntegrityError
 from sluice.registry.tables import DIGEST_LENGTH, log, log_head
 
-EMPTY = "0" * 64
-"""What stands for the digest before the first line."""
+EMPTY_DIGEST = "0" * 64
+"""Digest of the previous line in the first line of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """Where the log ends."""
+class LogHead:
+    """Head of the log: number of lines and digest of the last line."""
 
     lines: int
     digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """A new row, and the digest of its line in the log: unique, and the same for ever."""
+class AppendedRow:
+    """A new row and the digest of its log line, which is unique and never changes."""
 
     row: Row[Any]
     digest: str
 
 
-def start(connection: Connection) -> None:
-    """Make the head of an empty log."""
-    connection.execute(sa.insert(log_head).values(only_row=1, lines=0, digest=EMPTY))
+def create_head(connection: Connection) -> None:
+    """Insert the head of an empty log."""
+    connection.execute(sa.insert(log_head).values(only_row=1, lines=0, digest=EMPTY_DIGEST))
 
 
-def load_head(connection: Connection) -> Head:
-    """Return where the log says that it ends.
+def load_head(connection: Connection) -> LogHead:
+    """Return the stored head of the log.
 
     Raises:
-        IntegrityError: It says nothing.
+        IntegrityError: The head is missing or unreadable.
     """
     return _head(connection, sa.select(log_head.c.lines, log_head.c.digest))
 
 
-def append(connection: Connection, table: Table, **values: Any) -> Appended:
-    """Add one row to an append-only table, and its line to the log."""
-    # Locked before the row is written: two writers of one receipt would wait for each other.
+def append(connection: Connection, table: Table, **values: Any) -> AppendedRow:
+    """Append one row to an append-only table, and its line to the log."""
+    # Locked before the row is written: two writers of one receipt would deadlock otherwise.
     head = lock_head(connection)
     row = connection.execute(sa.insert(table).values(values).returning(*table.c)).one()
-    return Appended(row=row, digest=_extend(connection, head, [(table, row)]))
+    return AppendedRow(row=row, digest=_extend(connection, head, [(table, row)]))
 
 
-def write_down(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -> None:
-    """Add the lines of rows that are there already, as a migration finds them."""
+def append_existing_rows(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -> None:
+    """Append the log lines of existing rows, for a migration."""
     _extend(connection, lock_head(connection), rows)
 
 
 def row_key(table: Table, row: Row[Any]) -> list[Any]:
-    """Return the values of the row's primary key."""
+    """Return the primary key values of a row."""
     return [_plain(row._mapping[column.name]) for column in table.primary_key]
 
 
 def row_digest(row: Row[Any]) -> str:
-    """Return the digest of a row: every column, under its name."""
+    """Return the digest of all columns of a row, by name."""
     return digest_json({name: _plain(value) for name, value in row._mapping.items()})
 
 
 def line_digest(*, number: int, entity: str, key: str, content: str, previous: str) -> str:
-    """Return the digest of one line."""
+    """Return the digest of one log line."""
     return digest_json([_plain(part) for part in (number, entity, key, content, previous)])
 
 
-def find_digest(connection: Connection, table: Table, row_id: int) -> str:
-    """Return the digest of the line that tells of a row.
+def find_line_digest(connection: Connection, table: Table, row_id: int) -> str:
+    """Return the digest of the log line of a row.
 
     Raises:
-        IntegrityError: There is none: the row was written past the ledger.
+        IntegrityError: The row has no line, because it was not written by Sluice.
     """
-    return str(_find_line(connection, table, key_text([row_id])).digest)
+    return str(_find_line(connection, table, encode_key([row_id])).digest)
 
 
-def find_number(connection: Connection, table: Table, row_id: int) -> int:
-    """Return the number of the line that tells of a row: what came later has a higher one.
+def find_line_number(connection: Connection, table: Table, row_id: int) -> int:
+    """Return the number of the log line of a row; later rows have higher numbers.
 
     Raises:
-        IntegrityError: There is none: the row was written past the ledger.
+        IntegrityError: The row has no line, because it was not written by Sluice.
     """
-    return int(_find_line(connection, table, key_text([row_id])).number)
+    return int(_find_line(connection, table, encode_key([row_id])).number)
 
 
 def line_numbers(connection: Connection, table: Table) -> dict[str, int]:
-    """Return the number of every line that tells of a row of a table, by the row's key as text."""
+    """Return the log line number of every row of a table, by the row's key as text."""
     query = sa.select(log.c.key, log.c.number).where(log.c.entity == table.name)
     return {row.key: row.number for row in connection.execute(query)}
 
 
-def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:
-    """Refuse a row that its line in the log does not tell of.
+def require_row_matches_log(connection: Connection, table: Table, row: Row[Any]) -> None:
+    """Reject a row that does not match its log line.
 
     Raises:
-        IntegrityError: There is no such line, or the row was changed since it was added.
+        IntegrityError: The row has no line, or was changed after it was added.
     """
-    key = key_text(row_key(table, row))
+    key = encode_key(row_key(table, row))
     line = _find_line(connection, table, key)
     if line.content != row_digest(row):
-        raise _edited(f"{table.name} {key} is not as line {line.number} of the log says.")
+        raise _edited(f"{table.name} {key} does not match line {line.number} of the log.")
 
 
-def require_never_there(connection: Connection, table: Table, key: list[Any]) -> None:
-    """Refuse that a row is missing which a line in the log tells of.
+def require_never_logged(connection: Connection, table: Table, key: list[Any]) -> None:
+    """Reject a missing row that has a log line.
 
     Raises:
-        IntegrityError: There is such a line: the row was removed past the ledger.
+        IntegrityError: The log has a line for the row: it was removed, not by Sluice.
     """
-    if connection.execute(_lines(table, key_text(key))).first() is not None:
-        raise _edited(f"{table.name} {key_text(key)} is in the log, and the row is gone.")
+    if connection.execute(_lines(table, encode_key(key))).first() is not None:
+        raise _edited(f"{table.name} {encode_key(key)} is in the log, but the row is missing.")
 
 
-def line_number(table: Table) -> sa.ScalarSelect[int]:
-    """Return the line of a row whose primary key is one digest: sorts rows as they were written."""
+def select_line_number(table: Table) -> sa.ScalarSelect[int]:
+    """Return a subquery for the log line number of a row, to sort rows in write order.
+
+    Only for tables whose primary key is a single digest.
+    """
     key = sql_key(table)
-    assert key is not None, "a digest needs no escape"
+    assert key is not None, "the primary key must be a digest, which needs no escaping"
     query = sa.select(log.c.number).where(log.c.entity == table.name, log.c.key == key)
     return query.correlate(table).scalar_subquery()
 
 
 def sql_key(table: Table) -> sa.ColumnElement[str] | None:
-    """Return a row's key as the log holds it, for the database; None where only Python can."""
+    """Return an SQL expression for a row's key as stored in the log; None if not expressible."""
     first, *others = table.primary_key
     if others:
         return None
@@ -147,13 +150,13 @@ def sql_key(table: Table) -> sa.ColumnElement[str] | None:
     return None
 
 
-def key_text(key: list[Any]) -> str:
-    """Return a key as the log holds it."""
+def encode_key(key: list[Any]) -> str:
+    """Return a key in the format of the log."""
     return json.dumps(key)
 
 
-def lock_head(connection: Connection) -> Head:
-    """Return where the log ends, and let no other writer move it before this transaction ends."""
+def lock_head(connection: Connection) -> LogHead:
+    """Return the head of the log, locked for other writers until this transaction ends."""
     return _head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
 
 
@@ -171,28 +174,28 @@ def _lines(table: Table, key: str) -> sa.Select[Any]:
 def _edited(what: str) -> IntegrityError:
     return IntegrityError(
         what,
-        cause="The ledger's database was edited by hand or damaged.",
+        cause="The registry's database was edited manually or damaged.",
         fix="Run sluice registry verify, and restore the database from a backup.",
     )
 
 
-def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Head:
+def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> LogHead:
     row = connection.execute(query).first()
     if row is None:
-        raise _edited("The log of the registry has lost its head.")
+        raise _edited("The head of the registry's log is missing.")
     if not (isinstance(row.lines, int) and isinstance(row.digest, str)):
         raise _edited("The head of the registry's log cannot be read.")
-    return Head(lines=row.lines, digest=row.digest)
+    return LogHead(lines=row.lines, digest=row.digest)
 
 
-def _extend(connection: Connection, head: Head, rows: Iterable[tuple[Table, Row[Any]]]) -> str:
+def _extend(connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]) -> str:
     number, previous, lines = head.lines, head.digest, []
     for table, row in rows:
         number += 1
         line = {
             "number": number,
             "entity": table.name,
-            "key": key_text(row_key(table, row)),
+            "key": encode_key(row_key(table, row)),
             "content": row_digest(row),
             "previous": previous,
         }
@@ -207,6 +210,6 @@ def _extend(connection: Connection, head: Head, rows: Iterable[tuple[Table, Row[
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds")
-    if isinstance(value, bytes):  # SQLite keeps them in any column; no text is a list
+    if isinstance(value, bytes):  # SQLite stores bytes in any column; a list cannot equal a text
         return [value.hex()]
     return value

@@ -1,7 +1,8 @@
-"""What servers saw, kept where all of them and the rollout can reach it: the registry's database.
+"""Observations of the serving processes, stored in the registry's database.
 
-So it does not matter how many servers there are, where, or behind which balancer. These rows are
-no evidence by themselves and are not chained: a transition carries what it rests on.
+All servers and the rollout controller share the database, so the number of servers, their machines
+and the load balancer do not matter. These rows are not chained in the log: a rollout transition
+stores a copy of the observations on which it is based.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DataError
 from sluice.base.errors import IntegrityError, SamplesRefused
 from sluice.base.settings import Record
 from sluice.registry.database import Database
-from sluice.registry.sample_removal import expire
+from sluice.registry.sample_deletion import delete_expired
 from sluice.registry.tables import (
     arm_counts,
     rollout_heads,
@@ -24,41 +25,41 @@ from sluice.registry.tables import (
     samples,
     server_states,
 )
-from sluice.rollout.agreement import Agreement
-from sluice.rollout.observations import Window, merge
-from sluice.rollout.samples import Report, Sample, ServerState
+from sluice.rollout.observations import TrafficCounts, merge_counts
+from sluice.rollout.prediction_agreement import PredictionAgreement
+from sluice.rollout.samples import Sample, ServerReport, ServerState
 from sluice.rollout.state import Rollout
 from sluice.verdicts.verdict import Verdict
 
 R = TypeVar("R", bound=Record)
 
-KEPT_SAMPLES = 20_000
-"""Newest samples of a model that are kept."""
+MAX_SAMPLES = 20_000
+"""Maximum number of samples per model; older ones are deleted."""
 
 
 class Observations:
-    """The observations of one database."""
+    """Server states, traffic counts, samples and notes in the registry's database."""
 
     def __init__(self, database: Database, *, keep: timedelta | None = None) -> None:
-        """Prepare; nothing is read yet.
+        """Create the accessor; nothing is read yet.
 
         Args:
-            database: Of the registry.
-            keep: Samples older than that go when this writes; None deletes none for their age.
+            database: The registry's database.
+            keep: Maximum age of samples; ``write`` deletes older ones. None for no limit.
         """
         self._database = database
         self._keep = keep
 
-    def keeping(self, *, days: float) -> "Observations":
-        """Return the same observations, which deletes samples older than so many days."""
+    def with_retention(self, *, days: float) -> "Observations":
+        """Return an accessor whose ``write`` deletes samples older than ``days`` days."""
         return Observations(self._database, keep=timedelta(days=days))
 
-    def write(self, report: Report) -> None:
-        """Keep what a server reports: state and counts together, then the samples or none of them.
+    def write(self, report: ServerReport) -> None:
+        """Store the report of a server: state and counts in one transaction, samples in another.
 
         Raises:
             StorageError: The database cannot be written.
-            SamplesRefused: State and counts are kept; the samples never will be.
+            SamplesRefused: The database cannot store the samples; state and counts are stored.
         """
         state, window = report.state, report.window
         with self._database.write() as connection:
@@ -72,12 +73,12 @@ class Observations:
                 key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
             if self._keep is not None:
-                expire(connection, state.model, before=state.at - self._keep)
-        if report.samples:  # by themselves: no counts wait for what a client calls its rows
+                delete_expired(connection, state.model, before=state.at - self._keep)
+        if report.samples:  # separately: a client's row keys must not block the counts
             self._add(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
-        """Return the servers of a model that were heard of since a moment, the latest first."""
+        """Return the states of a model's servers reported since a time, latest first."""
         query = (
             sa.select(server_states.c.payload)
             .where(server_states.c.model == model, server_states.c.at >= since)
@@ -86,15 +87,17 @@ class Observations:
         with self._database.read() as connection:
             return [_parse(ServerState, text) for text in connection.execute(query).scalars()]
 
-    def window(self, rollout: Rollout) -> Window:
-        """Return what all servers counted at the step that a rollout stands at."""
+    def window(self, rollout: Rollout) -> TrafficCounts:
+        """Return the traffic counts of all servers at the current step of a rollout."""
         query = sa.select(arm_counts.c.server, arm_counts.c.payload).where(
             arm_counts.c.rollout == rollout.id, arm_counts.c.epoch == rollout.epoch
         )
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(arm_counts.c.server)).all()
-        found = {row.server: _parse(Window, row.payload) for row in rows}
-        return merge(found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since)
+        found = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
+        return merge_counts(
+            found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
+        )
 
     def samples(
         self, model: str, *, rollout: str | None = None, newest: int, answered: bool = False
@@ -102,16 +105,16 @@ class Observations:
         """Return samples, oldest first.
 
         Args:
-            model: Its name.
-            rollout: Only those of this rollout; None for all.
-            newest: How many, counted from the end.
-            answered: Only requests without a fault: failures are kept more often, and one client
-                can push everything else out of the newest.
+            model: Name of the model.
+            rollout: Only samples of this rollout; None for all.
+            newest: Maximum number of samples; the newest are returned.
+            answered: Only requests without a fault. Failures are sampled more often, and a single
+                client could displace all other samples from the newest.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
-        if answered:  # quotes within a text are escaped: only the field matches
+        if answered:  # quotes inside a string are escaped, so only the field matches
             query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(newest)
         with self._database.read() as connection:
@@ -119,7 +122,7 @@ class Observations:
         return found[::-1]
 
     def pairs(self, rollout: str) -> list[Sample]:
-        """Return the first pair of answers for each row of a rollout that a key names."""
+        """Return the first pair of predictions for each keyed row of a rollout."""
         query = (
             sa.select(samples.c.payload)
             .where(samples.c.rollout == rollout, samples.c.row_key.is_not(None))
@@ -129,20 +132,20 @@ class Observations:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
     def has_keys(self, rollout: str) -> bool:
-        """Say whether clients name the rows of a rollout, so that labels may reach them."""
+        """Return whether requests of a rollout have row keys, so that labels can be joined."""
         query = sa.select(samples.c.id).where(
             samples.c.rollout == rollout, samples.c.row_key.is_not(None)
         )
         with self._database.read() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
-    def agreement(self, rollout: str) -> Agreement | None:
-        """Return how far apart both arms were on the held-out rows; None when not measured."""
+    def agreement(self, rollout: str) -> PredictionAgreement | None:
+        """Return the prediction agreement of both arms on held-out rows; None if not measured."""
         found = self._notes(rollout, "agreement")
-        return _parse(Agreement, found[-1]) if found else None
+        return _parse(PredictionAgreement, found[-1]) if found else None
 
-    def note_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
-        """Keep what the gate said of labelled pairs."""
+    def record_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
+        """Store the gate's verdict on labelled pairs."""
         with self._database.write() as connection:
             insert_note(connection, rollout, "quality", verdict, at=at)
 
@@ -157,9 +160,9 @@ class Observations:
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
                 seen = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
-                    f"The registry does not take {len(new)} samples ({seen}); they are dropped.",
-                    cause="One of them holds text that its database cannot store.",
-                    fix="See what clients send as keys; state and counts are kept.",
+                    f"The registry cannot store {len(new)} samples ({seen}); they are dropped.",
+                    cause="One of them contains text that the database cannot store.",
+                    fix="Check the keys that clients send. State and counts are stored.",
                 ) from error
             _prune(connection, model)
 
@@ -181,7 +184,7 @@ def insert_note(
     *,
     at: datetime,
 ) -> None:
-    """Write a note of a rollout in the caller's transaction."""
+    """Insert a note of a rollout in the caller's transaction."""
     row = {"rollout": rollout, "kind": kind, "at": at, "payload": value.model_dump_json()}
     connection.execute(sa.insert(rollout_notes).values(**row))
 
@@ -189,14 +192,14 @@ def insert_note(
 def _put(
     connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
 ) -> None:
-    """Write a row anew; one server writes its own rows only, so nobody comes in between."""
+    """Update or insert a row; without conflicts, as each server writes only its own rows."""
     where = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
         connection.execute(sa.insert(table).values(**key, **values))
 
 
 def _insert(connection: Connection, model: str, new: Sequence[Sample]) -> None:
-    """Write samples; the first pair of answers for a row of a rollout is marked by its key."""
+    """Insert samples; the row key is set only for the first pair of predictions of a row."""
     pairs = [s for s in new if _is_named_pair(s)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
         samples.c.rollout.in_({s.rollout for s in pairs}),
@@ -230,10 +233,10 @@ def _prune(connection: Connection, model: str) -> None:
         .where(samples.c.model == model)
         .order_by(samples.c.id.desc())
         .limit(1)
-        .offset(KEPT_SAMPLES)
+        .offset(MAX_SAMPLES)
         .scalar_subquery()
     )
-    # Pairs of a rollout under way wait for their labels, however long these take.
+    # Pairs of the active rollout are kept until their labels arrive.
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
     waits = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
     gone = sa.and_(samples.c.model == model, samples.c.id <= oldest, sa.not_(waits))
@@ -247,7 +250,7 @@ def _parse(cls: type[R], text: str) -> R:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise IntegrityError(
-            f"A {cls.__name__} that a server reported cannot be read: {place}: {first['msg']}.",
-            cause="The registry's database was edited by hand, or a newer server wrote it.",
-            fix="Bring all servers to one version of Sluice.",
+            f"A {cls.__name__} reported by a server cannot be read: {place}: {first['msg']}.",
+            cause="The registry's database was edited manually, or a newer server wrote the row.",
+            fix="Run the same version of Sluice on all servers.",
         ) from None

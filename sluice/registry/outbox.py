@@ -1,9 +1,9 @@
-"""The history as an outbox: each line is an event, told to each consumer at least once, in order.
+"""Transactional outbox: each history entry is delivered to each consumer at least once, in order.
 
-A line is written in the transaction that moves the pointer, so an event cannot be lost, nor told
-of a move that was undone. What was told is noted afterwards: whoever dies in between tells it
-again, under the same key. Two publishers at once may also both tell it; each tells the lines of a
-model in their order, so a consumer that passes over keys it knows sees them in order.
+An entry is written in the transaction that moves the pointer, so an event cannot be lost, and a
+rolled-back move has no event. A delivery is recorded afterwards: if the process dies in between, it
+is repeated under the same key. Two concurrent publishers may both deliver an event. Each delivers
+the entries of a model in order, so a consumer that skips known keys receives them in order.
 """
 
 from collections.abc import Callable
@@ -14,48 +14,51 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.base.settings import Record
-from sluice.registry.log import find_digest
+from sluice.registry.log import find_line_digest
 from sluice.registry.queries import parse_entry
-from sluice.registry.records import Event
+from sluice.registry.records import HistoryEvent
 from sluice.registry.tables import deliveries, history
 
 
 class Delivery(Record):
-    """What a consumer says of one event; it answers, it does not raise."""
+    """Result of delivering one event to a consumer, which does not raise."""
 
-    ok: bool = Field(description="False: tell it again next time, and nothing later before it.")
-    reason: str = Field(description="One sentence for people.")
+    ok: bool = Field(description="False: retry the event next time, before any later event.")
+    reason: str = Field(description="Result in one sentence.")
 
 
 class Publication(Record):
-    """What became of everything that waited for one consumer."""
+    """Result of publishing the pending events to one consumer."""
 
-    delivered: int = Field(description="Events told now.")
-    waiting: int = Field(description="Events that stay for the next time.")
-    reasons: tuple[str, ...] = Field(description="What the consumer said, in the order told.")
-
-
-Deliver = Callable[[Event], Delivery]
+    delivered: int = Field(description="Number of events delivered now.")
+    waiting: int = Field(description="Number of events that remain pending.")
+    reasons: tuple[str, ...] = Field(description="Reasons of the consumer, in delivery order.")
 
 
-def pending(connection: Connection, model: str, consumer: str) -> list[Event]:
-    """Return the lines of a model's history that the consumer has not been told, oldest first."""
-    told = sa.select(deliveries.c.line).where(deliveries.c.consumer == consumer)
+Deliver = Callable[[HistoryEvent], Delivery]
+
+
+def pending_events(connection: Connection, model: str, consumer: str) -> list[HistoryEvent]:
+    """Return the history entries of a model not yet delivered to a consumer, oldest first."""
+    delivered = sa.select(deliveries.c.line).where(deliveries.c.consumer == consumer)
     rows = connection.execute(
         sa.select(history)
-        .where(history.c.model == model, history.c.id.not_in(told))
+        .where(history.c.model == model, history.c.id.not_in(delivered))
         .order_by(history.c.id)
     ).all()
     return [
-        Event(key=find_digest(connection, history, row.id), entry=parse_entry(row)) for row in rows
+        HistoryEvent(key=find_line_digest(connection, history, row.id), entry=parse_entry(row))
+        for row in rows
     ]
 
 
-def mark_delivered(connection: Connection, event: Event, consumer: str, *, at: datetime) -> None:
-    """Note that a consumer was told."""
+def mark_delivered(
+    connection: Connection, event: HistoryEvent, consumer: str, *, at: datetime
+) -> None:
+    """Record that an event was delivered to a consumer."""
     row = {"consumer": consumer, "line": event.entry.id, "delivered_at": at}
     try:
         with connection.begin_nested():
             connection.execute(sa.insert(deliveries).values(row))
-    except sa.exc.IntegrityError:  # another publisher told it as well, and noted it first
+    except sa.exc.IntegrityError:  # another publisher delivered and recorded it first
         return

@@ -1,7 +1,7 @@
-"""The check before anybody acts on a production pointer: what ``verify`` does, for one model.
+"""Verification of one model's production state, before it is served, compared or changed.
 
-Pointer, history, log and receipts must agree about the versions that are about to be served,
-compared with or moved to. Artifacts are not read: whoever loads weights checks their digests.
+A subset of ``verify``: pointer, history, log and receipts must agree about the versions in use.
+Artifacts are not read, because their digests are verified when weights are loaded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from sluice.base.digests import digest_json
-from sluice.base.errors import IntegrityError, RegistryUnsound, SluiceError
-from sluice.registry import (
-    append_only,
-    log,
-    log_verification,
-    queries,
-    relations,
-    rollout_rows,
-)
+from sluice.base.errors import IntegrityError, RegistryInconsistent, SluiceError
+from sluice.registry import append_only, log, log_verification, queries, rollout_rows, table_checks
 from sluice.registry.evidence import parse_receipt
-from sluice.registry.findings import found
-from sluice.registry.log_verification import Chosen
-from sluice.registry.moves import check_moves
-from sluice.registry.records import Finding, Version
+from sluice.registry.findings import finding_from_error
+from sluice.registry.history_checks import check_moves
+from sluice.registry.log_verification import RowSelection
+from sluice.registry.records import RegistryFinding, Version
 from sluice.registry.tables import (
     decisions,
     history,
@@ -40,38 +33,38 @@ from sluice.registry.tables import (
     versions,
 )
 
-_RESTORE = "The database was edited by hand: restore it from a backup."
+_RESTORE = "The database was edited manually: restore it from a backup."
 
 
-def require_sound(connection: Connection, model: str, numbers: Sequence[int]) -> None:
-    """Refuse to act on a pointer, or on versions, about which the registry contradicts itself.
+def require_consistent(connection: Connection, model: str, numbers: Sequence[int]) -> None:
+    """Reject a model whose pointer or given versions are inconsistent in the registry.
 
     Args:
-        connection: Of the caller's transaction.
-        model: Its name.
-        numbers: Versions that are about to be acted on.
+        connection: Connection of the caller's transaction.
+        model: Name of the model.
+        numbers: Versions that are about to be used.
 
     Raises:
-        RegistryUnsound: The message names the first finding and the command that lists all.
+        RegistryInconsistent: The message has the first finding and the command that lists all.
     """
     findings = check(connection, model, numbers)
     if not findings:
         return
     first, others = findings[0], len(findings) - 1
-    error = RegistryUnsound(
+    error = RegistryInconsistent(
         f"{first.what}{f' The check found {others} more.' if others else ''}",
-        cause=f"The registry does not hold together about {model}, so nothing acts on it.",
+        cause=f"The registry is inconsistent about {model}, so the version is not used.",
         fix=f"{first.fix.rstrip('.')}. To list all findings: sluice registry verify",
     )
     error.num_findings = len(findings)
     raise error
 
 
-def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Finding]:
-    """Return what does not hold of a model's pointer and of some of its versions; [] for nothing.
+def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[RegistryFinding]:
+    """Return the findings about a model's pointer and some of its versions; [] if consistent.
 
     Cost:
-        Some 40 queries; reads the history of the model, the rows of the versions and the keys of
+        About 40 queries; reads the history of the model, the rows of the versions and the keys of
         all rows.
     """
     findings = list(check_moves(connection, model, numbers))
@@ -81,29 +74,29 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Fi
     findings += log_verification.check_rows(connection, _rows(model, numbers))
     findings += log_verification.check_removed(connection)
     findings += append_only.check(connection)
-    findings += relations.check(connection)
+    findings += table_checks.check(connection)
     return findings
 
 
-def check_production(connection: Connection, model: str) -> list[Finding]:
-    """Return what does not hold of what serves: production and the challenger of a rollout."""
+def check_production(connection: Connection, model: str) -> list[RegistryFinding]:
+    """Return the findings about the served versions: production and a rollout's challenger."""
     return check(connection, model, _served(connection, model))
 
 
-def require_production(connection: Connection, model: str, *others: int) -> None:
-    """Refuse to act on what serves, and on other versions, when the registry contradicts itself.
+def require_consistent_production(connection: Connection, model: str, *others: int) -> None:
+    """Reject a model whose served versions, or the given other versions, are inconsistent.
 
     Raises:
-        RegistryUnsound: See ``require_sound``.
+        RegistryInconsistent: See ``require_consistent``.
     """
-    require_sound(connection, model, [*_served(connection, model), *others])
+    require_consistent(connection, model, [*_served(connection, model), *others])
 
 
 def fingerprint(connection: Connection, model: str) -> str:
-    """Return a digest that changes with what serves, its lineage or the end of the log.
+    """Return a digest that changes with the served versions, their lineage or the end of the log.
 
-    An equal one makes a second check needless for a while. It does not cover every row that
-    ``check`` reads: repeat the check now and then.
+    While it is unchanged, the check can be skipped for some time. It does not cover all rows that
+    ``check`` reads, so the check must still be repeated periodically.
     """
     pointed_at = sa.select(pointers.c.version).where(pointers.c.model == model)
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
@@ -128,37 +121,38 @@ def fingerprint(connection: Connection, model: str) -> str:
         .order_by(rollout_transitions.c.revision),
         sa.select(log_head.c.lines, log_head.c.digest),
     ]
-    # The first of these reads keep PostgreSQL from changing the tables before the last one.
+    # The first reads take locks that keep PostgreSQL from altering the tables before the last.
     seen = [list(connection.execute(query)) for query in queries_of_state]
-    seen.append(list(relations.load(connection)))
-    if connection.dialect.name == "sqlite":  # counts changes of the schema, triggers included
+    seen.append(list(table_checks.load_relations(connection)))
+    if connection.dialect.name == "sqlite":  # changes with the schema, including triggers
         seen.append(list(connection.exec_driver_sql("PRAGMA schema_version")))
     return digest_json([[[str(value) for value in row] for row in rows] for rows in seen])
 
 
-def require_own_parts(version: Version) -> None:
-    """Refuse a version whose lineage names other settings, inputs or weights than the gates saw."""
-    problem = version.lineage.contradiction()
+def require_valid_lineage(version: Version) -> None:
+    """Reject a version whose settings, inputs or weights differ from those the gates evaluated."""
+    problem = version.lineage.find_contradiction()
     if not problem and version.lineage.candidate != version.candidate:
         problem = (
-            f"it is filed as candidate {version.candidate[:12]}, and its lineage names "
+            f"it is stored as candidate {version.candidate[:12]}, but its lineage has "
             f"{version.lineage.candidate[:12]}"
         )
     if problem:
         raise IntegrityError(
-            f"{version.model} version {version.number} is not what the gates saw: {problem}.",
+            f"{version.model} version {version.number} differs from what the gates evaluated: "
+            f"{problem}.",
             cause="Data, config, settings, code or weights in the lineage were changed after the "
-            "gates.",
+            "gates ran.",
             fix="Restore the database from a backup, or run the pipeline again.",
         )
 
 
-def check_rollout(connection: Connection, model: str) -> Iterator[Finding]:
-    """Yield what does not hold of the model's last rollout: head, transitions, version, receipt."""
+def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFinding]:
+    """Yield the findings about a model's last rollout: head, transitions, version, receipt."""
     try:
         rollout = rollout_rows.load_last(connection, model)
     except IntegrityError as error:
-        yield found(model, None, "rollout", error)
+        yield finding_from_error(model, None, "rollout", error)
         return
     if rollout is None:
         return
@@ -172,23 +166,23 @@ def check_rollout(connection: Connection, model: str) -> Iterator[Finding]:
     ).first()
     problem = ""
     if row is None or (row.version, row.candidate) != (rollout.version, rollout.candidate):
-        problem = "it was started for another version than it sends requests to"
+        problem = "it sends requests to a version other than the one it was started for"
     elif not _allows(connection, row.receipt, rollout.candidate):
-        problem = "the receipt that it was started on does not allow its version"
+        problem = "its receipt does not allow its version"
     if problem:
-        yield Finding(
+        yield RegistryFinding(
             model=model,
             version=rollout.version,
             problem="rollout",
-            what=f"{model}: the rollout of version {rollout.version} does not hold: {problem}.",
+            what=f"{model}: the rollout of version {rollout.version} is inconsistent: {problem}.",
             fix=_RESTORE,
         )
 
 
-def _check_version(connection: Connection, model: str, number: int) -> Iterator[Finding]:
+def _check_version(connection: Connection, model: str, number: int) -> Iterator[RegistryFinding]:
     row = sa.select(versions.c.number).where(versions.c.model == model, versions.c.number == number)
     if connection.execute(row).first() is None:
-        yield Finding(
+        yield RegistryFinding(
             model=model,
             version=number,
             problem="lineage",
@@ -198,14 +192,16 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
         return
     try:
         version = queries.load_version(connection, model, number)
-        require_own_parts(version)
+        require_valid_lineage(version)
         own = sa.select(own_lineages.c.number).where(
             own_lineages.c.model == model, own_lineages.c.number == number
         )
-        if connection.execute(own).first() is None:  # without it an import counts again
-            log.require_never_there(connection, own_lineages, [model, number])
+        if (
+            connection.execute(own).first() is None
+        ):  # a removed row would make the import count again
+            log.require_never_logged(connection, own_lineages, [model, number])
     except SluiceError as error:
-        yield found(model, number, "lineage", error)
+        yield finding_from_error(model, number, "lineage", error)
     for digest, payload in connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
@@ -214,7 +210,7 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
         try:
             parse_receipt(digest, payload)
         except SluiceError as error:
-            yield found(model, number, "receipt", error)
+            yield finding_from_error(model, number, "receipt", error)
 
 
 def _allows(connection: Connection, digest: str, candidate: str) -> bool:
@@ -233,8 +229,8 @@ def _allows(connection: Connection, digest: str, candidate: str) -> bool:
     )
 
 
-def _rows(model: str, numbers: Sequence[int]) -> list[Chosen]:
-    """Return the rows that the log must tell of as they are."""
+def _rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
+    """Return the selections of rows that must match the log."""
     of_versions = version_receipts.c.number.in_(numbers)
     linked = sa.select(version_receipts.c.receipt).where(
         version_receipts.c.model == model, of_versions
@@ -243,7 +239,7 @@ def _rows(model: str, numbers: Sequence[int]) -> list[Chosen]:
         versions.c.model == model, versions.c.number.in_(numbers)
     )
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    told = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
+    relevant = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
     return [
         (models, models.c.name == model),
         (versions, sa.and_(versions.c.model == model, versions.c.number.in_(numbers))),
@@ -251,20 +247,20 @@ def _rows(model: str, numbers: Sequence[int]) -> list[Chosen]:
         (version_receipts, sa.and_(version_receipts.c.model == model, of_versions)),
         (receipts, receipts.c.digest.in_(linked)),
         (decisions, sa.and_(decisions.c.model == model, decisions.c.candidate.in_(candidates))),
-        (history, sa.and_(history.c.model == model, told)),
+        (history, sa.and_(history.c.model == model, relevant)),
         (rollouts, rollouts.c.id.in_(last)),
         (rollout_transitions, rollout_transitions.c.rollout.in_(last)),
     ]
 
 
 def _served(connection: Connection, model: str) -> list[int]:
-    """Return the versions that may answer requests; none where pointer or rollout is damaged."""
+    """Return the versions that may be served; omits those of a damaged pointer or rollout."""
     served: list[int] = []
     try:
         pointer = queries.load_pointer(connection, model)
         served += [] if pointer.version is None else [pointer.version]
         rollout = rollout_rows.load_last(connection, model)
         served += [] if rollout is None or rollout.is_over else [rollout.version]
-    except IntegrityError:  # a finding of check_moves or check_rollout
+    except IntegrityError:  # reported by check_moves or check_rollout
         pass
     return served

@@ -1,4 +1,4 @@
-"""Models, versions, pointer and history: rows read and appended in the caller's transaction."""
+"""Reads and writes models, versions, pointer and history in the caller's transaction."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,11 +14,11 @@ from sluice.registry import log
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import (
-    Action,
+    HistoryAction,
     HistoryEntry,
-    Pointer,
-    State,
+    ProductionPointer,
     Version,
+    VersionState,
 )
 from sluice.registry.tables import (
     PRODUCTION,
@@ -33,17 +33,17 @@ from sluice.registry.tables import (
 
 R = TypeVar("R", bound=Record)
 
-MAX_NUMBER = 2**31 - 1
-"""Highest number that the column of a version takes, in PostgreSQL; no driver is asked for more."""
+MAX_VERSION_NUMBER = 2**31 - 1
+"""Maximum version number that the column can store in PostgreSQL; larger ones are not queried."""
 
 
 def model_names(connection: Connection) -> list[str]:
-    """Return every model's name, sorted."""
+    """Return the names of all models, sorted."""
     return list(connection.execute(sa.select(models.c.name).order_by(models.c.name)).scalars())
 
 
 def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
-    """Make writers of one model wait for each other; the model is made when it is new."""
+    """Lock a model against concurrent writers; create it if it does not exist."""
     row = sa.select(models.c.name).where(models.c.name == model)
     if connection.execute(row.with_for_update()).first() is not None:
         return
@@ -53,24 +53,24 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
             connection.execute(
                 sa.insert(pointers).values(model=model, name=PRODUCTION, version=None, revision=0)
             )
-    except sa.exc.IntegrityError:  # somebody else made it since
+    except sa.exc.IntegrityError:  # another process created it concurrently
         connection.execute(row.with_for_update()).one()
 
 
-def load_pointer(connection: Connection, model: str) -> Pointer:
-    """Return where production points; a model nobody registered points nowhere."""
+def load_pointer(connection: Connection, model: str) -> ProductionPointer:
+    """Return the production pointer of a model; empty for an unregistered model."""
     row = connection.execute(
         sa.select(pointers.c.version, pointers.c.revision).where(
             pointers.c.model == model, pointers.c.name == PRODUCTION
         )
     ).first()
     if row is None:
-        return Pointer(version=None, revision=0)
-    return _parse(Pointer, f"The pointer of {model}", row._asdict())
+        return ProductionPointer(version=None, revision=0)
+    return _parse(ProductionPointer, f"The pointer of {model}", row._asdict())
 
 
 def move_pointer(connection: Connection, model: str, *, to: int, revision: int) -> bool:
-    """Point production at ``to`` if its revision is still ``revision``; say whether it was."""
+    """Point production at ``to`` if the revision is unchanged; return whether it was."""
     moved = connection.execute(
         sa.update(pointers)
         .where(
@@ -84,10 +84,10 @@ def move_pointer(connection: Connection, model: str, *, to: int, revision: int) 
 
 
 def load_history(connection: Connection, model: str) -> list[HistoryEntry]:
-    """Return the audit of one model, oldest first.
+    """Return the history of one model, oldest first.
 
     Raises:
-        IntegrityError: A line cannot be read.
+        IntegrityError: An entry cannot be read.
     """
     rows = connection.execute(
         sa.select(history).where(history.c.model == model).order_by(history.c.id)
@@ -96,12 +96,12 @@ def load_history(connection: Connection, model: str) -> list[HistoryEntry]:
 
 
 def parse_entry(row: Row[Any]) -> HistoryEntry:
-    """Return a line of history as it was stored.
+    """Parse a row of the history.
 
     Raises:
-        IntegrityError: It cannot be read.
+        IntegrityError: The row cannot be read.
     """
-    return _parse(HistoryEntry, f"Line {row.id} of the history", row._asdict())
+    return _parse(HistoryEntry, f"Entry {row.id} of the history", row._asdict())
 
 
 def append_history(
@@ -109,7 +109,7 @@ def append_history(
     *,
     at: datetime,
     model: str,
-    action: Action,
+    action: HistoryAction,
     from_version: int | None,
     to_version: int,
     actor: str,
@@ -117,7 +117,7 @@ def append_history(
     receipt: str | None,
     revision: int | None,
 ) -> None:
-    """Write one line of the audit."""
+    """Append one entry to the history."""
     log.append(
         connection,
         history,
@@ -133,20 +133,20 @@ def append_history(
     )
 
 
-def history_line(connection: Connection, entry: HistoryEntry) -> int:
-    """Return the number of the log's line that tells of a line of history."""
-    return log.find_number(connection, history, entry.id)
+def find_history_line(connection: Connection, entry: HistoryEntry) -> int:
+    """Return the number of the log line of a history entry."""
+    return log.find_line_number(connection, history, entry.id)
 
 
 def last_move(connection: Connection, model: str) -> HistoryEntry | None:
-    """Return the line of the last move of the pointer, or None."""
+    """Return the history entry of the last move of the pointer, or None."""
     query = sa.select(history).where(history.c.model == model, history.c.revision.is_not(None))
     row = connection.execute(query.order_by(history.c.id.desc())).first()
     return None if row is None else parse_entry(row)
 
 
 def load_versions(connection: Connection, model: str) -> list[Version]:
-    """Return the versions of one model by number, each with its state."""
+    """Return the versions of one model, sorted by number, each with its state."""
     query = sa.select(versions.c.number).where(versions.c.model == model)
     numbers = connection.execute(query.order_by(versions.c.number)).scalars().all()
     return [load_version(connection, model, number) for number in numbers]
@@ -155,8 +155,8 @@ def load_versions(connection: Connection, model: str) -> list[Version]:
 def find_version(
     connection: Connection, model: str, *, number: int | None = None, candidate: str | None = None
 ) -> Version | None:
-    """Return the version with this number, or with this candidate; None when there is none."""
-    if number is not None and number > MAX_NUMBER:
+    """Return the version with this number or this candidate; None if it does not exist."""
+    if number is not None and number > MAX_VERSION_NUMBER:
         return None
     is_it = versions.c.candidate == candidate if number is None else versions.c.number == number
     row = connection.execute(
@@ -166,10 +166,10 @@ def find_version(
 
 
 def load_version(connection: Connection, model: str, number: int) -> Version:
-    """Return a version that is known to exist, with its state.
+    """Return an existing version with its state.
 
     Raises:
-        IntegrityError: It or its lineage cannot be read.
+        IntegrityError: The version or its lineage cannot be read.
     """
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
@@ -178,16 +178,16 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     lineage = _parse_lineage((own or row).lineage, row.model, row.number)
     state = _state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
-    told: dict[str, Any] = {"state": state, "lineage": lineage}
+    derived: dict[str, Any] = {"state": state, "lineage": lineage}
     if own is None:
-        told |= _import_facts(connection, model, number)
+        derived |= _import_facts(connection, model, number)
     else:
-        told["is_imported"] = False
-    return _parse(Version, what, {**row._mapping, **told})
+        derived["is_imported"] = False
+    return _parse(Version, what, {**row._mapping, **derived})
 
 
 def candidate_of(connection: Connection, model: str, number: int) -> str:
-    """Return the candidate digest of a version that is known to exist."""
+    """Return the candidate digest of an existing version."""
     query = sa.select(versions.c.candidate).where(
         versions.c.model == model, versions.c.number == number
     )
@@ -195,7 +195,7 @@ def candidate_of(connection: Connection, model: str, number: int) -> str:
 
 
 def _import_facts(connection: Connection, model: str, number: int) -> dict[str, Any]:
-    """Return what the history says of a version that nothing here was trained for since."""
+    """Return the import fields of a version without a local training, from the history."""
     rows = connection.execute(
         sa.select(history.c.action, history.c.reason)
         .where(
@@ -212,25 +212,25 @@ def _import_facts(connection: Connection, model: str, number: int) -> dict[str, 
     }
 
 
-def require_as_logged(connection: Connection, version: Version) -> None:
-    """Refuse a version whose rows were changed or removed since they were written.
+def require_version_matches_log(connection: Connection, version: Version) -> None:
+    """Reject a version whose rows were changed or removed after they were written.
 
     Raises:
-        IntegrityError: A row is not as its line in the log says, or gone.
+        IntegrityError: A row does not match its log line, or is missing.
     """
     query = sa.select(versions).where(
         versions.c.model == version.model, versions.c.number == version.number
     )
-    log.require_as_logged(connection, versions, connection.execute(query).one())
+    log.require_row_matches_log(connection, versions, connection.execute(query).one())
     own = connection.execute(_own_lineage(version.model, version.number)).first()
     if own is not None:
-        log.require_as_logged(connection, own_lineages, own)
-    else:  # without it the version would tell again what came in a file
-        log.require_never_there(connection, own_lineages, [version.model, version.number])
+        log.require_row_matches_log(connection, own_lineages, own)
+    else:  # a removed row would make the lineage from the imported file count again
+        log.require_never_logged(connection, own_lineages, [version.model, version.number])
 
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
-    """Write a new version and return its number; the caller holds the model's lock."""
+    """Insert a new version and return its number; the caller holds the model's lock."""
     highest = connection.execute(
         sa.select(sa.func.max(versions.c.number)).where(versions.c.model == lineage.model)
     ).scalar()
@@ -247,10 +247,13 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
     return number
 
 
-def keep_own_lineage(
+def insert_own_lineage(
     connection: Connection, version: Version, lineage: Lineage, *, at: datetime
 ) -> None:
-    """Let an imported version tell what training here made; the caller holds the model's lock."""
+    """Store the lineage of a local training for an imported version.
+
+    The caller holds the model's lock.
+    """
     log.append(
         connection,
         own_lineages,
@@ -285,12 +288,12 @@ def _unreadable(what: str, error: ValidationError) -> IntegrityError:
     first = error.errors()[0]
     return IntegrityError(
         f"{what} cannot be read: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
-        cause="The ledger's database was edited by hand or damaged.",
+        cause="The registry's database was edited manually or damaged.",
         fix="Restore the database from a backup.",
     )
 
 
-def _state(connection: Connection, model: str, number: int, candidate: str) -> State:
+def _state(connection: Connection, model: str, number: int, candidate: str) -> VersionState:
     if load_pointer(connection, model).version == number:
         return "production"
     was_served = sa.select(history.c.id).where(
@@ -316,5 +319,5 @@ def _is_pass(digest: str, payload: str, candidate: str) -> bool:
     try:
         receipt = parse_receipt(digest, payload)
         return receipt.passed and receipt.subject.get("candidate") == candidate
-    except IntegrityError:  # reported by verify and by promote; here it is merely no approval
+    except IntegrityError:  # reported by verify and promote; here it only counts as not passed
         return False

@@ -1,4 +1,4 @@
-"""What the ledger answers with: versions, moves of the pointer, findings."""
+"""Records returned by the registry: versions, history entries, promotions, findings."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,12 +9,15 @@ from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.registry.lineage import Lineage
 
-State = Literal["dev", "staging", "production", "archived"]
-Action = Literal["register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"]
-"""accept and trust belong to an import, one line for each import path of code that the version
-names: accept for a path that is the pipeline's own here, trust for one that the user named."""
+VersionState = Literal["dev", "staging", "production", "archived"]
+HistoryAction = Literal[
+    "register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"
+]
+"""``accept`` and ``trust`` belong to an import, with one history entry per import path of code
+that the version names: ``accept`` for a path that the pipeline here also has, ``trust`` for a path
+that the user trusts explicitly."""
 
-Problem = Literal[
+ProblemKind = Literal[
     "artifact",
     "receipt",
     "lineage",
@@ -30,80 +33,85 @@ Problem = Literal[
 
 
 class Version(Record):
-    """One immutable candidate under its number."""
+    """A registered version of a model: one immutable candidate with its number and state."""
 
     model: str
     number: int
     candidate: str
-    state: State = Field(
-        description="production: the pointer says so; archived: it was, once; staging: its last "
-        "promotion receipt from a gate here passed; dev: anything else."
+    state: VersionState = Field(
+        description="production: the production pointer has this version; archived: it was in "
+        "production before; staging: its latest local promotion receipt passed; dev: otherwise."
     )
     registered_at: datetime
     lineage: Lineage
     is_imported: bool = Field(
-        description="Whether all that is known of it came in a file of another registry."
+        description="Whether the version exists here only through an import from another registry."
     )
     accepted_code: tuple[str, ...] = Field(
-        (), description="Import paths of an imported version that are the pipeline's own here."
+        (), description="Import paths of an imported version that the pipeline here also has."
     )
     trusted_code: tuple[str, ...] = Field(
-        (), description="Import paths of an imported version that its importer trusts."
+        (), description="Import paths of an imported version that the importer trusts."
     )
 
 
 class Registration(Record):
-    """The version of a candidate, and whether it is new."""
+    """Result of registering or importing a candidate: its version and whether it is new."""
 
     version: Version
     created: bool
 
 
 class LinkedReceipt(Record):
-    """A receipt that the ledger tied to a version."""
+    """A receipt linked to a version."""
 
     receipt: Receipt
-    line: int = Field(description="Of the log: when it became the newest word, whatever the clock.")
+    line: int = Field(
+        description="Number of the log line at which it became the latest receipt of its gate; "
+        "orders receipts independently of the clock."
+    )
 
 
-class Pointer(Record):
-    """Which version a model has in production; ``revision`` counts its moves."""
+class ProductionPointer(Record):
+    """Production version of a model; ``revision`` counts the moves of the pointer."""
 
     version: int | None
     revision: int
 
 
 class HistoryEntry(Record):
-    """One line of the audit: who did what, when, why, on which evidence."""
+    """One entry of a model's history: action, versions, actor, reason, time and receipt."""
 
     id: int
     at: datetime
     model: str
-    action: Action
+    action: HistoryAction
     from_version: int | None
     to_version: int
     actor: str
     reason: str
-    receipt: str | None = Field(description="Digest of the promotion receipt acted on.")
-    revision: int | None = Field(description="The pointer's revision after the move.")
+    receipt: str | None = Field(description="Digest of the promotion receipt for the action.")
+    revision: int | None = Field(description="Revision of the pointer after the move.")
 
 
 class Promotion(Record):
-    """Where production points after a promotion or rollback."""
+    """Result of a promotion or rollback."""
 
     model: str
     version: int
     previous: int | None
-    moved: bool = Field(description="False when the version was in production already.")
+    moved: bool = Field(description="False if the version was in production already.")
     revision: int
-    at: datetime | None = Field(description="When the pointer moved; None when it did not.")
+    at: datetime | None = Field(description="Time at which the pointer moved; None if it did not.")
     code: str = Field(
-        "", description="After a rollback: whether the code went back too, in sentences."
+        "",
+        description="After a rollback: sentences on whether the current code is that of the "
+        "version.",
     )
 
     @property
     def summary(self) -> str:
-        """What happened, in sentences for people."""
+        """The result in sentences, for display."""
         if not self.moved:
             return f"{self.model} {self.version} is in production already; nothing was changed."
         before = "nothing" if self.previous is None else f"version {self.previous}"
@@ -111,18 +119,18 @@ class Promotion(Record):
         return f"{moved} {self.code}".rstrip()
 
 
-class Event(Record):
-    """A line of history on its way to whoever wants to hear of it."""
+class HistoryEvent(Record):
+    """A history entry to be delivered to a consumer."""
 
-    key: str = Field(description="The same for every delivery: tell it twice, do it once.")
+    key: str = Field(description="Idempotency key: the same for every delivery of the event.")
     entry: HistoryEntry
 
 
-class Finding(Record):
-    """Something in the registry that does not hold."""
+class RegistryFinding(Record):
+    """A problem found by a check of the registry."""
 
-    model: str = Field(description="Its name; empty when the registry itself is meant.")
+    model: str = Field(description="Name of the model; empty for the registry as a whole.")
     version: int | None
-    problem: Problem
+    problem: ProblemKind
     what: str
     fix: str

@@ -1,4 +1,4 @@
-"""Keeping what a registry refuses, whichever method refuses it."""
+"""Records the rejected attempts to change the registry, for all methods of the ledger."""
 
 import contextlib
 import functools
@@ -9,22 +9,22 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sluice.base.errors import IntegrityError, SluiceError, StorageError
 from sluice.registry import refusals
 from sluice.registry.lineage import Lineage
-from sluice.registry.queries import MAX_NUMBER
-from sluice.registry.reading import LedgerReading
-from sluice.registry.refusals import Attempt, Refusal
+from sluice.registry.queries import MAX_VERSION_NUMBER
+from sluice.registry.readonly import ReadonlyLedger
+from sluice.registry.refusals import AttemptedAction, RefusedAttempt
 from sluice.rollout.state import Rollout, Transition
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class RefusalRecording(LedgerReading):
-    """A registry that keeps what it refuses."""
+class RefusalRecordingLedger(ReadonlyLedger):
+    """Ledger that records the attempts that it rejects."""
 
     def _record_refusal(
-        self, action: Attempt, arguments: Mapping[str, Any], error: SluiceError
+        self, action: AttemptedAction, arguments: Mapping[str, Any], error: SluiceError
     ) -> None:
-        refusal = Refusal(
+        refusal = RefusedAttempt(
             at=self._clock(),
             action=action,
             error=type(error).__name__,
@@ -32,20 +32,20 @@ class RefusalRecording(LedgerReading):
             key_id=None if self._keys is None else self._keys.signing.key_id,
             **_about(arguments),
         )
-        # The attempt was refused in any case; where nothing can be written, nothing is kept.
+        # The attempt is rejected in any case; the record is lost if the database is not writable.
         with contextlib.suppress(StorageError), self._database.write() as connection:
             refusals.insert(connection, refusal)
 
 
-L = TypeVar("L", bound=RefusalRecording)
+L = TypeVar("L", bound=RefusalRecordingLedger)
 
 
 def records_refusals(
-    action: Attempt,
+    action: AttemptedAction,
 ) -> Callable[[Callable[Concatenate[L, P], R]], Callable[Concatenate[L, P], R]]:
-    """Make a method of a ledger record each attempt that it refuses.
+    """Return a decorator that records each attempt rejected by a method of the ledger.
 
-    A registry that cannot be written refuses as well, and nothing can be recorded then.
+    An attempt that fails because the registry is not writable cannot be recorded.
     """
 
     def decorate(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
@@ -68,7 +68,7 @@ def records_refusals(
 
 
 def _about(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an attempt was about, from the arguments of the method that refused it."""
+    """Return model, versions, actor and reason of an attempt from the method's arguments."""
     rollout, transition = arguments.get("before"), arguments.get("transition")
     if isinstance(rollout, Rollout) and isinstance(transition, Transition):
         about: dict[str, Any] = {"model": rollout.model, "version": rollout.version}
@@ -87,4 +87,4 @@ def _about(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= MAX_NUMBER else None
+    return value if isinstance(value, int) and 0 <= value <= MAX_VERSION_NUMBER else None

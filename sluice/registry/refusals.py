@@ -1,8 +1,8 @@
-"""Attempts to change the registry that were refused: who tried what, and why not.
+"""Records of rejected attempts to change the registry, with actor and reason.
 
-They are kept beside the log, not in it: an attempt may come from somebody without the key, and must
-not leave a line that nobody signed. A flood of attempts fills the table at a bounded pace, and
-hides none of another kind: the bound is of one action and one class of error.
+They are not part of the log: an attempt may come from somebody without the key, and must not add an
+unsigned line. The number of stored attempts is limited per day, action and error class, so that a
+flood of attempts neither fills the table nor hides attempts of another kind.
 """
 
 from datetime import datetime, timedelta
@@ -12,47 +12,47 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
-from sluice.base.errors import writable
+from sluice.base.errors import escape_unprintable
 from sluice.base.settings import Record
 from sluice.registry.tables import refusals
 
-Attempt = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
+AttemptedAction = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 
-MAX_A_DAY = 200
-"""Attempts of one kind that are kept within 24 hours; the last of them says that no more are."""
+MAX_PER_DAY = 200
+"""Maximum number of attempts of one kind stored within 24 hours; the last one notes the limit."""
 
 _MAX_TEXT = 2000
 _MAX_NAME = 200
 
 
-class Refusal(Record):
-    """One attempt that was refused."""
+class RefusedAttempt(Record):
+    """A rejected attempt to change the registry."""
 
     at: datetime
     model: str
-    action: Attempt
-    from_version: int | None = Field(description="What the caller expected in production.")
-    to_version: int | None = Field(description="What the caller asked for.")
-    actor: str = Field(description="The name given; nothing proves it.")
+    action: AttemptedAction
+    from_version: int | None = Field(description="Version the caller expected in production.")
+    to_version: int | None = Field(description="Version that the caller requested.")
+    actor: str = Field(description="Name given by the caller; not verified.")
     reason: str
     error: str = Field(description="Class of the error.")
     refused_because: str
-    key_id: str | None = Field(description="Of the key in use; None without one.")
+    key_id: str | None = Field(description="Id of the key in use; None without a key.")
 
 
-def insert(connection: Connection, refusal: Refusal) -> None:
-    """Write an attempt down, unless as many of its kind were within 24 hours as are kept."""
+def insert(connection: Connection, refusal: RefusedAttempt) -> None:
+    """Store an attempt unless the limit of its kind is reached within 24 hours."""
     recent = sa.select(sa.func.count()).where(
         refusals.c.at > refusal.at - timedelta(days=1),
         refusals.c.action == refusal.action,
         refusals.c.error == refusal.error,
     )
     count = int(connection.execute(recent).scalar_one())
-    if count >= MAX_A_DAY:
+    if count >= MAX_PER_DAY:
         return
     because = _stored(refusal.refused_because, _MAX_TEXT)
-    if count == MAX_A_DAY - 1:
-        because += " (No more refused attempts of this kind are kept for a day.)"
+    if count == MAX_PER_DAY - 1:
+        because += " (Further rejected attempts of this kind are not recorded for a day.)"
     values = refusal.model_dump() | {
         "model": _stored(refusal.model, _MAX_NAME),
         "actor": _stored(refusal.actor, _MAX_NAME),
@@ -62,15 +62,15 @@ def insert(connection: Connection, refusal: Refusal) -> None:
     connection.execute(sa.insert(refusals).values(values))
 
 
-def load(connection: Connection, *, since: datetime | None) -> list[Refusal]:
-    """Return what was refused from a moment on, oldest first; all of it without one."""
+def load(connection: Connection, *, since: datetime | None) -> list[RefusedAttempt]:
+    """Return the rejected attempts since a time (None for all), oldest first."""
     columns = [column for column in refusals.c if column.name != "id"]
     query = sa.select(*columns).order_by(refusals.c.id)
     if since is not None:
         query = query.where(refusals.c.at >= since)
-    return [Refusal(**row._mapping) for row in connection.execute(query)]
+    return [RefusedAttempt(**row._mapping) for row in connection.execute(query)]
 
 
 def _stored(text: str, length: int) -> str:
-    """Return a text that every database stores; PostgreSQL refuses NUL."""
-    return writable(text).replace("\0", "\\0")[:length]
+    """Return a text that every database can store; PostgreSQL rejects NUL characters."""
+    return escape_unprintable(text).replace("\0", "\\0")[:length]

@@ -1,4 +1,4 @@
-"""Rollouts, transitions and heads: rows read and written in the caller's transaction."""
+"""Reads and writes rollouts, transitions and heads in the caller's transaction."""
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -6,15 +6,16 @@ from sqlalchemy import Connection
 
 from sluice.base.errors import IntegrityError, RolloutConflict
 from sluice.registry import log
+from sluice.registry.stored_rollouts import parse_rollout, parse_transition
 from sluice.registry.tables import rollout_heads, rollout_transitions, rollouts
 from sluice.rollout.state import Rollout, Transition
 
 
 def load_last(connection: Connection, model: str) -> Rollout | None:
-    """Return the model's last rollout as it was last looked at, or None when it never had one.
+    """Return the model's last rollout after its last assessment, or None if it never had one.
 
     Raises:
-        IntegrityError: It cannot be read, or is not where its last transition left it.
+        IntegrityError: It cannot be read, or does not match its last transition.
     """
     query = sa.select(rollout_heads).where(rollout_heads.c.model == model)
     head = connection.execute(query).first()
@@ -22,39 +23,43 @@ def load_last(connection: Connection, model: str) -> Rollout | None:
         return None
     last = load_transitions(connection, head.rollout)[-1:]
     rollout = _parse_rollout(head.state, model)
-    if not last or _place(last[0].rollout) != _place(rollout) or rollout.id != head.rollout:
+    if (
+        not last
+        or _transition_fields(last[0].rollout) != _transition_fields(rollout)
+        or rollout.id != head.rollout
+    ):
         raise IntegrityError(
-            f"The rollout of {model} is not where its last transition left it.",
-            cause="The ledger's database was edited by hand or damaged.",
+            f"The rollout of {model} does not match its last transition.",
+            cause="The registry's database was edited manually or damaged.",
             fix="Run sluice registry verify, and restore the database from a backup.",
         )
     return rollout
 
 
 def load_transitions(connection: Connection, rollout_id: str) -> list[Transition]:
-    """Return what happened to a rollout, oldest first; looks that changed nothing left no line.
+    """Return the transitions of a rollout, oldest first.
 
     Raises:
-        IntegrityError: A line cannot be read.
+        IntegrityError: A row cannot be read.
     """
     query = sa.select(rollout_transitions.c.payload).where(
         rollout_transitions.c.rollout == rollout_id
     )
     rows = connection.execute(query.order_by(rollout_transitions.c.revision)).scalars().all()
     try:
-        return [Transition.model_validate_json(text) for text in rows]
+        return [parse_transition(text) for text in rows]
     except ValidationError as error:
         raise _unreadable(f"A transition of rollout {rollout_id}", error) from None
 
 
 def model_rollouts(connection: Connection, model: str) -> list[str]:
-    """Return the ids of all rollouts of a model, oldest first, whatever the clock said."""
+    """Return the ids of all rollouts of a model in write order, independent of the clock."""
     query = sa.select(rollouts.c.id).where(rollouts.c.model == model)
-    return list(connection.execute(query.order_by(log.line_number(rollouts))).scalars())
+    return list(connection.execute(query.order_by(log.select_line_number(rollouts))).scalars())
 
 
-def insert(connection: Connection, transition: Transition, *, receipt: str) -> None:
-    """Write a new rollout with its first transition, and make it the model's last."""
+def insert_rollout(connection: Connection, transition: Transition, *, receipt: str) -> None:
+    """Insert a new rollout with its first transition, as the model's last rollout."""
     rollout = transition.rollout
     log.append(
         connection,
@@ -74,11 +79,11 @@ def insert(connection: Connection, transition: Transition, *, receipt: str) -> N
         connection.execute(sa.insert(rollout_heads).values(model=rollout.model, **head))
 
 
-def move(connection: Connection, transition: Transition, *, revision: int) -> None:
-    """Write what came of a look, if the rollout's revision is still ``revision``.
+def store_transition(connection: Connection, transition: Transition, *, revision: int) -> None:
+    """Store the result of an assessment if the rollout's revision is still ``revision``.
 
     Raises:
-        RolloutConflict: It was changed since, or is the model's last rollout no longer.
+        RolloutConflict: The rollout was changed since, or a newer rollout was started.
     """
     after = transition.rollout
     moved = connection.execute(
@@ -110,22 +115,25 @@ def _append(connection: Connection, transition: Transition) -> None:
 
 
 def _conflict(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
-    told = load_transitions(connection, rollout.id)
+    recorded = load_transitions(connection, rollout.id)
     cause = ""
-    if told:
-        last = told[-1]
-        cause = f"{last.actor} made it {last.outcome} at {last.at:%Y-%m-%d %H:%M:%S} UTC."
+    if recorded:
+        last = recorded[-1]
+        cause = (
+            f"{last.actor} recorded the transition {last.outcome} at "
+            f"{last.at:%Y-%m-%d %H:%M:%S} UTC."
+        )
     return RolloutConflict(
-        f"The rollout of {rollout.model} version {rollout.version} was expected at its transition "
-        f"{revision}, and is at {told[-1].rollout.revision if told else 'none'}.",
+        f"The rollout of {rollout.model} version {rollout.version} was expected at transition "
+        f"{revision}, but is at {recorded[-1].rollout.revision if recorded else 'none'}.",
         cause=cause,
-        fix="Read it again, and decide on what is there now.",
+        fix="Read the rollout again and decide on its current state.",
     )
 
 
 def _parse_rollout(text: str, model: str) -> Rollout:
     try:
-        return Rollout.model_validate_json(text)
+        return parse_rollout(text)
     except ValidationError as error:
         raise _unreadable(f"The rollout of {model}", error) from None
 
@@ -135,12 +143,12 @@ def _unreadable(what: str, error: ValidationError) -> IntegrityError:
     place = ".".join(str(part) for part in first["loc"])
     return IntegrityError(
         f"{what} cannot be read: {place}: {first['msg']}.",
-        cause="The ledger's database was edited by hand or damaged.",
+        cause="The registry's database was edited manually or damaged.",
         fix="Restore the database from a backup.",
     )
 
 
-def _place(rollout: Rollout) -> dict[str, object]:
-    """Return everything of a rollout but what a look that changes nothing may change."""
-    looked = {"evidence", "seen_at", "step_since", "patience_until"}
-    return rollout.model_dump(mode="json", exclude=looked)
+def _transition_fields(rollout: Rollout) -> dict[str, object]:
+    """Return the fields of a rollout that only a transition may change."""
+    assessed = {"evidence", "checked_at", "step_since", "step_times_out_at"}
+    return rollout.model_dump(mode="json", exclude=assessed)

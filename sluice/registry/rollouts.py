@@ -1,8 +1,8 @@
-"""Rollouts in the registry: one at a time for a model, every transition a link of the log (ROLL-1).
+"""Rollouts in the registry: one active rollout per model, with every transition in the log.
 
-The state machine decides and writes nothing; here what it decided is kept, if nobody was faster.
-The production pointer moves in the transaction that ends the rollout: whoever is killed before
-that finds it held, and finishes it.
+The state machine decides without writing anything; this module stores its transitions with
+compare-and-swap. The production pointer moves in the same transaction that ends the rollout. After
+a crash before that, the rollout still awaits promotion and can be finished.
 """
 
 from dataclasses import dataclass
@@ -13,49 +13,42 @@ from sqlalchemy import Connection
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
-from sluice.registry import (
-    admission,
-    approval,
-    production_check,
-    promotion,
-    queries,
-    rollout_rows,
-)
+from sluice.registry import approval, production_check, promotion, queries, rollout_rows, validation
 from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
-from sluice.registry.records import Pointer, Version
+from sluice.registry.records import ProductionPointer, Version
 from sluice.registry.refusal_recording import records_refusals
-from sluice.registry.sample_removal import Erased, erase_user
-from sluice.registry.traced import traced
-from sluice.rollout import changes
-from sluice.rollout.agreement import Agreement
+from sluice.registry.sample_deletion import ErasureReport, erase_user
+from sluice.registry.spans import spanned
+from sluice.rollout import transitions
+from sluice.rollout.prediction_agreement import PredictionAgreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout.weights import Weights, weights_of
+from sluice.rollout.traffic_split import TrafficSplit, split_in_force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedWeights:
-    """Split of the traffic, and the state of the registry that it was checked in."""
+class VerifiedTrafficSplit:
+    """Traffic split, with the fingerprint of the registry state in which it was verified."""
 
-    weights: Weights | None
+    split: TrafficSplit | None
     fingerprint: str
 
 
 class RolloutLedger(Ledger):
-    """The registry of one database, with the rollouts of its models."""
+    """Model registry in one database, including the rollouts of its models."""
 
     @property
     def observations(self) -> Observations:
-        """What servers saw, in the same database."""
+        """Observations of servers, in the same database."""
         return Observations(self._database)
 
     def rollout(self, model: str) -> Rollout | None:
-        """Return the model's last rollout as it was last looked at; None when it never had one.
+        """Return the model's last rollout after its last assessment; None if it never had one.
 
         Raises:
-            IntegrityError: It was changed past the ledger.
+            IntegrityError: The rollout was changed, not by Sluice.
         """
         with self._database.read() as connection:
             return rollout_rows.load_last(connection, model)
@@ -66,47 +59,50 @@ class RolloutLedger(Ledger):
             return rollout_rows.model_rollouts(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
-        """Return what happened to a rollout, oldest first; a hold leaves no line."""
+        """Return the transitions of a rollout, oldest first; the outcome wait is not recorded."""
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
-    def weights(self, model: str) -> Weights | None:
-        """Return who answers now, once the registry agrees; None while nothing is in production.
+    def traffic_split(self, model: str) -> TrafficSplit | None:
+        """Return the verified current traffic split; None while nothing is in production.
 
         Raises:
-            RegistryUnsound: The registry contradicts itself about what serves.
+            RegistryInconsistent: The registry is inconsistent about the served versions.
         """
-        return self.checked_weights(model, known=None).weights
+        return self.checked_traffic_split(model, known=None).split
 
-    def checked_weights(self, model: str, *, known: str | None) -> CheckedWeights:
-        """Return who answers now, and the fingerprint of what was checked; what a server polls.
+    def checked_traffic_split(self, model: str, *, known: str | None) -> VerifiedTrafficSplit:
+        """Return the traffic split and the fingerprint of the verified state; polled by servers.
 
         Args:
-            model: Its name.
-            known: Fingerprint of the last check, which is not repeated while it is the same; None
-                repeats it.
+            model: Name of the model.
+            known: Fingerprint of the last verification, which is skipped while it is unchanged;
+                None to verify again.
 
         Raises:
-            RegistryUnsound: The registry contradicts itself about what serves; or, with a key,
-                something was not signed.
+            RegistryInconsistent: The registry is inconsistent about the served versions; or, with
+                a key, a line is not signed.
         """
         if known is not None:
             with self._database.read() as connection:
                 if production_check.fingerprint(connection, model) == known:
-                    return CheckedWeights(weights=_weights(connection, model), fingerprint=known)
-        kept = self._kept()
+                    return VerifiedTrafficSplit(
+                        split=_traffic_split(connection, model), fingerprint=known
+                    )
+        anchor = self._read_anchor()
         with self._database.read() as connection:
             fingerprint = production_check.fingerprint(connection, model)
-            production_check.require_production(connection, model)
-            self._require_signed(connection, kept)
-            return CheckedWeights(weights=_weights(connection, model), fingerprint=fingerprint)
+            production_check.require_consistent_production(connection, model)
+            self._require_signed(connection, anchor)
+            return VerifiedTrafficSplit(
+                split=_traffic_split(connection, model), fingerprint=fingerprint
+            )
 
-    def require_secret(self, model: str) -> None:
-        """Make the model's secret, which places its users, where it has none yet.
+    def ensure_secret(self, model: str) -> None:
+        """Create the model's secret, which assigns users to arms, if it has none.
 
-        A server does so before it answers anybody. All servers share what the first one made, and
-        it stays: with another one every user would be placed again, and samples of a user could be
-        found no more.
+        A server calls this before it answers requests. All servers share the secret, and it never
+        changes: a new secret would reassign all users and make their earlier samples unfindable.
 
         Raises:
             StorageError: The registry cannot be written.
@@ -115,15 +111,15 @@ class RolloutLedger(Ledger):
         with self._database.write() as connection:
             insert_secret(connection, model, at=at)
 
-    @traced
-    def erase_user(self, model: str, user: str) -> Erased:
-        """Delete every sample of a user: its features, what was answered, and its rows' names.
+    @spanned
+    def erase_user(self, model: str, user: str) -> ErasureReport:
+        """Delete all samples of a user: features, predictions and row keys.
 
-        Counts, verdicts and transitions are sums over many clients, and stay as they are.
+        Counts, verdicts and transitions are aggregates over many clients and are kept.
 
         Args:
-            model: Its name.
-            user: Key that the requests named as ``user``.
+            model: Name of the model.
+            user: User key, the field ``user`` of the requests.
 
         Raises:
             StorageError: The registry cannot be written; nothing was deleted.
@@ -131,7 +127,7 @@ class RolloutLedger(Ledger):
         with self._database.write() as connection:
             return erase_user(connection, model, user)
 
-    @traced
+    @spanned
     @records_refusals("rollout")
     def start_rollout(
         self,
@@ -141,56 +137,58 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         reason: str,
-        agreement: Agreement | None = None,
+        agreement: PredictionAgreement | None = None,
         rules: str | None = None,
     ) -> Transition:
-        """Start bringing a version into production, on the evidence a promotion needs.
+        """Start the rollout of a version, which requires the same evidence as a promotion.
 
         Args:
-            model: Its name.
-            version: The challenger's number.
-            settings: Stay with the rollout.
-            actor: Who, for the record.
-            reason: Why, for the record.
-            agreement: Of both models on held-out rows, kept in the same transaction: a rollout
-                whose start was cut short must not go on without that guard. None when nobody
-                measured it; then predictions are not compared.
-            rules: Digest of the settings that the verdict must have been given under; None from
-                whoever has none, a person.
+            model: Name of the model.
+            version: Number of the challenger.
+            settings: Settings of the rollout, fixed for its duration.
+            actor: Actor for the record.
+            reason: Reason for the record.
+            agreement: Agreement of both models' predictions on held-out rows, stored in the same
+                transaction, because an interrupted start must not continue without that guard.
+                None if not measured; then predictions are not compared.
+            rules: Digest of the settings under which the verdict must have been issued; None to
+                skip this check (manual start).
 
         Raises:
             UnknownVersion: There is no such version.
-            RolloutConflict: Another rollout of the model is under way; the message says whose.
-            GateBlocked: The evidence is missing, says no, is about something else or was given
-                under other rules; or nothing is in production that it could be compared with, or
-                the version itself is.
+            RolloutConflict: Another rollout of the model is active; the message says whose.
+            GateBlocked: The evidence is missing, negative, about another subject or was issued
+                under other rules; or nothing is in production; or the version is in production
+                already.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
-                registry contradicts itself about what is in production.
+                registry is inconsistent about the production version.
         """
-        promotion.require_words(actor=actor, reason=reason)
+        promotion.require_actor_and_reason(actor=actor, reason=reason)
         at = self._clock()
         with self._write(actor) as connection:
-            self._require_whole(connection)
+            self._require_valid_chain(connection)
             found = queries.find_version(connection, model, number=version)
             if found is None:
-                raise admission.unknown(model, version, queries.model_names(connection))
+                raise validation.unknown_version_error(
+                    model, version, queries.model_names(connection)
+                )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             last = rollout_rows.load_last(connection, model)
             if last is not None and not last.is_over:
-                raise _under_way(connection, last)
-            production_check.require_production(connection, model, version)
+                raise _active_rollout_error(connection, last)
+            production_check.require_consistent_production(connection, model, version)
             production = _require_other_production(connection, found, pointer)
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
             )
-            approval.require(
+            approval.require_approval(
                 connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
             )
             epoch = pointer.revision + 1
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
-            transition = changes.begin(
+            transition = transitions.first_transition(
                 identity=digest_json([model, found.candidate, production.candidate, epoch]),
                 model=model,
                 version=version,
@@ -204,74 +202,75 @@ class RolloutLedger(Ledger):
                 reason=reason,
                 now=at,
             )
-            rollout_rows.insert(connection, transition, receipt=receipt)
+            rollout_rows.insert_rollout(connection, transition, receipt=receipt)
             if agreement is not None:
                 insert_note(connection, transition.rollout.id, "agreement", agreement, at=at)
         return transition
 
-    @traced
+    @spanned
     @records_refusals("rollout")
     def record_transition(self, before: Rollout, transition: Transition) -> None:
-        """Keep what was decided about ``before``; a hold keeps only what was learnt.
+        """Store a transition of ``before``; for the outcome wait, only the new evidence.
 
         Raises:
             RolloutConflict: The rollout was changed since ``before`` was read.
-            GateBlocked: The transition promotes; ``finish_rollout`` does that.
+            GateBlocked: The transition starts or promotes; see ``finish_rollout``.
         """
         if transition.outcome in ("start", "promote"):
             raise GateBlocked(
-                f"A transition {transition.outcome} cannot be recorded by itself.",
+                f"The transition {transition.outcome} cannot be recorded separately.",
                 fix="Use start_rollout and finish_rollout, which check the evidence.",
             )
         with self._write(transition.actor) as connection:
             queries.lock_model(connection, before.model, at=transition.at)
-            rollout_rows.move(connection, transition, revision=before.revision)
+            rollout_rows.store_transition(connection, transition, revision=before.revision)
 
-    @traced
+    @spanned
     @records_refusals("rollout")
     def finish_rollout(
         self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
     ) -> Transition:
-        """Promote the challenger of a rollout whose every step held; repeat it after a crash.
+        """Promote the challenger of a rollout after all its steps passed; safe to repeat.
 
-        The pointer and the rollout move together or not at all. A challenger that may not be
-        promoted any more, or does not load, is rolled back with the reason.
+        The pointer and the rollout change in one transaction. If the challenger can no longer be
+        promoted or loaded, the rollout is rolled back with the reason.
 
         Args:
-            model: Its name.
-            actor: Who, for the history.
-            store: Where the artifacts lie; all are read back and the networks loaded first.
-            rules: As in ``start_rollout``.
+            model: Name of the model.
+            actor: Actor for the history.
+            store: Store of the artifacts; all are verified and the networks loaded first.
+            rules: See ``start_rollout``.
 
         Returns:
-            The transition promote or roll_back; the last one again when it had ended before.
+            The transition promote or roll_back; the last transition if the rollout has ended.
 
         Raises:
-            UnknownVersion: The model never had a rollout.
-            RolloutConflict: Its last step has not held, or somebody changed it in the meantime.
-            RegistryUnsound: The registry contradicts itself about what is in production.
+            UnknownVersion: The model has had no rollout.
+            RolloutConflict: The last step is not completed, or the rollout was changed
+                concurrently.
+            RegistryInconsistent: The registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)
             if rollout.is_over:
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
-            production_check.require_sound(connection, model, [rollout.production_version])
+            production_check.require_consistent(connection, model, [rollout.production_version])
         try:
-            return self._promote_held(rollout, actor=actor, store=store, rules=rules)
+            return self._promote_completed(rollout, actor=actor, store=store, rules=rules)
         except (GateBlocked, IntegrityError) as error:
-            transition = changes.withdraw(
+            transition = transitions.roll_back(
                 rollout,
                 now=self._clock(),
-                reason=f"Every step held, and it cannot be promoted: {error.what} {error.cause}",
+                reason=f"Every step passed, but it cannot be promoted: {error.what} {error.cause}",
                 remedy=error.fix,
             )
         self.record_transition(rollout, transition)
         return transition
 
-    def _promote_held(
+    def _promote_completed(
         self, rollout: Rollout, *, actor: str, store: ArtifactStore, rules: str | None
     ) -> Transition:
-        from sluice.registry import loading  # brings torch
+        from sluice.registry import loading  # imports torch
 
         model = rollout.model
         with self._database.read() as connection:
@@ -282,16 +281,16 @@ class RolloutLedger(Ledger):
             )
         loading.require_loadable(version, store)
         at: datetime = self._clock()
-        reason = f"every step of rollout {rollout.id[:12]} held"
-        transition = changes.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
+        reason = f"every step of rollout {rollout.id[:12]} passed"
+        transition = transitions.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
         with self._write(actor) as connection:
-            self._require_whole(connection)
+            self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
-            # Loading takes seconds: a newer verdict may have been filed since.
+            # Loading takes seconds: a newer verdict may have been stored since.
             receipt = promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )
-            approval.require(
+            approval.require_approval(
                 connection, self._keys, version, pointer=pointer, promotion=receipt, at=at
             )
             promotion.commit_move(
@@ -304,15 +303,15 @@ class RolloutLedger(Ledger):
                 reason=reason,
                 receipt=receipt,
             )
-            rollout_rows.move(connection, transition, revision=rollout.revision)
+            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
         return transition
 
 
-def _weights(connection: Connection, model: str) -> Weights | None:
+def _traffic_split(connection: Connection, model: str) -> TrafficSplit | None:
     pointer = queries.load_pointer(connection, model)
     if pointer.version is None:
         return None
-    return weights_of(
+    return split_in_force(
         _last_checked(connection, model),
         production=queries.candidate_of(connection, model, pointer.version),
         pointer_revision=pointer.revision,
@@ -321,28 +320,27 @@ def _weights(connection: Connection, model: str) -> Weights | None:
 
 
 def _last_checked(connection: Connection, model: str) -> Rollout | None:
-    """Return the model's last rollout; one that was changed past the ledger is a finding."""
+    """Return the model's last rollout; report a manipulated one as an inconsistency."""
     try:
         return rollout_rows.load_last(connection, model)
     except IntegrityError:
-        production_check.require_production(connection, model)
+        production_check.require_consistent_production(connection, model)
         raise
 
 
 def _require_other_production(
-    connection: Connection, version: Version, pointer: Pointer
+    connection: Connection, version: Version, pointer: ProductionPointer
 ) -> Version:
-    """Return what is in production, which must be another version."""
+    """Return the production version, which must differ from the given one."""
     if pointer.version is None:
         raise GateBlocked(
-            f"{version.model} has nothing in production that version {version.number} could be "
-            "compared with.",
+            f"{version.model} has no production version to compare version {version.number} with.",
             fix=f"Promote the first one: sluice registry promote {version.model} {version.number}",
         )
     if pointer.version == version.number:
         raise GateBlocked(
             f"{version.model} version {version.number} is in production already.",
-            fix="Train and judge another candidate.",
+            fix="Train and evaluate another candidate.",
         )
     return queries.load_version(connection, version.model, pointer.version)
 
@@ -350,21 +348,21 @@ def _require_other_production(
 def _require_finished(connection: Connection, model: str) -> Rollout:
     rollout = rollout_rows.load_last(connection, model)
     if rollout is None:
-        raise UnknownVersion(f"{model} never had a rollout.", fix="Start one first.")
+        raise UnknownVersion(f"{model} has had no rollout.", fix="Start one first.")
     if rollout.phase in ("rolling", "paused"):
         raise RolloutConflict(
             f"The rollout of {model} version {rollout.version} is {rollout.phase} at step "
             f"{rollout.step + 1} of {len(rollout.settings.steps)}.",
-            fix="Promote it when its last step has held.",
+            fix="Promote it after its last step has passed.",
         )
     return rollout
 
 
-def _under_way(connection: Connection, rollout: Rollout) -> RolloutConflict:
+def _active_rollout_error(connection: Connection, rollout: Rollout) -> RolloutConflict:
     first = rollout_rows.load_transitions(connection, rollout.id)[0]
     return RolloutConflict(
         f"A rollout of {rollout.model} version {rollout.version} is {rollout.phase} already, at "
         f"{100 * rollout.share:g} % of the traffic.",
         cause=f"{first.actor} started it at {first.at:%Y-%m-%d %H:%M:%S} UTC ({first.reason}).",
-        fix=f"Wait for its end, or abort it: sluice rollout abort {rollout.model}",
+        fix=f"Wait until it ends, or abort it: sluice rollout abort {rollout.model}",
     )

@@ -1,8 +1,8 @@
 """Keys that sign the registry's log: a shared secret (HMAC-SHA256), or a personal one (Ed25519).
 
-A signature protects against an attacker who can write the database and does not have the key.
-Whoever verifies with a shared secret can also sign with it; an Ed25519 key is verified with its
-public half, so it proves which person or service signed.
+A signature protects against an attacker who can write the database but does not have the key. With
+a shared secret, a verifier can also sign. An Ed25519 signature is verified with the public key, so
+it proves which person or service signed.
 """
 
 import base64
@@ -27,80 +27,80 @@ from sluice.base.errors import SettingsError
 
 MIN_KEY_BYTES = 32
 
-FOR_OTHERS = 0o037
-"""Permissions that a file with a secret, or with the known keys, must not have: none for other
-users, and a group may only read, as it does where Kubernetes mounts a secret."""
+FORBIDDEN_MODE_BITS = 0o037
+"""Permissions that a file with a secret or with known keys must not have: any for other users, and
+write or execute for the group. The group may read, as with secrets mounted by Kubernetes."""
 
 _PEM = b"-----BEGIN "
 
 
 class VerifyingKey(Protocol):
-    """A key that tells its own signatures from others."""
+    """A key that verifies signatures."""
 
     @property
     def key_id(self) -> str:
-        """Return the name of the key, which says nothing about a secret."""
+        """Return the id of the key, which does not reveal a secret."""
 
-    def fits(self, signature: str, what: str, text: str) -> bool:
-        """Say whether this key made the signature."""
+    def verify(self, signature: str, what: str, text: str) -> bool:
+        """Return whether the signature was made with this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A secret that signs and verifies."""
+    """Shared secret that signs and verifies (HMAC-SHA256)."""
 
     secret: bytes = field(repr=False)
 
     path: Path | None = field(default=None, compare=False)
-    """File of the key; the known keys and the last signed line are kept beside it. None for a key
-    that was not read from a file: then neither is."""
+    """File of the key. The list of known keys and the anchor are stored beside it. None for a key
+    that was not read from a file; it has neither."""
 
     @classmethod
     def read(cls, path: Path) -> "SigningKey":
-        """Read a key file: an Ed25519 private key in PEM, or random bytes, all of which count.
+        """Read a key file: an Ed25519 private key in PEM, or random bytes, all of which are used.
 
         Raises:
-            SettingsError: It cannot be read, other users can, or it is too short to be a secret.
+            SettingsError: The file cannot be read, other users can read it, or it is too short.
         """
         try:
             secret = path.read_bytes()
         except OSError as error:
             raise SettingsError(
                 f"The key file {path} cannot be read ({error.strerror}).",
-                fix="Name a file of random bytes: openssl rand -out registry.key 32",
+                fix="Create a file of random bytes: openssl rand -out registry.key 32",
             ) from error
-        require_private(path, what="A key file")
+        require_private_file(path, what="A key file")
         if secret.startswith(_PEM):
             return Ed25519SigningKey(secret, path).require_readable()
         if len(secret) < MIN_KEY_BYTES:
             raise SettingsError(
-                f"A key file has at least {MIN_KEY_BYTES} bytes, {path} has {len(secret)}.",
-                fix="Make one: openssl rand -out registry.key 32",
+                f"A key file must have at least {MIN_KEY_BYTES} bytes, {path} has {len(secret)}.",
+                fix="Create one: openssl rand -out registry.key 32",
             )
         return SigningKey(secret, path)
 
     @property
     def key_id(self) -> str:
-        """Tells keys apart, and says nothing about the secret."""
+        """Id of the key, which does not reveal the secret."""
         return self.sign("key id", "")[:16]
 
     def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text``; ``what`` keeps signatures of other things apart."""
+        """Return the signature of ``text``; ``what`` is its purpose (domain separation)."""
         return hmac.new(self.secret, _message(what, text), hashlib.sha256).hexdigest()
 
-    def fits(self, signature: str, what: str, text: str) -> bool:
-        """Say whether this key made the signature."""
+    def verify(self, signature: str, what: str, text: str) -> bool:
+        """Return whether the signature was made with this key."""
         return hmac.compare_digest(signature.encode(), self.sign(what, text).encode())
 
 
 class Ed25519SigningKey(SigningKey):
-    """The private half of a personal key."""
+    """Ed25519 private key of a person or service."""
 
     def require_readable(self) -> Self:
-        """Return the key itself, once it is known to be one.
+        """Return the key after checking that it can be loaded.
 
         Raises:
-            SettingsError: The PEM holds another kind of key, or is protected by a passphrase.
+            SettingsError: The PEM contains another kind of key, or requires a passphrase.
         """
         try:
             if isinstance(load_pem_private_key(self.secret, password=None), Ed25519PrivateKey):
@@ -108,47 +108,47 @@ class Ed25519SigningKey(SigningKey):
         except (ValueError, TypeError):
             pass
         raise SettingsError(
-            f"A key file in PEM must hold an Ed25519 private key without a passphrase; {self.path} "
-            "does not.",
-            fix="Make one: openssl genpkey -algorithm ed25519 -out NAME.key",
+            f"A key file in PEM must contain an Ed25519 private key without a passphrase; "
+            f"{self.path} does not.",
+            fix="Create one: openssl genpkey -algorithm ed25519 -out NAME.key",
         )
 
     @property
     def key_id(self) -> str:
-        """Tells keys apart, and is the same for both halves."""
+        """Id of the key, the same for the private and the public key."""
         return self.public.key_id
 
     @property
-    def public(self) -> "PublicKey":
-        """The public half."""
-        return PublicKey(self._private().public_key())
+    def public(self) -> "Ed25519VerifyingKey":
+        """The public key."""
+        return Ed25519VerifyingKey(self._private().public_key())
 
     def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text``; ``what`` keeps signatures of other things apart."""
+        """Return the signature of ``text``; ``what`` is its purpose (domain separation)."""
         return self._private().sign(_message(what, text)).hex()
 
-    def fits(self, signature: str, what: str, text: str) -> bool:
-        """Say whether this key made the signature."""
-        return self.public.fits(signature, what, text)
+    def verify(self, signature: str, what: str, text: str) -> bool:
+        """Return whether the signature was made with this key."""
+        return self.public.verify(signature, what, text)
 
     def _private(self) -> Ed25519PrivateKey:
         key = load_pem_private_key(self.secret, password=None)
-        assert isinstance(key, Ed25519PrivateKey), "require_readable has seen it"
+        assert isinstance(key, Ed25519PrivateKey), "checked by require_readable"
         return key
 
 
 @dataclass(frozen=True, slots=True)
-class PublicKey:
-    """The public half of a personal key: verifies, and cannot sign."""
+class Ed25519VerifyingKey:
+    """Ed25519 public key of a person or service: verifies but cannot sign."""
 
     key: Ed25519PublicKey
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> Self:
-        """Read the middle line of what ``openssl pkey -in NAME.key -pubout`` prints.
+        """Parse the middle line of the output of ``openssl pkey -in NAME.key -pubout``.
 
         Raises:
-            SettingsError: It is not an Ed25519 public key.
+            SettingsError: The text is not an Ed25519 public key.
         """
         try:
             key = load_der_public_key(base64.b64decode(text, validate=True))
@@ -163,12 +163,12 @@ class PublicKey:
 
     @property
     def key_id(self) -> str:
-        """Tells keys apart, and is the same for both halves."""
+        """Id of the key, the same for the private and the public key."""
         raw = self.key.public_bytes(Encoding.Raw, PublicFormat.Raw)
         return hashlib.sha256(b"sluice key id\n" + raw).hexdigest()[:16]
 
-    def fits(self, signature: str, what: str, text: str) -> bool:
-        """Say whether the private half made the signature."""
+    def verify(self, signature: str, what: str, text: str) -> bool:
+        """Return whether the signature was made with the private key."""
         try:
             self.key.verify(bytes.fromhex(signature), _message(what, text))
         except (InvalidSignature, ValueError):
@@ -176,17 +176,18 @@ class PublicKey:
         return True
 
 
-def require_private(path: Path, *, what: str) -> None:
-    """Refuse a file that other users can read, or that others than its owner can change.
+def require_private_file(path: Path, *, what: str) -> None:
+    """Reject a file that other users can read, or that anybody except its owner can change.
 
     Raises:
-        SettingsError: Its permissions are wider than that.
+        SettingsError: The permissions of the file are too wide.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & FOR_OTHERS:
+    if mode & FORBIDDEN_MODE_BITS:
         raise SettingsError(
-            f"{what} must be closed to other users (mode 0600), and {path} has mode {mode:04o}.",
-            fix=f"Close it: chmod 600 {path}",
+            f"{what} must not be accessible to other users (mode 0600), but {path} has mode "
+            f"{mode:04o}.",
+            fix=f"Run: chmod 600 {path}",
         )
 
 

@@ -1,12 +1,12 @@
-"""A version's own source code, kept as an artifact, and loaded from there when a person asks.
+"""A version's source code, stored as an artifact and loaded from there on explicit request.
 
-The artifact is a zip archive of Python sources with a manifest; it holds no compiled code and no
-pickles, and equal sources give equal bytes. Loading it runs that code with the rights of the
-process. Nothing here does so by itself: the caller passes on what a person asked for.
+The artifact is a zip archive of Python sources with a manifest, without compiled code or pickles;
+equal sources give equal bytes. Loading it runs that code with the permissions of the process, so
+callers do it only if a person requested it.
 
-The stored modules have the names that the checkout's modules have. They are imported while those
-are set aside, and set aside themselves afterwards: classes that were loaded keep working with the
-modules they were loaded from.
+The stored modules have the same names as the modules of the checkout, which are removed from
+``sys.modules`` during the import and restored afterwards. Loaded classes keep working with the
+modules from which they were loaded.
 """
 
 import ast
@@ -27,30 +27,34 @@ from typing import Literal
 from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import ContractError, IntegrityError
 
-CodeChoice = Literal["present", "stored"]
-"""Whose code a version is loaded with: that of this checkout, or what is stored with it."""
+CodeSource = Literal["current", "stored"]
+"""Code with which a version is loaded: that of the checkout, or the code stored with it."""
 
-CODE = "code"
-"""Role of the archive among a version's artifacts."""
+CODE_ROLE = "code"
+"""Role of the code archive among the artifacts of a version."""
 
 _MANIFEST = "manifest.json"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
-"""The only date that an entry has: equal sources give equal bytes."""
+"""Fixed date of all entries, so that equal sources give equal bytes."""
 
 _IMPORTING = threading.Lock()
-"""Two versions' modules of one name must not be imported at once."""
+"""Prevents concurrent imports of modules with the same name from two versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModule:
-    """One module as it was when the version was trained."""
+    """Source of one module at the time when the version was trained."""
 
     source: bytes
     is_package: bool
 
 
 def pack_code(modules: Mapping[str, StoredModule]) -> bytes:
-    """Return a zip archive of modules by dotted name; equal modules give equal bytes."""
+    """Return a zip archive of modules; equal modules give equal bytes.
+
+    Args:
+        modules: Modules by dotted name.
+    """
     buffer = io.BytesIO()
     manifest = {name: {"package": module.is_package} for name, module in modules.items()}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -62,10 +66,10 @@ def pack_code(modules: Mapping[str, StoredModule]) -> bytes:
 
 
 def unpack_code(content: bytes) -> dict[str, StoredModule]:
-    """Return the modules of an archive made by ``pack_code``; nothing is run.
+    """Return the modules of an archive written by ``pack_code``; nothing is executed.
 
     Raises:
-        IntegrityError: It is no such archive.
+        IntegrityError: The content is not such an archive.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -78,7 +82,7 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
             }
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError) as error:
         raise IntegrityError(
-            f"The stored code must be an archive written by Sluice, and is none ({error!r}).",
+            f"The stored code is not an archive written by Sluice ({error!r}).",
             fix="Restore the artifact from a backup, or serve from a checkout of the version's "
             "commit.",
         ) from error
@@ -86,32 +90,32 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
 
 @contextlib.contextmanager
 def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
-    """Import the stored modules, and nothing else of their packages, within the context.
+    """Resolve imports of the stored packages from the stored modules, inside the block.
 
-    Code that is loaded here keeps its modules. It must not import them again later, from inside a
-    function: the name means the checkout's module then, so such a module is refused.
+    Modules with imports of stored modules inside functions are rejected: such an import runs after
+    the block and would find the module of the checkout.
 
     Args:
-        modules: By dotted name.
+        modules: Modules by dotted name.
 
     Raises:
-        ContractError: A module imports another one of them inside a function.
+        ContractError: A module imports another stored module inside a function.
     """
     tops = {name.partition(".")[0] for name in modules}
     _refuse_late_imports(modules, tops)
     finder = _StoredFinder(modules, tops)
     with _IMPORTING:
-        aside = _take_out(tops)
+        aside = _remove_modules(tops)
         sys.meta_path.insert(0, finder)
         try:
             yield
         finally:
             sys.meta_path.remove(finder)
-            _take_out(tops)
+            _remove_modules(tops)
             sys.modules.update(aside)
 
 
-def _take_out(tops: set[str]) -> dict[str, ModuleType]:
+def _remove_modules(tops: set[str]) -> dict[str, ModuleType]:
     names = [name for name in sys.modules if name.partition(".")[0] in tops]
     return {name: sys.modules.pop(name) for name in names}
 
@@ -126,15 +130,16 @@ def _refuse_late_imports(modules: Mapping[str, StoredModule], tops: set[str]) ->
                 if late:
                     raise ContractError(
                         f"The stored module {name} imports {late[0] or 'a sibling'} inside a "
-                        "function, so it cannot be loaded apart from this checkout.",
-                        cause="The import would find the checkout's module and not the stored one.",
-                        fix="Serve from a checkout of the version's commit. Write such imports at "
-                        "the top of the module for later versions.",
+                        "function, so it cannot be loaded separately from this checkout.",
+                        cause="The import would find the module of the checkout, not the stored "
+                        "one.",
+                        fix="Serve from a checkout of the version's commit. For later versions, "
+                        "move such imports to the top of the module.",
                     )
 
 
 def _imported(node: ast.AST) -> Sequence[str]:
-    """Return what a statement imports by name; "" for a relative import, of the same package."""
+    """Return the modules that a statement imports; "" for a relative import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -143,7 +148,7 @@ def _imported(node: ast.AST) -> Sequence[str]:
 
 
 class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds the stored modules and refuses every other one of their packages."""
+    """Meta path finder for the stored modules; rejects other modules of their packages."""
 
     def __init__(self, modules: Mapping[str, StoredModule], tops: set[str]) -> None:
         self._modules = modules
@@ -153,7 +158,7 @@ class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002  the names are the protocol's
+        path: Sequence[str] | None,  # noqa: ARG002  names of the protocol
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in self._tops:
@@ -173,7 +178,7 @@ class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return "" if module is None else importlib.util.decode_source(module.source)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self._file(module.__name__)  # module code may name its folder
+        module.__file__ = self._file(module.__name__)  # modules may use their __file__
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:

@@ -1,7 +1,7 @@
-"""Settings as an earlier version of Sluice stored them, read with the settings of today.
+"""Reads settings stored by an earlier version of Sluice with the current settings classes.
 
-What is stored never changes: the config digest of a version is the digest of its settings as they
-were written. Only reading them leaves out what is no setting any more.
+Stored settings never change, because the config digest of a version is the digest of its settings
+as written. Removed settings are only omitted when the stored settings are read.
 """
 
 from collections.abc import Mapping
@@ -13,46 +13,46 @@ from sluice.workloads.workload import WorkloadSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedSetting:
-    """One setting of ours that stored versions have and today's classes do not."""
+    """A setting of Sluice that stored versions have but current settings classes do not."""
 
     owner: str
-    """Import path of the settings class that had it; it counts for classes that inherit too."""
+    """Import path of the settings class that had the setting; includes its subclasses."""
 
     name: str
     """Name of the setting."""
 
-    orders_rows: bool = False
-    """Whether it decided about the order of rows, and so about what a version has seen."""
+    affects_row_order: bool = False
+    """Whether it determined the order of rows, and with it the rows on which a version trained."""
 
     effect: str
-    """What it means for a version that was trained with it, as a sentence."""
+    """Effect on a version that was trained with it, as a sentence."""
 
 
 REMOVED = (
     RemovedSetting(
         owner="sluice.workloads.digits:DigitsSettings",
         name="order_seed",
-        orders_rows=True,
-        effect="Its rows were in another order, so its folds are not those of today; its networks "
-        "and its inputs are the same.",
+        affects_row_order=True,
+        effect="Its rows had another order, so its folds differ from the current ones; its "
+        "networks and inputs are the same.",
     ),
 )
-"""Every setting of a workload, a model or a training that was removed since versions are stored.
-Whoever removes another one adds it here."""
+"""All settings of a workload, a model or a training removed since versions are stored. Add an entry
+when removing another setting."""
 
 
-def migrate(
+def migrate_settings(
     stored: Mapping[str, Any], settings_type: type[WorkloadSettings]
 ) -> tuple[dict[str, Any], tuple[RemovedSetting, ...]]:
-    """Return stored workload settings without those that were removed, and which those were.
+    """Return stored workload settings without removed settings, and the list of removed settings.
 
     Args:
-        stored: As in the lineage of a version.
-        settings_type: The settings class of its workload, as it is today.
+        stored: Workload settings from the lineage of a version.
+        settings_type: Current settings class of the workload.
 
     Returns:
-        Settings for ``settings_type.parse``, which still refuses an unknown name, and the entries
-        of ``REMOVED`` that were left out.
+        Settings for ``settings_type.parse``, which still rejects unknown names, and the entries of
+        ``REMOVED`` that were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
     left_out = tuple(
@@ -60,7 +60,7 @@ def migrate(
         for removed in REMOVED
         if removed.name in stored
         and removed.owner in owners
-        and removed.name not in settings_type.model_fields  # a user's class may have it again
+        and removed.name not in settings_type.model_fields  # a user's class may define it again
     )
     names = {removed.name for removed in left_out}
     return {name: value for name, value in stored.items() if name not in names}, left_out

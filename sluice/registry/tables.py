@@ -1,6 +1,6 @@
-"""The ledger's tables, all named sluice_...; most are append-only, and the log chains their rows.
+"""Tables of the registry, all named sluice_...; most are append-only and chained in the log.
 
-A version's state (dev, staging, production, archived) is no column: it is derived from the
+The state of a version (dev, staging, production, archived) is not a column: it is derived from the
 pointer, the history and the receipts, so that it cannot contradict them.
 """
 
@@ -31,23 +31,23 @@ _DIGEST = String(DIGEST_LENGTH)
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC, as ISO 8601 text: SQLite would drop the time zone."""
+    """UTC time stored as ISO 8601 text, because SQLite would drop the time zone."""
 
     impl = String(40)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store; a moment without a time zone is our own mistake."""
+        """Return the text to store; times without a time zone are a programming error."""
         if value is None:
             return None
-        assert value.tzinfo is not None, "the ledger's clock must return aware times"
+        assert value.tzinfo is not None, "the ledger's clock must return time-zone-aware times"
         return value.astimezone(UTC).isoformat(timespec="microseconds")
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Return the moment that was stored.
+        """Return the stored time.
 
         Raises:
-            IntegrityError: It is no moment, or one without a time zone.
+            IntegrityError: The value is not a time, or has no time zone.
         """
         if value is None:
             return None
@@ -57,8 +57,8 @@ class UtcTime(TypeDecorator[datetime]):
             found = None
         if found is None or found.tzinfo is None:
             raise IntegrityError(
-                f"A moment in the registry must have a date and a time zone, got {value!r}.",
-                cause="The ledger's database was edited by hand or damaged.",
+                f"A time in the registry must have a date and a time zone, got {value!r}.",
+                cause="The registry's database was edited manually or damaged.",
                 fix="Run sluice registry verify, and restore the database from a backup.",
             )
         return found
@@ -100,9 +100,9 @@ receipts = Table(
     Column("recorded_at", UtcTime, nullable=False),
 )
 
-# One row each time a receipt is recorded: "fail, pass, the same fail again" ends in a fail, though
-# the last receipt has the digest of the first. A version's receipts are linked once, and take their
-# order from here.
+# One row each time a receipt is recorded. After "fail, pass, the same fail again" the latest
+# outcome is fail, although the last receipt has the digest of the first. A version's receipts are
+# linked once and are ordered by this table.
 recordings = Table(
     "sluice_recordings",
     metadata,
@@ -161,8 +161,8 @@ history = Table(
     Column("actor", String(200), nullable=False),
     Column("reason", Text, nullable=False),
     Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=True),
-    # The pointer's revision after this move; null for registrations. Unique, so that one
-    # revision can never be explained twice.
+    # Revision of the pointer after this move; null for registrations. Unique, so that no two
+    # moves have the same revision.
     Column("revision", Integer, nullable=True),
     ForeignKeyConstraint(
         ["model", "to_version"], ["sluice_versions.model", "sluice_versions.number"]
@@ -171,8 +171,8 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
-# Receipts that came with an imported version. No gate here gave them: they are shown, and neither
-# the version's state nor a promotion rests on them.
+# Receipts that came with an imported version. No local gate issued them: they are shown, but
+# neither the version's state nor a promotion uses them.
 imported_receipts = Table(
     "sluice_imported_receipts",
     metadata,
@@ -186,8 +186,8 @@ imported_receipts = Table(
     sqlite_autoincrement=True,
 )
 
-# What training here made of a candidate that had been imported before. A file may tell anything
-# that the candidate's digest does not bind, so this is what the version says from then on.
+# Lineage of a local training of a candidate that was imported before. It replaces the lineage from
+# the file, in which everything not covered by the candidate digest may be false.
 own_lineages = Table(
     "sluice_own_lineages",
     metadata,
@@ -221,8 +221,8 @@ rollout_transitions = Table(
     Column("payload", Text, nullable=False),  # the whole transition with its evidence
 )
 
-# Bookkeeping, like the pointer: the model's last rollout as it was last looked at. Where it stands
-# is told by its last transition; a look that changes nothing writes only here.
+# Mutable state, like the pointer: the model's last rollout after its last assessment. Its phase is
+# recorded by the last transition; an assessment without a transition only updates this row.
 rollout_heads = Table(
     "sluice_rollout_heads",
     metadata,
@@ -232,8 +232,8 @@ rollout_heads = Table(
     Column("state", Text, nullable=False),
 )
 
-# Observations, not evidence: what servers saw. Old ones go; what a transition rests on is kept in
-# the transition itself.
+# Observations of servers, not evidence. Old ones are deleted; a transition stores a copy of the
+# observations on which it is based.
 server_states = Table(
     "sluice_server_states",
     metadata,
@@ -258,7 +258,7 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Of the first pair of answers for a row, which waits for its label; null for all others.
+    # Set for the first pair of predictions of a row, which waits for its label; null otherwise.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),
@@ -276,7 +276,7 @@ rollout_notes = Table(
     sqlite_autoincrement=True,
 )
 
-# One chain over all tables and models, not one a model: so a model that was removed is missed.
+# One chain over all tables and models, not one per model, so that a removed model is detected.
 log = Table(
     "sluice_log",
     metadata,
@@ -305,15 +305,15 @@ signatures = Table(
     Column("digest", _DIGEST, nullable=False),
     Column("signature", String(128), nullable=False),  # Ed25519 in hexadecimal
     Column("signed_at", UtcTime, nullable=False),
-    # Null where Sluice signed before schema 6. The signature covers the lines after this one, up to
-    # its own: a signature that was removed leaves a gap.
+    # Null in signatures from before schema 6. The signature covers the lines after this one, up to
+    # its own, so that a removed signature leaves a gap.
     Column("since", Integer, nullable=True),
-    Column("kind", String(10), nullable=True),  # change, or bridge: signed on a person's word
+    Column("kind", String(10), nullable=True),  # change, or bridge: signed after a manual review
     Column("actor", String(200), nullable=True),
 )
 
-# What was refused: who tried what, and why not. No line of the log tells of it, because a refused
-# attempt may come from somebody without the key, and must not keep others from signing.
+# Rejected attempts, with actor and reason. They are not in the log, because an attempt may come
+# from somebody without the key, and an unsigned line would block signed changes.
 refusals = Table(
     "sluice_refusals",
     metadata,
@@ -327,11 +327,11 @@ refusals = Table(
     Column("reason", Text, nullable=False),
     Column("error", String(40), nullable=False),  # class of the error
     Column("refused_because", Text, nullable=False),
-    Column("key_id", String(16), nullable=True),  # of the key in use; null without one
+    Column("key_id", String(16), nullable=True),  # key in use; null without one
     sqlite_autoincrement=True,
 )
 
-# Bookkeeping, not evidence: a row that is lost makes a line of history be told again.
+# Mutable state, not evidence: a lost row only causes a repeated delivery of a history entry.
 deliveries = Table(
     "sluice_deliveries",
     metadata,
@@ -353,6 +353,6 @@ LOGGED = (
     rollout_transitions,
     own_lineages,
 )
-"""Tables whose every row has a line in the log; in the order a migration writes them down."""
+"""Tables whose rows all have a line in the log, in the order in which a migration logs them."""
 
 APPEND_ONLY = (*LOGGED, log, signatures, refusals)

@@ -1,4 +1,4 @@
-"""Taking a version from one registry to another (REG-1, REG-3)."""
+"""Exports a version to a file and imports it into another registry."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from sluice.base.errors import IntegrityError
 from sluice.base.files import write_atomic
 from sluice.models.weights_format import require_safetensors
 from sluice.models.weights_limits import LIMITS, ImportLimits
-from sluice.registry.admission import require_consistent
 from sluice.registry.code_paths import accept_code, code_trained_here
 from sluice.registry.ledger import Ledger
-from sluice.registry.public_keys import PrivateKey, TrustedKeys
+from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
+from sluice.registry.validation import require_consistent_lineage
 from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedVersion:
-    """The version that a file became, and who signed the file."""
+    """Result of an import: the version and the signer of the file."""
 
     version: Version
     created: bool
-    """False for a candidate that the registry had already."""
+    """False if the registry already had the candidate."""
 
     signed_by: str
-    """A phrase: "unsigned", "signed by NAME", or by an unknown key, which is stated."""
+    """Phrase: "unsigned", "signed by NAME", or "signed by an unknown key" with the key."""
 
 
 def export_version(
@@ -39,18 +39,18 @@ def export_version(
     store: ArtifactStore,
     target: Path,
     key: SigningKey | None,
-    private_key: PrivateKey | None,
+    private_key: ExporterPrivateKey | None,
 ) -> str:
     """Write one version to a file and return the file's SHA-256.
 
     Args:
-        ledger: Holds the version.
-        model: Its name.
-        number: Its number.
-        store: Holds its artifacts; each is checked as it is read.
-        target: The file; one that is there is replaced.
-        key: Signs the file for those who have the same key.
-        private_key: Signs the file for everybody who has its public half.
+        ledger: Ledger with the version.
+        model: Name of the model.
+        number: Number of the version.
+        store: Store of its artifacts; each is verified when it is read.
+        target: Path of the file; an existing file is replaced.
+        key: Shared key that signs the file.
+        private_key: Ed25519 key that signs the file.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -91,49 +91,49 @@ def import_version(
     trust: Collection[str],
     limits: ImportLimits = LIMITS,
 ) -> ImportedVersion:
-    """File the version in ``source`` as dev, after checking all of it.
+    """Import the version in ``source`` with state dev, after verifying all of it.
 
-    Nothing in the file is run or imported. The code that it names must be Sluice's own, that of
-    the pipeline here, or trusted; which of these it is goes into the history.
+    Nothing in the file is executed or imported. The code that it names must belong to Sluice or to
+    the pipeline here, or be trusted; the history records which.
 
     Args:
-        ledger: Takes it under the next number of its model.
-        source: A file that ``export_version`` wrote.
-        store: Takes its artifacts.
-        actor: Who, for the history.
-        key: Requires the file's signature with this key.
-        trusted: Requires an Ed25519 signature with one of these keys.
-        own: Returns the import paths that the pipeline of a name has here. Those of versions that
-            were trained here are known without it.
-        trust: Import paths that the importer trusts, with the modules in the file.
-        limits: Bounds of everything that the author of the file chooses.
+        ledger: Ledger that stores it under the next number of its model.
+        source: File written by ``export_version``.
+        store: Store for its artifacts.
+        actor: Actor for the history.
+        key: If given, the file must be signed with this key.
+        trusted: If given, the file must have an Ed25519 signature with one of these keys.
+        own: Returns the import paths of a pipeline here, given its name. Import paths of versions
+            trained here are accepted in addition.
+        trust: Import paths that the importer trusts, including the modules in the file.
+        limits: Limits for everything that the author of the file chooses.
 
     Raises:
-        StorageError, ContractError, IntegrityError: See ``read_version``; or weights are no
-            safetensors file. Nothing is filed then.
+        StorageError, ContractError, IntegrityError: See ``read_version``; or the weights are not
+            a safetensors file. Nothing is stored then.
         UntrustedCode: The version names code that is neither known here nor trusted.
-        SettingsError: A trusted path is not one that the version names.
+        SettingsError: The version does not name a trusted path.
     """
     file = read_version(source, key=key, trusted=trusted, limits=limits)
     exported = file.exported
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
         require_safetensors(file.artifacts[digest], what=f"{source.name}, {role}")
-    problem = lineage.contradiction()
+    problem = lineage.find_contradiction()
     if problem:
         raise IntegrityError(
-            f"{source.name} is not as it was exported: {problem}.",
-            cause="Data, config, settings, code or weights were changed on the way.",
+            f"{source.name} was changed since its export: {problem}.",
+            cause="Data, config, settings, code or weights were changed in transit.",
             fix="Export it again; nothing was imported.",
         )
-    require_consistent(lineage.model, lineage)  # before anything is stored
+    require_consistent_lineage(lineage.model, lineage)  # before anything is stored
     known = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
     code = accept_code(lineage, own=known, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     registered = next((e for e in exported.history if e.revision is None), None)
     when = f", registered {registered.at:%Y-%m-%d %H:%M:%S} UTC" if registered else ""
-    done = ledger.adopt(
+    done = ledger.import_version(
         lineage,
         exported.receipts,
         actor=actor,

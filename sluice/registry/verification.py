@@ -1,4 +1,4 @@
-"""Checking the whole registry: what is stored against what it says about itself."""
+"""Verifies the whole registry: artifacts, receipts, lineage, pointers, history and rollouts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError, SluiceError
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.models.weights_format import require_intact
-from sluice.registry import append_only, evidence, queries, relations
-from sluice.registry.absence import explain_absence, is_absent
-from sluice.registry.findings import found
-from sluice.registry.moves import check_moves
-from sluice.registry.production_check import check_rollout, require_own_parts
-from sluice.registry.records import Finding, Version
+from sluice.registry import append_only, evidence, queries, table_checks
+from sluice.registry.findings import finding_from_error
+from sluice.registry.history_checks import check_moves
+from sluice.registry.missing_artifacts import explain_missing_artifacts, has_no_weights
+from sluice.registry.production_check import check_rollout, require_valid_lineage
+from sluice.registry.records import RegistryFinding, Version
 from sluice.registry.tables import (
     decisions,
     imported_receipts,
@@ -27,7 +27,7 @@ from sluice.registry.tables import (
 
 @dataclass(slots=True)
 class _Absent:
-    """What this home does not have, for one finding instead of one an artifact."""
+    """Versions and artifacts missing in this home, reported as one finding."""
 
     versions: list[Version] = field(default_factory=list)
     artifacts: set[str] = field(default_factory=set)
@@ -38,18 +38,17 @@ class _Absent:
 
 def check(
     connection: Connection, models: Sequence[str], store: ArtifactStore, *, url: str
-) -> Iterator[Finding]:
-    """Yield what does not hold for some models: artifacts, receipts, lineage, pointer, history.
+) -> Iterator[RegistryFinding]:
+    """Yield all findings about some models, and about the tables and triggers of the registry.
 
-    Also of the rollout of each, and of the tables and triggers of the registry.
-
-    Versions of which this home has no weights are one finding together.
+    Checks artifacts, receipts, lineage, pointer, history and the last rollout of each model.
+    Versions without any weights in this home are reported as one finding.
 
     Args:
-        connection: To the registry.
-        models: Their names.
-        store: The artifacts of this home.
-        url: Of the registry, for the message.
+        connection: Connection to the registry.
+        models: Names of the models.
+        store: Artifacts of this home.
+        url: URL of the registry, for the message.
     """
     absent = _Absent()
     for model in models:
@@ -65,26 +64,26 @@ def check(
         yield from check_moves(connection, model)
         yield from check_rollout(connection, model)
     if absent.versions:
-        yield _absence(absent, store, url)
+        yield _missing_finding(absent, store, url)
     yield from append_only.check(connection)
-    yield from relations.check(connection)
+    yield from table_checks.check(connection)
 
 
-def _absence(absent: _Absent, store: ArtifactStore, url: str) -> Finding:
+def _missing_finding(absent: _Absent, store: ArtifactStore, url: str) -> RegistryFinding:
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
     (first, *others) = absent.versions
-    cause, fix = explain_absence(url, store)
+    cause, fix = explain_missing_artifacts(url, store)
     who = "; ".join(
         f"{model} version{'s' * (len(own) > 1)} {', '.join(own)}" for model, own in numbers.items()
     )
-    return Finding(
+    return RegistryFinding(
         model=first.model if len(numbers) == 1 else "",
         version=None if others else first.number,
         problem="artifact",
         what=f"{store.root} has no weights of {who}: "
-        f"{counted(len(absent.artifacts), 'artifact')} of them and of their decisions "
+        f"{pluralize(len(absent.artifacts), 'artifact')} of them and of their decisions "
         f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
         fix=fix,
     )
@@ -92,16 +91,16 @@ def _absence(absent: _Absent, store: ArtifactStore, url: str) -> Finding:
 
 def _check_version(
     connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Absent
-) -> Iterator[Finding]:
+) -> Iterator[RegistryFinding]:
     try:
         version = queries.load_version(connection, model, number)
-        require_own_parts(version)
+        require_valid_lineage(version)
     except SluiceError as error:
-        yield found(model, number, "lineage", error)
+        yield finding_from_error(model, number, "lineage", error)
         return
     missing = version.lineage.missing_fields()
     if missing:
-        yield Finding(
+        yield RegistryFinding(
             model=model,
             version=number,
             problem="lineage",
@@ -109,7 +108,7 @@ def _check_version(
             fix="Register the candidate again from a pipeline that records them.",
         )
     weights = version.lineage.weights()
-    is_away = not missing and is_absent(version.lineage, store)
+    is_away = not missing and has_no_weights(version.lineage, store)
     if is_away:
         absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():
@@ -119,13 +118,13 @@ def _check_version(
                 continue
             require_intact(store, digest, what=role, is_weights=role in weights)
         except SluiceError as error:
-            yield found(model, number, "artifact", error)
+            yield finding_from_error(model, number, "artifact", error)
 
 
 def _check_tables(
     connection: Connection, model: str, store: ArtifactStore, absent: _Absent
-) -> Iterator[Finding]:
-    """Read every table that a decision names as what it was made from."""
+) -> Iterator[RegistryFinding]:
+    """Verify every table that a decision names as its input."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
@@ -135,7 +134,7 @@ def _check_tables(
     for row in rows:
         try:
             receipt = evidence.parse_receipt(row.digest, row.payload)
-        except IntegrityError:  # _check_receipts says so
+        except IntegrityError:  # reported by _check_receipts
             continue
         is_away = absent.has_candidate(receipt.subject.get("candidate"))
         for role, digest in dict(receipt.evidence.get("tables") or {}).items():
@@ -145,11 +144,11 @@ def _check_tables(
                     continue
                 require_intact(store, digest, what=f"{role} of a decision", is_weights=False)
             except SluiceError as error:
-                yield found(model, None, "artifact", error)
+                yield finding_from_error(model, None, "artifact", error)
 
 
-def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
-    """Read every receipt that a version or a decision of the model rests on."""
+def _check_receipts(connection: Connection, model: str) -> Iterator[RegistryFinding]:
+    """Verify every receipt of the model's versions and decisions."""
     linked = connection.execute(
         sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
@@ -174,4 +173,4 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
         try:
             evidence.parse_receipt(digest, payload)
         except SluiceError as error:
-            yield found(model, owners.get(digest), "receipt", error)
+            yield finding_from_error(model, owners.get(digest), "receipt", error)

@@ -1,7 +1,7 @@
-"""One version as one file: a zip of its lineage, receipts, history and every artifact.
+"""File format for one version: a zip archive with lineage, receipts, history and all artifacts.
 
-Equal versions give equal bytes. Nothing is compressed and nothing is unpacked to a path: a part is
-read by its name in the manifest, checked against its SHA-256, and only then used.
+Equal versions give equal bytes. Parts are not compressed and never extracted to a path: each part
+is read by its name in the manifest and verified against its SHA-256 before it is used.
 """
 
 import io
@@ -23,7 +23,7 @@ from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
 from sluice.registry.import_checks import find_import_problem, find_text_problem
 from sluice.registry.lineage import Lineage
-from sluice.registry.public_keys import ManifestSignature, PrivateKey, TrustedKeys
+from sluice.registry.public_keys import ExporterPrivateKey, ManifestSignature, TrustedKeys
 from sluice.registry.records import HistoryEntry
 from sluice.registry.signing import SigningKey
 
@@ -38,16 +38,17 @@ _ZIP_ERRORS = (
     EOFError,
     ValueError,
     OverflowError,
-    NotImplementedError,  # a kind of zip that Python does not read
+    NotImplementedError,  # a zip variant that Python does not support
     RuntimeError,  # an encrypted part
 )
-"""What Python's reader raises for a file that is no zip, or a damaged one."""
+"""Exceptions that Python's zip reader raises for invalid or damaged files."""
 
-_BEFORE_ZIP_KNEW_TIME = (1980, 1, 1, 0, 0, 0)
+_EARLIEST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+"""Fixed date of all parts, so that equal versions give equal bytes."""
 
 
 class ExportedVersion(Record):
-    """What a registry says of one version, without its artifacts."""
+    """Metadata of an exported version, without its artifacts."""
 
     number: int
     lineage: Lineage
@@ -56,7 +57,7 @@ class ExportedVersion(Record):
 
 
 class Manifest(Record):
-    """Which parts there are, by name, each with its SHA-256."""
+    """SHA-256 of each part of a version file, by name."""
 
     format: str
     format_number: int
@@ -65,28 +66,28 @@ class Manifest(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFile:
-    """A version that left its registry."""
+    """Content of a version file."""
 
     exported: ExportedVersion
     artifacts: Mapping[str, bytes]
-    """Content by digest."""
+    """Content of the artifacts by digest."""
 
     digest: str = ""
-    """SHA-256 of the whole file that was read; "" for one that is not written yet."""
+    """SHA-256 of the file that was read; "" if it is not written yet."""
 
     signed_by: str = "unsigned"
-    """Who signed it with Ed25519, as a phrase: unsigned, by an unknown key, or by a trusted one."""
+    """Ed25519 signer as a phrase: unsigned, signed by an unknown key, or by a trusted key."""
 
 
 def pack_version(
-    file: VersionFile, *, key: SigningKey | None, private_key: PrivateKey | None
+    file: VersionFile, *, key: SigningKey | None, private_key: ExporterPrivateKey | None
 ) -> bytes:
-    """Return the file's bytes, the same for the same version.
+    """Return the bytes of a version file; equal versions give equal bytes.
 
     Args:
-        file: What to write.
-        key: Signs the manifest, and with it every part, for those who have the same key.
-        private_key: Signs the manifest for everybody who has its public half.
+        file: Content of the file.
+        key: Shared key that signs the manifest, and with it every part.
+        private_key: Ed25519 key that signs the manifest.
     """
     parts = {_CONTENT: _json(file.exported.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
@@ -101,7 +102,7 @@ def pack_version(
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(parts):
-            info = zipfile.ZipInfo(name, _BEFORE_ZIP_KNEW_TIME)
+            info = zipfile.ZipInfo(name, _EARLIEST_ZIP_DATE)
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, parts[name])
     return target.getvalue()
@@ -110,35 +111,35 @@ def pack_version(
 def read_version(
     path: Path, *, key: SigningKey | None, trusted: TrustedKeys | None, limits: ImportLimits
 ) -> VersionFile:
-    """Read a file that ``pack_version`` made, and check every part of it.
+    """Read a file written by ``pack_version`` and verify every part of it.
 
     Args:
-        path: The file; it is read once, and no pipe or device.
-        key: Requires a signature of the manifest with this key.
-        trusted: Requires an Ed25519 signature of the manifest with one of these keys. Without
-            them, a signature that is there must still fit the key that it names.
-        limits: Bounds of everything that the author of the file chooses.
+        path: The file, which must be a regular file; it is read once.
+        key: If given, the manifest must be signed with this key.
+        trusted: If given, the manifest must be signed with one of these Ed25519 keys. Otherwise an
+            existing signature must still be valid for the key that it claims.
+        limits: Limits for everything that the author of the file chooses.
 
     Raises:
-        StorageError: The file cannot be read, or is larger than the limit.
-        ContractError: It is no such file, or of another format.
-        IntegrityError: A part is missing, unexpected, changed, malformed, out of bounds, or not
+        StorageError: The file cannot be read, or is too large.
+        ContractError: It is not a version file, or has another format.
+        IntegrityError: A part is missing, unexpected, changed, malformed, out of limits, or not
             signed with the key.
 
     Cost:
-        Holds the whole version in memory, twice.
+        Holds the whole version in memory twice.
     """
     try:
         content = read_regular(path, max_bytes=limits.max_file_bytes)
     except OSError as error:
         raise StorageError(
             f"The file {path} cannot be read ({error.strerror or error}).",
-            fix="Name a file that sluice registry export made.",
+            fix="Use a file created by sluice registry export.",
         ) from error
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             parts = _read_parts(archive, str(path), limits, num_bytes=len(content))
-    except SluiceError:  # our own refusals, of which some are ValueErrors as well
+    except SluiceError:  # errors raised above, some of which are ValueErrors as well
         raise
     except _ZIP_ERRORS as error:
         raise _damaged(str(path), f"it is damaged ({error})") from error
@@ -149,7 +150,7 @@ def read_version(
         parts.pop(name, None)
     exported = _parse_description(parts.pop(_CONTENT, b""), str(path), limits)
     artifacts = {name.removeprefix("artifacts/"): content for name, content in parts.items()}
-    _require_whole(exported.lineage, artifacts, str(path))
+    _require_complete(exported.lineage, artifacts, str(path))
     return VersionFile(
         exported=exported,
         artifacts=artifacts,
@@ -161,8 +162,9 @@ def read_version(
 def _parse_description(text: bytes, where: str, limits: ImportLimits) -> ExportedVersion:
     try:
         problem = find_text_problem(
-            parse_strict_json(text, finite=False), limits
-        )  # NaN is evidence
+            parse_strict_json(text, finite=False),
+            limits,  # receipts may contain NaN
+        )
         if problem:
             raise _damaged(where, problem)
         exported = ExportedVersion.model_validate_json(text)
@@ -191,15 +193,15 @@ def _read_parts(
         if not is_artifact and info.file_size > limits.max_description_bytes:
             raise _damaged(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-        raise _damaged(where, "a part is compressed")  # a small file could fill the memory
+        raise _damaged(where, "a part is compressed")  # a small file could exhaust the memory
     if sum(info.file_size for info in archive.infolist()) > num_bytes:
-        raise _damaged(where, "its parts share bytes")  # a small file could fill the memory
+        raise _damaged(where, "its parts overlap")  # a small file could exhaust the memory
     if len(set(names)) != len(names):
-        raise _damaged(where, "a part is there twice")
+        raise _damaged(where, "it has a duplicate part")
     if _MANIFEST not in names:
         raise ContractError(
-            f"{where} must be a version that was exported, and holds no {_MANIFEST}.",
-            fix="Name a file that sluice registry export made.",
+            f"{where} is not an exported version: it has no {_MANIFEST}.",
+            fix="Use a file created by sluice registry export.",
         )
     manifest_text = archive.read(_MANIFEST)
     manifest = _parse_manifest(manifest_text, where)
@@ -211,7 +213,7 @@ def _read_parts(
     for name, digest in manifest.parts.items():
         parts[name] = archive.read(name)
         if digest_bytes(parts[name]) != digest:
-            raise _damaged(where, f"{name!r} holds other bytes than the manifest says")
+            raise _damaged(where, f"the content of {name!r} does not match the manifest")
     for name in {_SIGNATURE, _PUBLIC_SIGNATURE} & set(names):
         parts[name] = archive.read(name)
     return parts
@@ -225,8 +227,8 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
         raise _damaged(where, "its manifest cannot be read") from None
     if number != FORMAT_NUMBER:
         raise ContractError(
-            f"{where} has format {number}, and this Sluice reads format {FORMAT_NUMBER}.",
-            fix="Export it again with the same version of Sluice as this one.",
+            f"{where} has format {number}, but this Sluice supports format {FORMAT_NUMBER}.",
+            fix="Export it again with this version of Sluice.",
         )
     try:
         manifest = Manifest.model_validate(found)
@@ -237,49 +239,49 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
     return manifest
 
 
-def _require_whole(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
-    """Every artifact of the lineage under its digest, and nothing else."""
+def _require_complete(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
+    """Check that the file has exactly the artifacts of the lineage, with matching digests."""
     named = {*lineage.weights().values(), *lineage.other_artifacts().values()}
     for digest in sorted(named ^ artifacts.keys()):
         state = "missing" if digest in named else "not part of the version"
         raise _damaged(where, f"artifact {digest[:12]} is {state}")
     for digest, content in artifacts.items():
         if digest_bytes(content) != digest:
-            raise _damaged(where, f"artifact {digest[:12]} holds other bytes than its name says")
+            raise _damaged(where, f"the content of artifact {digest[:12]} does not match its name")
 
 
 def _require_signed(parts: Mapping[str, bytes], where: str, key: SigningKey) -> None:
     text = parts.get(_SIGNATURE, b"").decode("ascii", errors="replace")
     _, _, signature = text.partition(" ")
-    if not key.fits(signature, "version file", digest_bytes(parts[_MANIFEST])):
+    if not key.verify(signature, "version file", digest_bytes(parts[_MANIFEST])):
         raise IntegrityError(
-            f"{where} is not signed with the key given.",
-            cause="It was exported without this key, or changed since.",
-            fix="Export it again with --key, or import it without.",
+            f"{where} is not signed with the given key.",
+            cause="It was exported without this key, or changed afterwards.",
+            fix="Export it again with --key, or import it without --key.",
         )
 
 
 def _require_public_signature(
     parts: Mapping[str, bytes], where: str, trusted: TrustedKeys | None
 ) -> str:
-    """Return who signed the file, as a phrase; refuse a signature that is wrong or not trusted."""
+    """Return the signer of the file as a phrase; reject an invalid or untrusted signature."""
     text = parts.get(_PUBLIC_SIGNATURE)
     signature = None if text is None else ManifestSignature.parse(text)
-    if text is not None and (signature is None or not signature.fits(parts[_MANIFEST])):
+    if text is not None and (signature is None or not signature.verify(parts[_MANIFEST])):
         raise IntegrityError(
-            f"{where} must have the Ed25519 signature of its content, and has another one.",
+            f"The Ed25519 signature of {where} does not match its content.",
             cause="The file was changed after it was signed.",
-            fix="Copy it again, or ask for it again; nothing was imported.",
+            fix="Copy the file again or request a new one; nothing was imported.",
         )
     name = trusted.name_of(signature.key) if trusted and signature else None
     if trusted is not None and name is None:
         found = f"signed by the unknown key {signature.key.text}" if signature else "unsigned"
         raise IntegrityError(
-            f"{where} must be signed by a trusted key ({', '.join(trusted.by_name)}), and is "
+            f"{where} must be signed by a trusted key ({', '.join(trusted.by_name)}), but is "
             f"{found}.",
-            cause="It was exported without a key, or by somebody whose key is not in the list.",
-            fix="Ask its owner to export it with --private-key; add a key to the list only after "
-            "its owner confirmed it on another way.",
+            cause="It was exported without a key, or by an exporter whose key is not in the list.",
+            fix="Ask its owner to export it with --private-key. Add a key to the list only after "
+            "its owner confirmed it over a separate channel.",
         )
     if signature is None:
         return "unsigned"
@@ -292,7 +294,7 @@ def _json(value: object) -> bytes:
 
 def _damaged(where: str, why: str) -> IntegrityError:
     return IntegrityError(
-        f"{where} is not as it was exported: {why}.",
-        cause="The file was changed or damaged on its way.",
+        f"{where} was changed since its export: {why}.",
+        cause="The file was changed or damaged in transit.",
         fix="Copy it again, or export it again; nothing was imported.",
     )

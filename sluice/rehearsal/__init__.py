@@ -1,1 +1,1 @@
-"""A rollout rehearsed: real server, real traffic of held-out rows, a fault planted on purpose."""
+"""Rehearses a rollout: a real server, held-out rows as traffic, and an injected fault."""

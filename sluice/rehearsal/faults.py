@@ -1,7 +1,7 @@
-"""The faults of a rehearsal, planted in a loaded challenger's networks; nothing else imports this.
+"""Faults of a rehearsal, injected into the networks of a loaded challenger.
 
-Which windows a fault hits follows from their bytes and the seed: the same ones every time, in
-whatever batch they come, as with most real faults.
+No other package imports this module. Which windows are affected follows from their bytes and the
+seed: always the same ones, in whatever batch they arrive, as with most real faults.
 
 Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -20,52 +20,57 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.settings import Record
-from sluice.registry.stored_code import CodeChoice
-from sluice.serving.deployed import Deployed
+from sluice.registry.stored_code import CodeSource
+from sluice.serving.deployed import DeployedModel
 from sluice.serving.ledger_models import load_from_ledger
 
-Fault = Literal["none", "errors", "latency", "nan", "drift", "quality", "crash", "silence"]
-FAULTS: tuple[Fault, ...] = get_args(Fault)
+InjectedFault = Literal[
+    "none", "errors", "latency", "nan", "drift", "quality", "crash", "no_traffic"
+]
+FAULTS: tuple[InjectedFault, ...] = get_args(InjectedFault)
 
-_HIT = 0.2
-"""Share of the windows that errors and NaN hit."""
-_CRASH = 0.05
-_SLEEP_S = 0.1
-_SHIFT = 2.0
-"""Spreads of production's predictions by which drift shifts the challenger's."""
-_NOISE = 1.0
-"""The same, for the deviation of what a worse model adds."""
-_NAMES_SIZE = 8
+_AFFECTED_SHARE = 0.2
+"""Share of the windows affected by errors and NaN."""
+_CRASH_SHARE = 0.05
+_ADDED_LATENCY_S = 0.1
+_DRIFT_SPREADS = 2.0
+"""Shift of the drift fault, in standard deviations of production's predictions."""
+_NOISE_SPREADS = 1.0
+"""Standard deviation of the noise of the quality fault, in the same unit."""
+_DIGEST_BYTES = 8
 
 
-class Plan(Record):
-    """Which fault is planted in which version."""
+class FaultPlan(Record):
+    """Fault to inject, and the version that gets it."""
 
-    fault: Fault
-    challenger: str = Field(description="Candidate digest; every other version stays as it is.")
+    fault: InjectedFault
+    challenger: str = Field(
+        description="Candidate digest of the challenger; every other version stays unchanged."
+    )
     seed: int
     spread: tuple[float, ...] = Field(
         description="Standard deviation of production's predictions on held-out rows (O,)."
     )
 
 
-def plant(deployed: Deployed, plan: Plan) -> Deployed:
-    """Return the model with the plan's fault, when it is the challenger; else as it is."""
-    if deployed.candidate != plan.challenger or plan.fault in ("none", "silence"):
+def inject_fault(deployed: DeployedModel, plan: FaultPlan) -> DeployedModel:
+    """Return the model with the planned fault if it is the challenger, else unchanged."""
+    if deployed.candidate != plan.challenger or plan.fault in ("none", "no_traffic"):
         return deployed
-    # All networks are wrong in the same way, so that their mean is; one that fails is enough.
+    # Predictions are the mean over the networks: drift and quality change all of them; for a
+    # failure, one network is enough.
     everywhere = plan.fault in ("drift", "quality")
     networks = tuple(
-        _Faulty(network, plan) if everywhere or place == 0 else network
-        for place, network in enumerate(deployed.networks)
+        _Faulty(network, plan) if everywhere or index == 0 else network
+        for index, network in enumerate(deployed.networks)
     )
     return dataclasses.replace(deployed, networks=networks)
 
 
 class _Faulty(nn.Module):
-    """A network with a fault."""
+    """Wraps a network and adds the fault."""
 
-    def __init__(self, network: nn.Module, plan: Plan) -> None:
+    def __init__(self, network: nn.Module, plan: FaultPlan) -> None:
         super().__init__()
         self.network = network
         self._plan = plan
@@ -73,56 +78,56 @@ class _Faulty(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         plan = self._plan
-        lot_N = _lots(x.numpy(), seed=plan.seed)
-        if plan.fault == "errors" and (lot_N < _HIT).any():
-            raise RuntimeError("planted by the rehearsal")
-        if plan.fault == "crash" and (lot_N < _CRASH).any():
+        uniform_N = _uniform_from_bytes(x.numpy(), seed=plan.seed)
+        if plan.fault == "errors" and (uniform_N < _AFFECTED_SHARE).any():
+            raise RuntimeError("injected by the rehearsal")
+        if plan.fault == "crash" and (uniform_N < _CRASH_SHARE).any():
             ctypes.string_at(0)
         if plan.fault == "latency":
-            time.sleep(_SLEEP_S)
+            time.sleep(_ADDED_LATENCY_S)
         out: Tensor = self.network(x)
         if plan.fault == "nan":
             out = out.clone()
-            out[torch.from_numpy(lot_N < _HIT)] = torch.nan
+            out[torch.from_numpy(uniform_N < _AFFECTED_SHARE)] = torch.nan
         elif plan.fault == "drift":
-            out = out + _SHIFT * self._spread
+            out = out + _DRIFT_SPREADS * self._spread
         elif plan.fault == "quality":
-            noise_N = [NormalDist().inv_cdf(lot) for lot in lot_N]
-            out = out + _NOISE * self._spread * torch.tensor(noise_N).unsqueeze(-1)
+            noise_N = [NormalDist().inv_cdf(value) for value in uniform_N]
+            out = out + _NOISE_SPREADS * self._spread * torch.tensor(noise_N).unsqueeze(-1)
         return out
 
 
-def _lots(x_NLD: NDArray[np.float32], *, seed: int) -> NDArray[np.float64]:
-    """Return a number in (0, 1) for each window (N,)."""
-    key = seed.to_bytes(_NAMES_SIZE, "big", signed=True)
+def _uniform_from_bytes(x_NLD: NDArray[np.float32], *, seed: int) -> NDArray[np.float64]:
+    """Return a uniform number in (0, 1) for each window (N,), derived from its bytes."""
+    key = seed.to_bytes(_DIGEST_BYTES, "big", signed=True)
     digests = [
-        hashlib.blake2b(window.tobytes(), digest_size=_NAMES_SIZE, key=key).digest()
+        hashlib.blake2b(window.tobytes(), digest_size=_DIGEST_BYTES, key=key).digest()
         for window in np.ascontiguousarray(x_NLD)
     ]
     drawn = np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64)
-    return (drawn + 0.5) / 2.0 ** (8 * _NAMES_SIZE)
+    return (drawn + 0.5) / 2.0 ** (8 * _DIGEST_BYTES)
 
 
-def load_planted(
+def load_with_fault(
     candidate: str,
     *,
     registry_url: str,
     model: str,
     artifacts: str,
     plan: str,
-    code: CodeChoice = "present",
-) -> Deployed:
-    """Return the model of a candidate digest with the plan's fault; called in its own process.
+    code: CodeSource = "current",
+) -> DeployedModel:
+    """Load the model of a candidate digest with the planned fault; called in its own process.
 
     Args:
-        candidate: Digest.
-        registry_url: Of the sandbox.
-        model: Its name.
-        artifacts: Folder of the sandbox's store.
-        plan: As JSON.
-        code: Whose network class gets the weights.
+        candidate: Candidate digest.
+        registry_url: Registry of the sandbox.
+        model: Name of the model.
+        artifacts: Folder of the sandbox's artifact store.
+        plan: ``FaultPlan`` as JSON.
+        code: Code of the network class: current or stored.
     """
     found = load_from_ledger(
         candidate, registry_url=registry_url, model=model, artifacts=artifacts, code=code
     )
-    return plant(found, Plan.model_validate_json(plan))
+    return inject_fault(found, FaultPlan.model_validate_json(plan))

@@ -1,4 +1,4 @@
-"""A rehearsal as one page: what was planted, what the rollout did, and on what evidence."""
+"""Page of a rehearsal: the injected fault, the rollout's reaction, and the evidence."""
 
 import base64
 import math
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from html import escape
 
 from sluice.base.home import Home
-from sluice.rehearsal.faults import Fault
+from sluice.rehearsal.faults import InjectedFault
 from sluice.rehearsal.plots import evidence_png, share_png
 from sluice.rehearsal.result import Rehearsal
-from sluice.rehearsal.steps import served_steps
+from sluice.rehearsal.served_steps import served_steps
 from sluice.reports.folder import SavedPage, save_page
 from sluice.reports.page import Tone, html_page, table, tag
-from sluice.rollout.guards import CALLED, amount
-from sluice.rollout.state import GuardReading, Outcome
+from sluice.rollout.guards import GUARD_LABELS, format_evidence
+from sluice.rollout.state import GuardReading, TransitionOutcome
 
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}.tag{white-space:nowrap}"
 
-PLANTED: dict[Fault, str] = {
+FAULT_DESCRIPTIONS: dict[InjectedFault, str] = {
     "none": "Nothing is wrong with the challenger.",
     "errors": "The challenger raises an error on a fifth of the windows.",
     "latency": "The challenger takes a tenth of a second longer for each answer.",
-    "nan": "The challenger answers NaN to a fifth of the windows.",
-    "drift": "The challenger's live answers are shifted; on held-out rows they were not.",
-    "quality": "The challenger answers worse, on held-out rows too; only labels can tell.",
+    "nan": "The challenger predicts NaN for a fifth of the windows.",
+    "drift": "The challenger's live predictions are shifted; on held-out rows they were not.",
+    "quality": "The challenger predicts worse, on held-out rows too; only labels can show it.",
     "crash": "The challenger's process crashes with a segmentation fault on some windows.",
-    "silence": "No user sends a request.",
+    "no_traffic": "No user sends a request.",
 }
-_TONE: dict[Outcome, Tone] = {
+_TONE: dict[TransitionOutcome, Tone] = {
     "advance": "good",
     "promote": "good",
     "inconclusive": "unsure",
@@ -38,71 +38,74 @@ _TONE: dict[Outcome, Tone] = {
 
 
 def save_rehearsal(rehearsal: Rehearsal, *, home: Home, environ: Mapping[str, str]) -> SavedPage:
-    """Keep the rehearsal's page with the other reports."""
+    """Save the rehearsal's page with the other reports."""
     name = f"rehearsals/{rehearsal.model}/{rehearsal.fault}"
     return save_page(rehearsal_page(rehearsal), name, home=home, environ=environ)
 
 
 def rehearsal_page(rehearsal: Rehearsal) -> str:
-    """Return the whole document."""
+    """Return the HTML document."""
     heading = f"Rollout rehearsal of {rehearsal.model}: {rehearsal.fault}"
     tone: Tone = "good" if rehearsal.as_expected else "bad"
-    verdict = "as it should" if rehearsal.as_expected else "not as it should"
-    flaws = "".join(f"<p>{escape(flaw)}</p>" for flaw in rehearsal.flaws)
+    verdict = "as expected" if rehearsal.as_expected else "not as expected"
+    deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
     remedy = f'<p class="soft">{escape(rehearsal.remedy)}</p>' if rehearsal.remedy else ""
     parts = [
         f"<h1>{escape(heading)} {tag(verdict, tone)}</h1>",
-        f'<p class="soft">{rehearsal.began_at:%Y-%m-%d %H:%M:%S} UTC, seed {rehearsal.seed}; '
+        f'<p class="soft">{rehearsal.started_at:%Y-%m-%d %H:%M:%S} UTC, seed {rehearsal.seed}; '
         f"{rehearsal.held_out_rows:,} held-out rows as live traffic to a real server. The "
-        f"challenger is a twin of version {rehearsal.version}; the real registry was only read."
+        f"challenger is a clone of version {rehearsal.version}; the real registry was only read."
         "</p>",
         f'<div class="card {tone}"><p><b>{escape(rehearsal.summary)}</b></p>'
-        f"<p>{escape(PLANTED[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
-        f"{remedy}{flaws}</div>",
-        "<h2>Who got the traffic</h2>",
+        f"<p>{escape(FAULT_DESCRIPTIONS[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
+        f"{remedy}{deviations}</div>",
+        "<h2>Traffic split</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
         f'<div class="card">{_steps(rehearsal)}</div>',
     ]
-    if rehearsal.moments:
+    if rehearsal.samples:
         parts += [
-            "<h2>The evidence</h2>",
+            "<h2>Evidence</h2>",
             _image(evidence_png(rehearsal), "evidence of each guard over time"),
         ]
     parts += [
-        "<h2>What happened</h2>",
-        f'<div class="card">{_story(rehearsal)}</div>',
+        "<h2>Transitions</h2>",
+        f'<div class="card">{_transitions(rehearsal)}</div>',
     ]
     if rehearsal.problems:
-        said = "".join(f"<p>{escape(problem)}</p>" for problem in rehearsal.problems)
-        parts += ["<h2>What the server said</h2>", f'<div class="card unsure">{said}</div>']
+        note = "".join(f"<p>{escape(problem)}</p>" for problem in rehearsal.problems)
+        parts += [
+            "<h2>Problems that the server reported</h2>",
+            f'<div class="card unsure">{note}</div>',
+        ]
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
-def _story(rehearsal: Rehearsal) -> str:
+def _transitions(rehearsal: Rehearsal) -> str:
     began = rehearsal.transitions[0].at
     rows = []
     for transition in rehearsal.transitions:
-        word = transition.outcome.replace("_", " ")
+        outcome = transition.outcome.replace("_", " ")
         counts = transition.window
-        seen = "" if counts is None else f"{counts.challenger.requests:,}"
+        requests = "" if counts is None else f"{counts.challenger.requests:,}"
         rows.append(
             [
                 f"{(transition.at - began).total_seconds():.1f}",
-                tag(word, _TONE.get(transition.outcome, "plain")),
+                tag(outcome, _TONE.get(transition.outcome, "plain")),
                 f"{100 * transition.rollout.users_share:g} %",
-                seen,
+                requests,
                 escape(transition.reason),
             ]
         )
-    names = ("s", "", "share after", "requests of it", "why")
+    names = ("time [s]", "outcome", "share after", "challenger's requests", "why")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
 
 
 def _steps(rehearsal: Rehearsal) -> str:
-    """Show what share the challenger was served at each step, and on how many requests."""
+    """Show the planned and the served share of each step, and its requests."""
     steps = served_steps(rehearsal.transitions)
     if not steps:
-        return "<p>No step ended: no request was counted.</p>"
+        return "<p>No step ended, because no request was counted.</p>"
     rows = [
         [
             f"{step.number}",
@@ -122,23 +125,23 @@ def _steps(rehearsal: Rehearsal) -> str:
         "served",
         "requests of the challenger",
         "of production",
-        "s",
+        "duration [s]",
         "strongest evidence",
-        "",
+        "outcome",
     )
-    said = (
+    note = (
         '<p class="soft">Served: share of the users\' requests that the challenger answered. At '
-        "0 % and at 100 % the arm that answers no user gets copies, which are counted as its "
-        "requests.</p>"
+        "0 % only production answers users, at 100 % only the challenger. The other arm then gets "
+        "shadow requests; its column counts those.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(6))) + said
+    return table(names, rows, numbers=frozenset(range(6))) + note
 
 
 def _strongest(reading: GuardReading | None) -> str:
     if reading is None:
         return "-"
-    limit = f"{amount(reading.evidence)} of {amount(reading.limit)}"
-    return f"{escape(CALLED[reading.guard])}: {limit}"
+    limit = f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
+    return f"{escape(GUARD_LABELS[reading.guard])}: {limit}"
 
 
 def _image(png: bytes, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of a rehearsal: who got the traffic, and how the evidence grew.
+"""Plots of a rehearsal: the traffic split and the evidence over time.
 
 Each function returns the bytes of a PNG.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.evaluation.plots import OUTCOME_COLOUR
 from sluice.rehearsal.result import Rehearsal
-from sluice.rehearsal.steps import served_steps
+from sluice.rehearsal.served_steps import served_steps
 from sluice.reports.figures import (
     INK,
     MUTED,
@@ -27,10 +27,10 @@ _END_COLOUR = {
     "promoted": OUTCOME_COLOUR["PROMOTE"],
     "rolled_back": OUTCOME_COLOUR["REJECT"],
     "paused": OUTCOME_COLOUR["INCONCLUSIVE"],
-    "unsettled": OUTCOME_COLOUR["INCONCLUSIVE"],
+    "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Evidence below it says the same: nothing speaks against the challenger."""
+"""Lower end of the axis: smaller evidence is equally insignificant."""
 _CEILING = 1e6
 _ROW_NAMES: dict[GuardName, str] = {
     "errors": "errors",
@@ -41,11 +41,11 @@ _ROW_NAMES: dict[GuardName, str] = {
 
 
 def share_png(rehearsal: Rehearsal) -> bytes:
-    """Draw the challenger's share of the users over time, with every transition."""
+    """Plot the challenger's share of the users over time, with every transition."""
     figure, axes = new_figure(height_in=2.6)
-    told = rehearsal.transitions
-    times = [(t.at - told[0].at).total_seconds() for t in told]
-    shares = [100 * t.rollout.users_share for t in told]
+    transitions = rehearsal.transitions
+    times = [(t.at - transitions[0].at).total_seconds() for t in transitions]
+    shares = [100 * t.rollout.users_share for t in transitions]
     colour = _END_COLOUR[rehearsal.ended]
     end = max(times[-1], 1e-3)
     axes.step(
@@ -59,31 +59,31 @@ def share_png(rehearsal: Rehearsal) -> bytes:
         alpha=0.12,
         linewidth=0,
     )
-    for step in served_steps(told):
+    for step in served_steps(transitions):
         if math.isfinite(step.served):
-            span = [(moment - told[0].at).total_seconds() for moment in (step.since, step.until)]
+            span = [(time - transitions[0].at).total_seconds() for time in (step.since, step.until)]
             axes.plot(span, [100 * step.served] * 2, color=INK, linewidth=1.4, linestyle=":")
     axes.axvline(times[-1], color=colour, linewidth=2)
     axes.set_ylim(0, 108)
     axes.set_xlim(0, 1.04 * end)
-    axes.set_xlabel("seconds since the rollout began")
+    axes.set_xlabel("seconds since the rollout started")
     axes.set_ylabel("challenger's share [%]")
     words = rehearsal.ended.replace("_", " ")
     detail = (
-        f"after {rehearsal.settled_s:.1f} s (vertical line); line: planned share, dotted: served"
+        f"after {rehearsal.duration_s:.1f} s (vertical line); solid line: planned, dotted: served"
     )
     set_headline(axes, words, detail, colour=colour)
     return as_png(figure)
 
 
 def evidence_png(rehearsal: Rehearsal) -> bytes:
-    """Draw each guard's evidence in a row of its own, as a share of what rolls back, over time."""
+    """Plot each guard's evidence over time, as a share of its limit."""
     return as_png(evidence_figure(rehearsal))
 
 
 def evidence_figure(rehearsal: Rehearsal) -> "Figure":
-    """Return the picture of ``evidence_png`` before it is written."""
-    end_s = 1.04 * max([moment.at_s for moment in rehearsal.moments] + [1e-3])
+    """Return the figure of ``evidence_png`` before it is encoded."""
+    end_s = 1.04 * max([sample.at_s for sample in rehearsal.samples] + [1e-3])
     rows = _evidence_rows(rehearsal)
     figure, all_axes = new_rows(len(rows), height_in=0.9 + 0.62 * len(rows))
     top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
@@ -103,21 +103,21 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
         for transition in rehearsal.transitions[1:]:
             at_s = (transition.at - rehearsal.transitions[0].at).total_seconds()
             axes.axvline(at_s, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
-        said = _highest(values)
+        label = _maximum_label(values)
         axes.text(
-            0.005, 0.9, said, transform=axes.transAxes, color=INK, fontsize=8, ha="left", va="top"
+            0.005, 0.9, label, transform=axes.transAxes, color=INK, fontsize=8, ha="left", va="top"
         )
-    all_axes[-1].set_xlabel("seconds since the rollout began")
+    all_axes[-1].set_xlabel("seconds since the rollout started")
     set_headline(
         all_axes[0],
-        "what speaks against the challenger",
-        "log scale; at the dashed line the rollout goes back; dotted lines mark transitions",
+        "evidence against the challenger",
+        "log scale; the rollout rolls back at the dashed line; dotted lines mark transitions",
         colour=INK,
     )
     return figure
 
 
-def _highest(values: list[float]) -> str:
+def _maximum_label(values: list[float]) -> str:
     if not values:
         return "not measured"
     if max(values) <= _FLOOR:
@@ -126,7 +126,7 @@ def _highest(values: list[float]) -> str:
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return name and points (seconds, share of the limit) of each guard, then of predictions."""
+    """Return name and points (seconds, share of the limit) of each guard and of the predictions."""
 
     def shown(value: float) -> float:
         return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING
@@ -135,15 +135,15 @@ def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, fl
         (
             _ROW_NAMES[guard],
             [
-                (m.at_s, shown(m.evidence.get(guard, 0.0) / rehearsal.limits[guard]))
-                for m in rehearsal.moments
+                (sample.at_s, shown(sample.evidence.get(guard, 0.0) / rehearsal.limits[guard]))
+                for sample in rehearsal.samples
             ],
         )
         for guard in GUARDS
     ]
-    apart = [
-        (m.at_s, shown(m.distance / rehearsal.drift_limit))
-        for m in rehearsal.moments
-        if m.distance is not None
+    distances = [
+        (sample.at_s, shown(sample.distance / rehearsal.drift_limit))
+        for sample in rehearsal.samples
+        if sample.distance is not None
     ]
-    return [*rows, ("predictions\napart", apart)]
+    return [*rows, ("prediction\ndistance", distances)]

@@ -1,4 +1,4 @@
-"""The held-out rows as requests: each bar in its turn, asked about by several users.
+"""Replays the held-out rows as requests: one row at a time, each requested by several users.
 
 Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
 from sluice.config.pipeline import PipelineSettings
-from sluice.evaluation.production import row_labels
+from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.records import Version
 
-_USERS = 5000
-_FEWEST = 50
+_NUM_USERS = 5000
+_MIN_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """Rows that no network in production was fitted on, in their order."""
+    """Rows that no network in production was trained on, in order."""
 
     frame: pd.DataFrame
     """Features and targets of all rows."""
@@ -36,48 +36,48 @@ class Replay:
     horizon_rows: int
     keys: tuple[str, ...]
 
-    def body(self, place: int, *, rng: Random) -> bytes:
-        """Return a request about one window, from a user drawn by chance.
+    def body(self, position: int, *, rng: Random) -> bytes:
+        """Return the body of a request for one window, from a randomly drawn user.
 
         Args:
-            place: Of the window, from 0.
+            position: Index of the window, from 0.
             rng: Draws the user.
         """
-        asked: dict[str, Any] = {
-            "user": f"user {rng.randrange(_USERS)}",
+        payload: dict[str, Any] = {
+            "user": f"user {rng.randrange(_NUM_USERS)}",
             "columns": self.columns,
-            "windows": [self.x_NLD[place].tolist()],
-            "keys": [self.keys[place]],
+            "windows": [self.x_NLD[position].tolist()],
+            "keys": [self.keys[position]],
         }
-        return json.dumps(asked).encode()
+        return json.dumps(payload).encode()
 
-    def labelled(self, place: int) -> pd.DataFrame:
-        """Return the rows whose labels have arrived once the bar at ``place`` is there."""
-        return self.frame.iloc[: max(0, int(self.rows_N[place]) + 1 - self.horizon_rows)]
+    def labelled(self, position: int) -> pd.DataFrame:
+        """Return the rows whose labels have arrived when the window at ``position`` is replayed."""
+        return self.frame.iloc[: max(0, int(self.rows_N[position]) + 1 - self.horizon_rows)]
 
 
 def open_replay(version: Version, pipeline: PipelineSettings) -> Replay:
-    """Return the test rows of the last fold, computed as the version's workload does it.
+    """Return the test rows of the last fold, with features from the version's workload.
 
-    The rows are read from the pipeline's source. The version's settings name one too, which may
-    have come in a file: whoever wrote it would choose an address that is asked here, with the
-    environment variables that he names in it.
+    The rows are read from the pipeline's source. The version's settings name a source too, but
+    may come from an imported file: its author could choose an address that is then requested
+    from here, with environment variables named in the file.
 
     Raises:
         SourceError: The rows cannot be read.
-        ContractError: There are too few, or the version's workload is not importable.
+        ContractError: There are too few rows, or the version's workload is not importable.
     """
-    from sluice.findings.user_code import users_code
-    from sluice.registry.loading import rebuild
+    from sluice.findings.user_code import wrap_user_errors
+    from sluice.registry.loading import rebuild_workload
 
-    workload, _ = rebuild(version)
-    with users_code("load_rows, compute_features, plan_folds or examples of the workload"):
+    workload, _ = rebuild_workload(version)
+    with wrap_user_errors("load_rows, compute_features, plan_folds or examples of the workload"):
         frame = workload.compute_features(pipeline.loaded_workload.load_rows())
         fold = workload.plan_folds(frame)[-1]
         examples = workload.examples(frame, fold.test)
-    if len(examples) < _FEWEST:
+    if len(examples) < _MIN_ROWS:
         raise ContractError(
-            f"A rehearsal needs at least {_FEWEST} held-out rows to replay, got {len(examples)}.",
+            f"A rehearsal needs at least {_MIN_ROWS} held-out rows to replay, got {len(examples)}.",
             fix="Give the pipeline more rows, or fewer folds.",
         )
     return Replay(

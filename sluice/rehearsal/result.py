@@ -1,17 +1,17 @@
-"""How a rehearsal went, and whether that is how it should have gone."""
+"""Result of a rehearsal, compared with the expected one."""
 
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
 from sluice.base.settings import Record
-from sluice.rehearsal.faults import Fault
+from sluice.rehearsal.faults import InjectedFault
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.state import Transition
 
-End = Literal["promoted", "rolled_back", "paused", "unsettled"]
+RehearsalEnd = Literal["promoted", "rolled_back", "paused", "timed_out"]
 
-EXPECTED: dict[Fault, End] = {
+EXPECTED_END: dict[InjectedFault, RehearsalEnd] = {
     "none": "promoted",
     "errors": "rolled_back",
     "latency": "rolled_back",
@@ -19,100 +19,109 @@ EXPECTED: dict[Fault, End] = {
     "drift": "rolled_back",
     "quality": "rolled_back",
     "crash": "rolled_back",
-    "silence": "paused",
+    "no_traffic": "paused",
 }
-_NAMED_BY: dict[Fault, tuple[str, ...]] = {
+_FAULT_MARKERS: dict[InjectedFault, tuple[str, ...]] = {
     "none": ("",),
     "errors": ("errors in",),
     "latency": ("slower than", "after the deadline"),
     "nan": ("NaN or infinity",),
-    "drift": ("too far from production's",),
-    "quality": ("labels are against it",),
+    "drift": ("differ too much from production's",),
+    "quality": ("Labelled rows show that it is worse",),
     "crash": ("SIGSEGV",),
-    "silence": ("0 of",),
+    "no_traffic": ("0 of",),
 }
-"""Words that name the fault, of the reason or of what the server said; one is enough."""
+"""Texts that identify the fault, in the reason or in the server's problems; one is enough."""
 
-_SAID: dict[End, str] = {
+_END_TEXTS: dict[RehearsalEnd, str] = {
     "promoted": "promoted",
     "rolled_back": "rolled back",
     "paused": "paused as inconclusive",
-    "unsettled": "did not end in time",
+    "timed_out": "did not end in time",
 }
 
 
-class Moment(Record):
-    """One look."""
+class RehearsalSample(Record):
+    """Counts and evidence at one check of the rollout."""
 
-    at_s: float = Field(description="Since the rollout began [s].")
+    at_s: float = Field(description="Time since the rollout started [s].")
     share: float
     step: int
-    challenger: int = Field(description="Requests of the challenger at this step so far.")
-    production: int = Field(description="Requests of production at this step so far.")
+    challenger: int = Field(description="Requests of the challenger in this step so far.")
+    production: int = Field(description="Requests of production in this step so far.")
     evidence: dict[GuardName, float]
-    distance: float | None = Field(description="Of the predictions; None before it is known [x].")
+    distance: float | None = Field(
+        description="Distance of the predictions; None while unknown [x]."
+    )
 
 
 class Rehearsal(Record):
-    """A rehearsal that is over."""
+    """Result of a finished rehearsal."""
 
     model: str
-    version: int = Field(description="In production in the real registry, which it stayed.")
-    fault: Fault
-    seed: int
-    seconds: float = Field(description="What a healthy rollout was given [s].")
-    began_at: AwareDatetime
-    held_out_rows: int
-    ended: End
-    reason: str = Field(description="Of the transition that ended it.")
-    remedy: str
-    settled_s: float = Field(description="From the rollout's start to its end [s].")
-    followed_s: float | None = Field(
-        description="From its end until the server answered accordingly; None when it never did "
-        "[s]."
+    version: int = Field(
+        description="Version in production in the real registry, which does not change."
     )
-    sent: int = Field(description="Requests.")
+    fault: InjectedFault
+    seed: int
+    seconds: float = Field(description="Time given to a healthy rollout [s].")
+    started_at: AwareDatetime
+    held_out_rows: int
+    ended: RehearsalEnd
+    reason: str = Field(description="Reason of the last transition.")
+    remedy: str
+    duration_s: float = Field(description="Time from the rollout's start to its end [s].")
+    sync_delay_s: float | None = Field(
+        description="Time from its end until the server followed; None when it never did [s]."
+    )
+    sent: int = Field(description="Number of requests.")
     answered: int
     failed: int
-    failure: str = Field(description="What the first failed request met; empty without one.")
-    problems: tuple[str, ...] = Field(description="What the server said was wrong meanwhile.")
+    failure: str = Field(description="Error of the first failed request; empty without one.")
+    problems: tuple[str, ...] = Field(description="Problems that the server reported.")
     limits: dict[GuardName, float] = Field(description="Evidence at which a guard rolls back.")
     drift_limit: float
     transitions: tuple[Transition, ...]
-    moments: tuple[Moment, ...]
+    samples: tuple[RehearsalSample, ...]
 
     @property
-    def expected(self) -> End:
-        """How it should end."""
-        return EXPECTED[self.fault]
+    def expected(self) -> RehearsalEnd:
+        """Expected end."""
+        return EXPECTED_END[self.fault]
 
     @property
-    def flaws(self) -> tuple[str, ...]:
-        """What was not as it should be; () when all was."""
-        found = []
-        told = " ".join((self.reason, *self.problems))
+    def deviations(self) -> tuple[str, ...]:
+        """Deviations from the expected result; empty when it matches."""
+        deviations = []
+        texts = " ".join((self.reason, *self.problems))
         if self.ended != self.expected:
-            found.append(f"It was to be {_SAID[self.expected]}, and {_SAID[self.ended]}.")
-        elif not any(words in told for words in _NAMED_BY[self.fault]):
-            found.append("Neither its reason nor the server names the fault that was planted.")
-        if self.followed_s is None:
-            found.append("The server did not follow the end.")
+            deviations.append(
+                f"Expected: {_END_TEXTS[self.expected]}; observed: {_END_TEXTS[self.ended]}."
+            )
+        elif not any(marker in texts for marker in _FAULT_MARKERS[self.fault]):
+            deviations.append(
+                "Neither the reason nor the server's problems name the injected fault."
+            )
+        if self.sync_delay_s is None:
+            deviations.append("The server did not follow the last transition.")
         if self.failed:
-            found.append(f"{self.failed} requests failed, the first with: {self.failure}")
+            deviations.append(f"{self.failed} requests failed, the first with: {self.failure}")
         if self.sent != self.answered + self.failed:
-            found.append(f"{self.sent - self.answered - self.failed} requests have no answer.")
-        return tuple(found)
+            deviations.append(
+                f"{self.sent - self.answered - self.failed} requests have no response."
+            )
+        return tuple(deviations)
 
     @property
     def as_expected(self) -> bool:
-        """Whether it ended as it should, and no request failed."""
-        return not self.flaws
+        """Whether it ended as expected and no request failed."""
+        return not self.deviations
 
     @property
     def summary(self) -> str:
-        """One line for people."""
-        follows = "" if self.followed_s is None else f", followed {self.followed_s:.1f} s later"
+        """Summary in one line."""
+        follows = "" if self.sync_delay_s is None else f", followed {self.sync_delay_s:.1f} s later"
         return (
-            f"{self.fault}: {_SAID[self.ended]} after {self.settled_s:.1f} s{follows}; "
+            f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{follows}; "
             f"{self.sent:,} requests, {self.failed:,} failed"
         )

@@ -1,4 +1,4 @@
-"""A rehearsal from its start to its end, driven by the very look that the sensor takes (ROLL-2).
+"""Runs a rehearsal from start to end, with the same controller that the sensor calls.
 
 Shape legend: N = windows, O = outputs.
 """
@@ -22,46 +22,47 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
-from sluice.rehearsal.faults import Fault, Plan, plant
+from sluice.rehearsal.faults import FaultPlan, InjectedFault, inject_fault
 from sluice.rehearsal.replay import Replay, open_replay
-from sluice.rehearsal.result import End, Moment, Rehearsal
+from sluice.rehearsal.result import Rehearsal, RehearsalEnd, RehearsalSample
 from sluice.rehearsal.sandbox import ACTOR, Sandbox, open_sandbox
-from sluice.rehearsal.server import Order
-from sluice.rehearsal.server_process import starting_server
+from sluice.rehearsal.server import ServerConfig
+from sluice.rehearsal.server_process import running_server
 from sluice.rehearsal.settings import (
-    FEWEST_SECONDS,
-    LOOK_S,
-    MOST_SECONDS,
+    MAX_SECONDS,
+    MIN_SECONDS,
     RATE_PER_S,
-    quicker,
-    shortened,
+    RECONCILE_INTERVAL_S,
+    shorten_intervals,
+    shorten_steps,
 )
-from sluice.rehearsal.traffic import Counts, Traffic
-from sluice.rollout.agreement import Agreement, measure_agreement
+from sluice.rehearsal.traffic import RequestCounts, TrafficGenerator
+from sluice.rollout.prediction_agreement import PredictionAgreement, measure_agreement
 from sluice.rollout.samples import ServerState
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout_control.drive import live_servers, try_drive
-from sluice.rollout_control.quality import note_quality_of
-from sluice.rollout_control.standing import Standing, read_standing
-from sluice.rollout_control.view import drift_words
-from sluice.serving.deployed import Deployed, load_deployed
-from sluice.serving.following import LOADING
+from sluice.rollout_control.controller import live_servers, try_reconcile
+from sluice.rollout_control.quality import evaluate_live_quality
+from sluice.rollout_control.status import RolloutStatus, read_status
+from sluice.rollout_control.view import describe_drift
+from sluice.serving.deployed import DeployedModel, load_deployed
 from sluice.serving.server import listen
+from sluice.serving.split_sync import LOADING
 
-Tell = Callable[[Standing, Counts, str], None]
-"""Hears of each look: where the rollout stands, the traffic, how far the predictions are."""
+OnSample = Callable[[RolloutStatus, RequestCounts, str], None]
+"""Called after each check with the status, the request counts and the distance of the
+predictions."""
 
 _BATCH = 256
-_WARM_S = 0.5
-"""Traffic of production alone; it goes on while the challenger's process loads."""
-_FOLLOW_S = 15.0
-_AFTER_S = 1.0
-"""Traffic after the end: the swap must not fail a request either."""
-_BUSY_S = 60.0
-"""What a busy machine may add: to load the challenger, above all, and to start anew after crashes.
-When nobody asks anything, patience may end sooner, as it is all that there is to wait for."""
-_LABELS = 24
-"""How many times in a rehearsal labels arrive."""
+_WARM_UP_S = 0.5
+"""Traffic on production alone; it continues while the challenger's process loads."""
+_MAX_SYNC_S = 15.0
+_COOL_DOWN_S = 1.0
+"""Traffic after the end: the switch must not fail a request either."""
+_LOAD_ALLOWANCE_S = 60.0
+"""Extra time for a busy machine, mainly to load the challenger and to restart it after crashes.
+Without traffic the step may time out sooner, because nothing else is awaited."""
+_NUM_LABEL_BATCHES = 24
+"""Number of times that labels arrive in a rehearsal."""
 
 
 def rehearse(
@@ -69,46 +70,48 @@ def rehearse(
     ledger: Ledger,
     store: ArtifactStore,
     *,
-    fault: Fault,
+    fault: InjectedFault,
     seconds: float,
     seed: int,
     port: int,
-    tell: Tell,
+    on_sample: OnSample,
 ) -> Rehearsal:
-    """Bring a twin of what is in production into the production of a sandbox, with a fault.
+    """Roll out a clone of the production version in a sandbox, with an injected fault.
 
     Args:
-        pipeline: Whose model; its gate, its serving and its rollout apply, with shorter steps.
+        pipeline: Pipeline of the model; its gate, serving and rollout settings apply, with
+            shorter steps.
         ledger: The real registry, which is only read.
-        store: The real store, which is only read.
-        fault: Planted in the twin.
-        seconds: What a healthy rollout should need at most [s].
-        seed: Draws users and the windows that the fault hits.
-        port: Of the server; 0 takes a free one.
-        tell: Hears of each look.
+        store: The real artifact store, which is only read.
+        fault: Injected into the clone.
+        seconds: Longest time that a healthy rollout should need [s].
+        seed: Seeds the users and the windows that the fault affects.
+        port: Port of the server; 0 takes a free one.
+        on_sample: Called after each check.
 
     Raises:
-        GateBlocked: Nothing is in production.
+        GateBlocked: No version is in production.
         SettingsError: The seconds are out of range, or the port is taken.
         SourceError: The rows cannot be read.
-        ContractError: The version cannot be rehearsed: one seed alone, or too few held-out rows.
+        ContractError: The version cannot be rehearsed: it has one seed, or too few held-out
+            rows.
 
     Cost:
-        Two processes, up to about twice ``seconds``; requests need most of two cores.
+        Two processes, for up to about twice ``seconds``; the requests use most of two cores.
     """
-    if not FEWEST_SECONDS <= seconds <= MOST_SECONDS:
+    if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise SettingsError(
-            f"A rehearsal takes {FEWEST_SECONDS:g} to {MOST_SECONDS:g} seconds, got {seconds:g}.",
-            fix=f"Give --seconds 60: with fewer than {FEWEST_SECONDS:g}, no step sees enough "
+            f"A rehearsal takes {MIN_SECONDS:g} to {MAX_SECONDS:g} seconds, got {seconds:g}.",
+            fix=f"Give --seconds 60: with fewer than {MIN_SECONDS:g}, no step sees enough "
             "requests.",
         )
     production = ledger.production(pipeline.name)
     if production is None:
         raise GateBlocked(
-            f"{pipeline.name} has nothing in production that could be rehearsed with.",
+            f"{pipeline.name} has no version in production to rehearse with.",
             fix=f"Run: sluice run {pipeline.name}",
         )
-    listen("127.0.0.1", port).close()  # a port that is taken is told before anything is started
+    listen("127.0.0.1", port).close()  # report a port in use before starting anything
     replay = open_replay(production, pipeline)
     if fault == "quality":
         _require_labels(replay, pipeline)
@@ -116,52 +119,54 @@ def rehearse(
         tempfile.TemporaryDirectory(prefix="sluice-rehearsal-") as folder,
         open_sandbox(ledger, production, store, folder=Path(folder), clock=_now) as sandbox,
     ):
-        plan, agreement = _plan(sandbox, replay, fault=fault, seed=seed)
-        order = Order(
+        plan, agreement = _plan_fault(sandbox, replay, fault=fault, seed=seed)
+        config = ServerConfig(
             registry_url=sandbox.home.registry_url,
             artifacts=str(sandbox.home.artifacts),
             model=pipeline.name,
             port=port,
-            serving=quicker(pipeline.serving),
+            serving=shorten_intervals(pipeline.serving),
             plan=plan,
             log=str(Path(folder) / "server.log"),
         )
-        with starting_server(order) as port_of:
+        with running_server(config) as port_of:
             _warm_up()
-            traffic = Traffic(
+            traffic = TrafficGenerator(
                 replay,
                 port_of(),
-                per_s=0.0 if fault == "silence" else RATE_PER_S,
-                seconds=_WARM_S + seconds,
+                per_s=0.0 if fault == "no_traffic" else RATE_PER_S,
+                seconds=_WARM_UP_S + seconds,
                 seed=seed,
             )
-            stage = _Stage(
+            rehearsal = _Rehearsal(
                 sandbox=sandbox,
                 pipeline=pipeline,
                 replay=replay,
                 traffic=traffic,
                 seconds=seconds,
-                patience_s=seconds / 2 if fault == "silence" else seconds + _BUSY_S,
-                tell=tell,
+                step_timeout_s=seconds / 2
+                if fault == "no_traffic"
+                else seconds + _LOAD_ALLOWANCE_S,
+                on_sample=on_sample,
             )
             with traffic:
-                stage.play(agreement)
-        return stage.result(production, fault=fault, seed=seed)
+                rehearsal.run(agreement)
+        return rehearsal.result(production, fault=fault, seed=seed)
 
 
 def _require_labels(replay: Replay, pipeline: PipelineSettings) -> None:
-    """The last quarter may pass without a look of the gate's: the rest has to be enough for it."""
+    """Refuse too few labels: the gate may not decide on the last quarter of them."""
     labelled, needed = int(0.75 * len(replay.keys)), pipeline.gate.min_rows
     if labelled < needed:
         raise ContractError(
-            f"To see a worse model by its labels the gate needs {needed} rows (gate.min_rows), and "
-            f"of {len(replay.keys)} held-out rows about {labelled} get theirs in time.",
+            f"To detect a worse model from labels the gate needs {needed} rows (gate.min_rows), "
+            f"but only about {labelled} of {len(replay.keys)} held-out rows get theirs in time.",
             fix="Rehearse another fault, or give the pipeline more rows.",
         )
 
 
 def _warm_up() -> None:
-    """Judge losses of nothing once: what is imported and compiled would take seconds of traffic."""
+    """Compare dummy losses once: the imports and compilation would take seconds of traffic."""
     rng = np.random.default_rng(0)
 
     def losses() -> LossTable:
@@ -182,25 +187,28 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _plan(sandbox: Sandbox, replay: Replay, *, fault: Fault, seed: int) -> tuple[Plan, Agreement]:
-    """Return the plan of the fault, and how far apart both models are on the held-out rows.
+def _plan_fault(
+    sandbox: Sandbox, replay: Replay, *, fault: InjectedFault, seed: int
+) -> tuple[FaultPlan, PredictionAgreement]:
+    """Return the fault plan, and the distance of both models on the held-out rows.
 
-    A worse model is worse on those as well; every other fault is not in what was evaluated.
+    A model with the quality fault is worse on those rows as well; every other fault is absent
+    from the evaluation.
     """
     ours = load_deployed(sandbox.challenger, sandbox.store)
-    theirs_NO = _answers(load_deployed(sandbox.production, sandbox.store), replay)
-    plan = Plan(
+    theirs_NO = _predict_all(load_deployed(sandbox.production, sandbox.store), replay)
+    plan = FaultPlan(
         fault=fault,
         challenger=sandbox.challenger.candidate,
         seed=seed,
         spread=tuple(theirs_NO.std(axis=0).tolist()),
     )
-    evaluated = plant(ours, plan) if fault == "quality" else ours
-    return plan, measure_agreement(theirs_NO, _answers(evaluated, replay))
+    evaluated = inject_fault(ours, plan) if fault == "quality" else ours
+    return plan, measure_agreement(theirs_NO, _predict_all(evaluated, replay))
 
 
-def _answers(deployed: Deployed, replay: Replay) -> NDArray[np.float64]:
-    """Return the model's answers (N, O) to all windows."""
+def _predict_all(deployed: DeployedModel, replay: Replay) -> NDArray[np.float64]:
+    """Return the model's predictions (N, O) for all windows."""
     x = replay.x_NLD
     starts = range(0, len(x), _BATCH)
     return np.concatenate(
@@ -209,73 +217,75 @@ def _answers(deployed: Deployed, replay: Replay) -> NDArray[np.float64]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Stage:
-    """One performance: what it works on, and what was seen so far."""
+class _Rehearsal:
+    """A rehearsal in progress: its parts, and what was observed so far."""
 
     sandbox: Sandbox
     pipeline: PipelineSettings
     replay: Replay
-    traffic: Traffic
+    traffic: TrafficGenerator
     seconds: float
-    patience_s: float
-    tell: Tell
-    moments: list[Moment] = field(default_factory=list)
+    step_timeout_s: float
+    on_sample: OnSample
+    samples: list[RehearsalSample] = field(default_factory=list)
     problems: tuple[str, ...] = ()
-    followed_s: float | None = None
+    sync_delay_s: float | None = None
     labels_at: float = 0.0
 
-    def play(self, agreement: Agreement) -> None:
-        """Start the rollout, look at it until it settles, and see the server follow."""
-        time.sleep(_WARM_S)
+    def run(self, agreement: PredictionAgreement) -> None:
+        """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
+        time.sleep(_WARM_UP_S)
         ledger, model = self.sandbox.ledger, self.pipeline.name
         ledger.start_rollout(
             model,
             self.sandbox.challenger.number,
-            shortened(self.pipeline.rollout, seconds=self.seconds, patience_s=self.patience_s),
+            shorten_steps(
+                self.pipeline.rollout, seconds=self.seconds, step_timeout_s=self.step_timeout_s
+            ),
             actor=ACTOR,
             reason="A rehearsal.",
             agreement=agreement,
         )
-        late = time.monotonic() + 2 * self.seconds + _BUSY_S
+        deadline = time.monotonic() + 2 * self.seconds + _LOAD_ALLOWANCE_S
         due = time.monotonic()
-        while time.monotonic() < late:
-            due = max(due + LOOK_S, time.monotonic())
+        while time.monotonic() < deadline:
+            due = max(due + RECONCILE_INTERVAL_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
-            if self._look():
+            if self._reconcile():
                 break
-        self._follow()
-        time.sleep(_AFTER_S)
+        self._wait_for_server()
+        time.sleep(_COOL_DOWN_S)
         self.traffic.stop()
-        self._show(None)
+        self._report_status(None)
 
-    def _look(self) -> bool:
-        """Take one look; True once nothing more can happen by itself."""
+    def _reconcile(self) -> bool:
+        """Check the rollout once; True once only a person could change it."""
         self._judge_labels()
         ledger, model = self.sandbox.ledger, self.pipeline.name
-        transition = try_drive(ledger, model, now=_now())
+        transition = try_reconcile(ledger, model, now=_now())
         if transition is None:
             return False
-        self._note(transition)
-        if transition.rollout.phase == "held":
+        self._record(transition)
+        if transition.rollout.phase == "awaiting_promotion":
             transition = ledger.finish_rollout(model, actor=ACTOR, store=self.sandbox.store)
-        self._show(transition)
+        self._report_status(transition)
         return transition.rollout.is_over or transition.rollout.phase == "paused"
 
     def _judge_labels(self) -> None:
-        """Labels arrive as the bars pass, late by the horizon."""
+        """Decide on the labels that arrived: those of replayed rows, delayed by the horizon."""
         if time.monotonic() < self.labels_at:
             return
-        self.labels_at = time.monotonic() + self.seconds / _LABELS
-        frame = self.replay.labelled(self.traffic.counts.place)
-        note_quality_of(self.sandbox.ledger, self.pipeline, self.sandbox.store, frame, _now())
+        self.labels_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
+        frame = self.replay.labelled(self.traffic.counts.position)
+        evaluate_live_quality(self.sandbox.ledger, self.pipeline, self.sandbox.store, frame, _now())
 
-    def _note(self, transition: Transition) -> None:
+    def _record(self, transition: Transition) -> None:
         rollout, window, drift = transition.rollout, transition.window, transition.drift
         if window is None:
             return
         known = drift is not None and not math.isnan(drift.distance)
-        self.moments.append(
-            Moment(
+        self.samples.append(
+            RehearsalSample(
                 at_s=(transition.at - rollout.started_at).total_seconds(),
                 share=rollout.share,
                 step=rollout.step,
@@ -286,70 +296,70 @@ class _Stage:
             )
         )
 
-    def _show(self, transition: Transition | None) -> None:
-        standing = read_standing(self.sandbox.ledger, self.pipeline.name, now=_now())
-        self.problems = problems_so_far(self.problems, standing.servers)
+    def _report_status(self, transition: Transition | None) -> None:
+        status = read_status(self.sandbox.ledger, self.pipeline.name, now=_now())
+        self.problems = merge_problems(self.problems, status.servers)
         drift = None if transition is None else transition.drift
-        self.tell(standing, self.traffic.counts, "" if drift is None else drift_words(drift))
+        self.on_sample(status, self.traffic.counts, "" if drift is None else describe_drift(drift))
 
-    def _follow(self) -> None:
-        """Wait until the server has in force what the rollout's end says."""
+    def _wait_for_server(self) -> None:
+        """Wait until the server's state matches the end of the rollout."""
         ledger, model = self.sandbox.ledger, self.pipeline.name
         began = time.monotonic()
-        weights, production = ledger.weights(model), ledger.production_number(model)
-        assert weights is not None, "production stays"
-        while time.monotonic() - began < _FOLLOW_S:
+        split, production = ledger.traffic_split(model), ledger.production_number(model)
+        assert split is not None, "production does not change"
+        while time.monotonic() - began < _MAX_SYNC_S:
             servers = live_servers(ledger, model, now=_now())
             if servers and all(
-                (s.epoch, s.production) == (weights.epoch, production) for s in servers
+                (s.epoch, s.production) == (split.epoch, production) for s in servers
             ):
-                self.followed_s = time.monotonic() - began
+                self.sync_delay_s = time.monotonic() - began
                 return
             time.sleep(0.05)
 
-    def result(self, production: Version, *, fault: Fault, seed: int) -> Rehearsal:
-        """Return how it went."""
+    def result(self, production: Version, *, fault: InjectedFault, seed: int) -> Rehearsal:
+        """Return the result."""
         ledger = self.sandbox.ledger
         rollout = ledger.rollout(self.pipeline.name)
         assert rollout is not None, "it was started"
         transitions = ledger.rollout_transitions(rollout.id)
         last, counts = transitions[-1], self.traffic.counts
-        standing = read_standing(ledger, self.pipeline.name, now=_now())
+        status = read_status(ledger, self.pipeline.name, now=_now())
         return Rehearsal(
             model=self.pipeline.name,
             version=production.number,
             fault=fault,
             seed=seed,
             seconds=self.seconds,
-            began_at=rollout.started_at,
+            started_at=rollout.started_at,
             held_out_rows=len(self.replay.keys),
             ended=_end(rollout),
             reason=last.reason,
             remedy=last.remedy,
-            settled_s=(last.at - rollout.started_at).total_seconds(),
-            followed_s=self.followed_s,
+            duration_s=(last.at - rollout.started_at).total_seconds(),
+            sync_delay_s=self.sync_delay_s,
             sent=counts.sent,
             answered=counts.answered,
             failed=counts.failed,
             failure=counts.problem,
             problems=self.problems,
-            limits={reading.guard: reading.limit for reading in standing.guards},
+            limits={reading.guard: reading.limit for reading in status.guards},
             drift_limit=rollout.settings.max_disagreement,
             transitions=tuple(transitions),
-            moments=tuple(self.moments),
+            samples=tuple(self.samples),
         )
 
 
-def problems_so_far(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
-    """Return what servers said was wrong, each once; a load that is over was no problem."""
+def merge_problems(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
+    """Return the problems that servers reported, each once; a finished load is no problem."""
     now = [problem for server in servers for problem in server.problems]
-    told = dict.fromkeys([*before, *now])
-    return tuple(problem for problem in told if problem != LOADING or problem in now)
+    problems = dict.fromkeys([*before, *now])
+    return tuple(problem for problem in problems if problem != LOADING or problem in now)
 
 
-def _end(rollout: Rollout) -> End:
+def _end(rollout: Rollout) -> RehearsalEnd:
     match rollout.phase:
         case "promoted" | "rolled_back" | "paused":
             return rollout.phase
-        case "rolling" | "held":
-            return "unsettled"
+        case "rolling" | "awaiting_promotion":
+            return "timed_out"

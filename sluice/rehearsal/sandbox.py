@@ -1,6 +1,6 @@
-"""A registry of its own for a rehearsal: the version in production and a twin of it.
+"""Separate registry for a rehearsal, with the production version and a clone of it.
 
-The real registry is read and never written; nothing that happens here moves anything there.
+The real registry is only read.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError
 from sluice.base.home import Home
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
@@ -25,7 +25,7 @@ ACTOR = "rehearsal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What a rehearsal works on."""
+    """Registry, store and versions of a rehearsal."""
 
     home: Home
     ledger: RolloutLedger
@@ -43,21 +43,21 @@ def open_sandbox(
     folder: Path,
     clock: Callable[[], datetime],
 ) -> Iterator[Sandbox]:
-    """Yield a sandbox in a folder, which is the caller's to remove.
+    """Yield a sandbox in a folder that the caller removes.
 
     Args:
-        ledger: The real one, for the receipts.
+        ledger: The real registry, for the receipts.
         production: The real version in production.
-        store: The real one.
-        folder: Empty.
-        clock: Of the sandbox.
+        store: The real artifact store.
+        folder: Empty folder.
+        clock: Clock of the sandbox.
 
     Raises:
-        ContractError: No twin can be made of the version.
-        GateBlocked: The receipts of the real version would not let it into production today.
+        ContractError: The version cannot be cloned.
+        GateBlocked: The receipts of the real version would not allow its promotion today.
         IntegrityError: An artifact of it is missing or changed.
     """
-    lineage = twin(production.lineage)
+    lineage = clone(production.lineage)
     home = Home(root=folder, registry_url=f"sqlite:///{folder / 'registry.db'}")
     copy = ArtifactStore(home.artifacts)
     for digest in {
@@ -70,13 +70,13 @@ def open_sandbox(
         for linked in ledger.receipts(production.model, production.number)
         if linked.receipt.gate != "promotion"
     ]
-    with RolloutLedger.open(home.registry_url, clock=clock) as own:
-        first = own.register(
+    with RolloutLedger.open(home.registry_url, clock=clock) as sandbox_ledger:
+        first = sandbox_ledger.register(
             production.model,
             production.lineage,
-            [*receipts, _leave(production.lineage, reference=BASELINE, at=clock())],
+            [*receipts, _stand_in_receipt(production.lineage, reference=BASELINE, at=clock())],
         ).version
-        own.promote(
+        sandbox_ledger.promote(
             production.model,
             first.number,
             expected=None,
@@ -84,23 +84,26 @@ def open_sandbox(
             reason=f"version {production.number} of the real registry is in production there",
             store=copy,
         )
-        second = own.register(
+        second = sandbox_ledger.register(
             production.model,
             lineage,
-            [*receipts, _leave(lineage, reference=production.candidate, at=clock())],
+            [*receipts, _stand_in_receipt(lineage, reference=production.candidate, at=clock())],
         ).version
-        yield Sandbox(home=home, ledger=own, store=copy, production=first, challenger=second)
+        yield Sandbox(
+            home=home, ledger=sandbox_ledger, store=copy, production=first, challenger=second
+        )
 
 
-def twin(lineage: Lineage) -> Lineage:
+def clone(lineage: Lineage) -> Lineage:
     """Return lineage of the same networks under another candidate digest.
 
-    Each network is filed under the next seed. So the twin is exactly as good as production: what
-    the rollout sees of it is the planted fault, and without one it has to be promoted. Another
-    model, of older rows or of fewer seeds, might be worse, and the right end would not be known.
+    Each network is registered under the next seed, so the clone is exactly as good as
+    production. The only difference that the rollout can detect is the injected fault, and
+    without a fault the clone must be promoted. Another model, of older rows or fewer seeds,
+    might be worse, and the expected result would be unknown.
 
     Raises:
-        ContractError: There is one seed alone.
+        ContractError: The version has only one seed.
     """
     seeds = lineage.seeds
     after = dict(zip(seeds, (*seeds[1:], seeds[0]), strict=True))
@@ -108,18 +111,18 @@ def twin(lineage: Lineage) -> Lineage:
         member.model_copy(update={"seed": after[member.seed]}) for member in lineage.members
     )
     draft = lineage.model_copy(update={"members": members, "reference": lineage.candidate})
-    found = draft.model_copy(update={"candidate": draft.candidate_of_parts()})
+    found = draft.model_copy(update={"candidate": draft.compute_candidate()})
     if found.candidate == lineage.candidate:
         raise ContractError(
-            f"A rehearsal needs networks of two seeds that differ, got "
-            f"{counted(len(seeds), 'seed')} of {lineage.model}.",
-            fix="Train with several seeds, as the gate requires in any case.",
+            f"A rehearsal needs different networks of at least two seeds, got "
+            f"{pluralize(len(seeds), 'seed')} of {lineage.model}.",
+            fix="Train with several seeds, which the gate requires anyway.",
         )
     return found
 
 
-def _leave(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:
-    """Return the receipt that stands in for the gate; it is in the sandbox alone."""
+def _stand_in_receipt(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:
+    """Return a promotion receipt for the sandbox only, in place of the gate's."""
     return Receipt(
         gate="promotion",
         outcome="PROMOTE",
@@ -133,6 +136,6 @@ def _leave(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:
             "window": digest_json(["rehearsal", lineage.candidate, reference]),
         },
         evidence={},
-        reason="A rehearsal asks what the rollout does, not what the gate says.",
+        reason="Created by a rehearsal, which tests the rollout and not the gate.",
         decided_at=at,
     )

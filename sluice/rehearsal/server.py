@@ -1,6 +1,6 @@
-"""The rehearsal's server: ``sluice serve``'s own app and loop on the sandbox, in its own process.
+"""Server process of a rehearsal: the app and loop of ``sluice serve`` on the sandbox.
 
-Only the challenger's process differs: the networks it loads carry the planted fault.
+Only the challenger's process differs: the networks it loads have the injected fault.
 """
 
 import json
@@ -11,40 +11,40 @@ from pathlib import Path
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.rehearsal.faults import Plan
+from sluice.rehearsal.faults import FaultPlan
 from sluice.serving.settings import ServingSettings
 
 
-class Order(Record):
-    """What the process is asked to serve."""
+class ServerConfig(Record):
+    """What the server process serves."""
 
     registry_url: str
-    artifacts: str = Field(description="Folder of the store.")
+    artifacts: str = Field(description="Folder of the artifact store.")
     model: str
-    port: int = Field(description="To listen on; 0 takes a free one.")
+    port: int = Field(description="Port to listen on; 0 takes a free one.")
     serving: ServingSettings
-    plan: Plan
-    log: str = Field(description="File the server logs to.")
+    plan: FaultPlan
+    log: str = Field(description="Log file of the server.")
 
 
-def main(order: Order) -> None:
-    """Serve until SIGTERM; one JSON line on stdout says where, or what went wrong."""
+def main(config: ServerConfig) -> None:
+    """Serve until SIGTERM; print the port, or the error, as one JSON line on stdout."""
     from sluice.base.errors import SluiceError
 
     try:
-        _serve(order)
+        _serve(config)
     except SluiceError as error:
-        told = {"what": error.what, "cause": error.cause, "fix": error.fix}
-        print(json.dumps({"error": told}), flush=True)
+        parts = {"what": error.what, "cause": error.cause, "fix": error.fix}
+        print(json.dumps({"error": parts}), flush=True)
         raise SystemExit(2) from None
 
 
-def _serve(order: Order) -> None:
+def _serve(config: ServerConfig) -> None:
     from sluice.base.artifacts import ArtifactStore
     from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.isolation import Isolation
-    from sluice.serving.ledger_models import LedgerModels, ledger_recipe
-    from sluice.serving.ledger_weights import LedgerWeights
+    from sluice.serving.ledger_models import LedgerModels, ledger_loader_spec
+    from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
     from sluice.serving.log import json_log
     from sluice.serving.log_writer import LogWriter
     from sluice.serving.server import open_serving, serve
@@ -53,26 +53,26 @@ def _serve(order: Order) -> None:
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    artifacts = Path(order.artifacts)
+    artifacts = Path(config.artifacts)
     store = ArtifactStore(artifacts)
-    own = ledger_recipe(order.registry_url, order.model, artifacts)
-    planted = own.model_copy(
+    loader = ledger_loader_spec(config.registry_url, config.model, artifacts)
+    faulty = loader.model_copy(
         update={
-            "load": "sluice.rehearsal.faults:load_planted",
-            "arguments": own.arguments | {"plan": order.plan.model_dump_json()},
+            "load": "sluice.rehearsal.faults:load_with_fault",
+            "arguments": loader.arguments | {"plan": config.plan.model_dump_json()},
         }
     )
     with (
-        open(order.log, "a") as log,
-        RolloutLedger.open(order.registry_url, clock=clock, create=False) as ledger,
-        Isolation(planted, order.serving) as isolation,
+        open(config.log, "a") as log,
+        RolloutLedger.open(config.registry_url, clock=clock, create=False) as ledger,
+        Isolation(faulty, config.serving) as isolation,
     ):
         serving = open_serving(
-            order.model,
-            LedgerWeights(ledger, order.model),
-            LedgerModels(ledger, order.model, store).load,
+            config.model,
+            LedgerTrafficSplit(ledger, config.model),
+            LedgerModels(ledger, config.model, store).load,
             isolate=isolation.load,
-            settings=order.serving,
+            settings=config.serving,
             tokens=Tokens.of(),
             clock=clock,
             log=json_log(LogWriter(log)),
@@ -81,10 +81,10 @@ def _serve(order: Order) -> None:
         serve(
             serving,
             host="127.0.0.1",
-            port=order.port,
+            port=config.port,
             on_ready=lambda port: print(json.dumps({"port": port}), flush=True),
         )
 
 
 if __name__ == "__main__":
-    main(Order.model_validate_json(sys.argv[1]))
+    main(ServerConfig.model_validate_json(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The rehearsal's side of its server: start it, know its port, end it whatever happens."""
+"""Starts and stops the server process of a rehearsal."""
 
 import json
 import os
@@ -10,35 +10,35 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sluice.base.errors import SettingsError, StorageError
-from sluice.cluster.process import worker_path
+from sluice.cluster.process import worker_sys_path
 
 if TYPE_CHECKING:
-    from sluice.rehearsal.server import Order
+    from sluice.rehearsal.server import ServerConfig
 
-# Ctrl-C reaches every process of a terminal; the rehearsal decides when its server ends.
+# Ctrl-C is sent to every process of the terminal; the rehearsal decides when its server ends.
 _START = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = {path!r}
 from sluice.training.orphans import end_with_parent
 end_with_parent({parent})
-from sluice.rehearsal.server import Order, main
-main(Order.model_validate_json(sys.argv[1]))
+from sluice.rehearsal.server import ServerConfig, main
+main(ServerConfig.model_validate_json(sys.argv[1]))
 """
 _READY_S = 60.0
 _END_S = 10.0
 
 
 @contextmanager
-def starting_server(order: "Order") -> Iterator[Callable[[], int]]:
-    """Start a server and yield what waits for its port; the server is gone afterwards.
+def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
+    """Start a server, yield a function that waits for its port, and end the server afterwards.
 
-    Waiting raises SettingsError when it cannot start, in its own words, and StorageError when it
-    says nothing within a minute or ends without a word.
+    The function raises SettingsError with the server's own message when it cannot start, and
+    StorageError when it prints nothing within a minute or ends without a message.
     """
-    start = _START.format(path=worker_path(), parent=os.getpid())
+    start = _START.format(path=worker_sys_path(), parent=os.getpid())
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", start, order.model_dump_json()],
+        [sys.executable, "-P", "-c", start, config.model_dump_json()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -59,17 +59,16 @@ def starting_server(order: "Order") -> Iterator[Callable[[], int]]:
 
 def _port(process: "subprocess.Popen[str]") -> int:
     assert process.stdout is not None, "it is a pipe"
-    is_there, _, _ = select.select([process.stdout], [], [], _READY_S)
-    line = process.stdout.readline() if is_there else ""
+    is_readable, _, _ = select.select([process.stdout], [], [], _READY_S)
+    line = process.stdout.readline() if is_readable else ""
     if not line:
         raise StorageError(
-            f"The rehearsal's server must say where it listens within {_READY_S:g} s, and said "
-            "nothing.",
-            cause="The machine is too busy, or the version in production breaks its process.",
-            fix="See whether it serves by itself: sluice serve",
+            f"The rehearsal's server must report its port within {_READY_S:g} s, but did not.",
+            cause="The machine is too busy, or the version in production crashes its process.",
+            fix="Check whether the version can be served: sluice serve",
         )
-    said = json.loads(line)
-    if "error" in said:
-        error = said["error"]
+    message = json.loads(line)
+    if "error" in message:
+        error = message["error"]
         raise SettingsError(error["what"], cause=error["cause"], fix=error["fix"])
-    return int(said["port"])
+    return int(message["port"])

@@ -1,4 +1,4 @@
-"""Clients of the rehearsal: requests at a fixed pace on a few open connections, all counted."""
+"""Load generator of the rehearsal: requests at a fixed rate over a few connections."""
 
 import asyncio
 import threading
@@ -9,26 +9,26 @@ from random import Random
 from sluice.rehearsal.replay import Replay
 
 _CONNECTIONS = 16
-_WAIT_S = 15.0
-"""A request without an answer by then has failed."""
+_TIMEOUT_S = 15.0
+"""A request without a response after this time has failed."""
 _PAUSE_S = 0.05
 
 
 @dataclass(slots=True)
-class Counts:
-    """What became of the requests."""
+class RequestCounts:
+    """Counts of the requests by outcome."""
 
     sent: int = 0
     answered: int = 0
     failed: int = 0
-    place: int = 0
-    """Of the newest window that was asked about."""
+    position: int = 0
+    """Index of the newest requested window."""
     problem: str = ""
-    """Of the first request that failed."""
+    """Error of the first failed request."""
 
 
-class Traffic:
-    """Sends until it is stopped, from a thread of its own; a context manager."""
+class TrafficGenerator:
+    """Sends requests until stopped, from its own thread; a context manager."""
 
     def __init__(
         self, replay: Replay, port: int, *, per_s: float, seconds: float, seed: int
@@ -36,24 +36,24 @@ class Traffic:
         """Prepare; nothing is sent.
 
         Args:
-            replay: What is asked.
-            port: On this machine.
-            per_s: Pace; 0 sends nothing [1/s].
-            seconds: The rows pass once in this time, then again.
-            seed: Draws the users.
+            replay: Builds the requests.
+            port: Port on this machine.
+            per_s: Request rate; 0 sends nothing [1/s].
+            seconds: Duration of one pass over the rows, which then repeats.
+            seed: Seeds the users.
         """
-        self.counts = Counts()
+        self.counts = RequestCounts()
         self._replay = replay
         self._port = port
         self._per_s = per_s
-        self._bar_s = seconds / len(replay.keys)
+        self._row_s = seconds / len(replay.keys)
         self._rng = Random(seed)
         self._stopped = threading.Event()
         self._began = 0.0
         self._number = 0
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
 
-    def __enter__(self) -> "Traffic":
+    def __enter__(self) -> "TrafficGenerator":
         self._began = time.monotonic()
         self._thread.start()
         return self
@@ -62,9 +62,9 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """Send nothing more, and wait for the requests under way."""
+        """Stop sending, and wait for the open requests."""
         self._stopped.set()
-        self._thread.join(_WAIT_S + 5)
+        self._thread.join(_TIMEOUT_S + 5)
 
     def _run(self) -> None:
         asyncio.run(self._all())
@@ -83,14 +83,14 @@ class Traffic:
             if self._stopped.is_set():
                 break
             counts = self.counts
-            place = int((time.monotonic() - self._began) / self._bar_s) % len(self._replay.keys)
-            counts.place = max(counts.place, place)
+            position = int((time.monotonic() - self._began) / self._row_s) % len(self._replay.keys)
+            counts.position = max(counts.position, position)
             counts.sent += 1
             try:
-                async with asyncio.timeout(_WAIT_S):
+                async with asyncio.timeout(_TIMEOUT_S):
                     if connection is None:
                         connection = await _Connection.open(self._port)
-                    status = await connection.post(self._replay.body(place, rng=self._rng))
+                    status = await connection.post(self._replay.body(position, rng=self._rng))
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self._fail(f"{type(error).__name__}: {error}")
                 if connection is not None:
@@ -112,7 +112,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """One open connection of HTTP/1.1."""
+    """One open HTTP/1.1 connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -122,16 +122,16 @@ class _Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def post(self, body: bytes) -> int:
-        """Ask for a prediction and return the answer's status."""
+        """Send a prediction request and return the response status."""
         head = (
             "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
-        answer = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-        length = answer.partition(b"content-length:")[2].partition(b"\r\n")[0]
+        response = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        length = response.partition(b"content-length:")[2].partition(b"\r\n")[0]
         await self.reader.readexactly(int(length))
-        return int(answer.split(b" ", 2)[1])
+        return int(response.split(b" ", 2)[1])
 
     def close(self) -> None:
         self.writer.close()

@@ -1,4 +1,4 @@
-"""The common style of all figures, drawn on matplotlib's Agg canvas without global state."""
+"""Common style of all figures, drawn on matplotlib's Agg canvas without global state."""
 
 import io
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ WIDTH_IN, DPI, PALETTE = 7.2, 110, 64
 
 
 def _blank(*, height_in: float) -> "Figure":
-    # Imported here: matplotlib takes half a second and Dagster loads every module.
+    # Imported here because matplotlib takes 0.5 s to import, and Dagster loads every module.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,7 +24,7 @@ def _blank(*, height_in: float) -> "Figure":
 
 
 def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
-    """Return an empty picture of the width and style that all have."""
+    """Return an empty figure with the common width and style."""
     figure = _blank(height_in=height_in)
     axes = figure.add_subplot()
     _style(axes)
@@ -32,7 +32,7 @@ def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
 
 
 def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
-    """Return an empty picture of rows, one above the other, that share their horizontal axis."""
+    """Return an empty figure with stacked axes that share the x axis."""
     figure = _blank(height_in=height_in)
     rows = [figure.add_subplot(num_rows, 1, 1)]
     rows += [figure.add_subplot(num_rows, 1, at, sharex=rows[0]) for at in range(2, num_rows + 1)]
@@ -44,7 +44,7 @@ def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
 
 
 def _style(axes: "Axes") -> None:
-    """Give one pair of axes the look all our pictures share."""
+    """Apply the common style to axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -57,7 +57,7 @@ def _style(axes: "Axes") -> None:
 
 
 def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> None:
-    """Say above the picture what it shows."""
+    """Set the headline and the detail line above the axes."""
     axes.set_title(
         headline,
         loc="left",
@@ -70,9 +70,9 @@ def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> No
 
 
 def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
-    """Return the picture as a small PNG; a colour of few points needs a larger palette."""
-    # Pillow comes with matplotlib, which writes full-colour PNGs; a palette makes the same
-    # picture a third of the size, and pictures in metadata lie in a database.
+    """Return the figure as a small PNG; colors of few pixels need a larger palette."""
+    # Matplotlib writes full-color PNGs; a palette reduces the size to a third, and figures in
+    # metadata are stored in a database. Pillow is a dependency of matplotlib.
     from PIL import Image
 
     drawn, small = io.BytesIO(), io.BytesIO()

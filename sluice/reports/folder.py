@@ -1,7 +1,7 @@
-"""Where pages for people are kept, and the address they are served at.
+"""Stores HTML reports and returns the URL at which they are served.
 
-A page is one HTML file that needs nothing else. Its name ends in a digest of its bytes, so a link
-in an old run's record still shows what that run saw, and building it again changes nothing.
+A report is a self-contained HTML file. Its name ends with a digest of its content, so a link in the
+record of an old run still shows the report of that run, and rebuilding it changes nothing.
 """
 
 import hashlib
@@ -18,38 +18,38 @@ from sluice.base.settings import Record
 ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
 DEFAULT_PORT = 3001
 DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
-"""Where ``sluice dev`` serves the pages unless the port is taken or the variable says otherwise."""
+"""Default URL at which ``sluice dev`` serves reports; another one if the port is in use."""
 
 _DIGEST_CHARACTERS = 12
 
 
 class SavedPage(Record):
-    """One page on disk, and where a browser finds it."""
+    """A stored report: its file and URL."""
 
-    path: Path = Field(description="The file.")
-    url: str = Field(description="Its address while 'sluice dev' runs.")
+    path: Path = Field(description="Path of the file.")
+    url: str = Field(description="URL while 'sluice dev' runs.")
 
 
 def reports_address(environ: Mapping[str, str]) -> str:
-    """Return the address of the report server, without a slash at its end.
+    """Return the URL of the report server without a trailing slash.
 
-    It goes into records that outlive this process. ``sluice dev`` sets the variable for the runs
-    it starts; other commands cannot know its port and assume the default.
+    The URL is stored in records that outlive this process. ``sluice dev`` sets the variable for the
+    runs it starts; other commands do not know its port and assume the default.
     """
     return (environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS).rstrip("/")
 
 
 def save_page(page: str, name: str, *, home: Home, environ: Mapping[str, str]) -> SavedPage:
-    """Keep a page under ``SLUICE_HOME/reports``.
+    """Store a report under ``SLUICE_HOME/reports``.
 
     Args:
-        page: The whole HTML document.
-        name: Folders and the file's stem, such as 'expectations/echo/features'.
+        page: The complete HTML document.
+        name: Relative path without suffix, such as 'expectations/echo/features'.
         home: State folder.
-        environ: May say where pages are served.
+        environ: Environment; may contain the URL of the report server.
 
     Raises:
-        StorageError: The folder cannot be written; nothing half-written is left.
+        StorageError: The folder cannot be written. No partial file is left.
     """
     content = page.encode()
     digest = hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The first page of the reports: every page in the folder, newest first."""
+"""Index page of the reports: lists every report in the folder, newest first."""
 
 import html
 import re
@@ -11,38 +11,38 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.reports.page import Tone, first_tag, html_page, table, tag
 
-_MOST = 500
-_HEAD_WITHIN = 16_384
-"""Bytes at a page's start in which its title and its outcome are looked for."""
+_MAX_PAGES = 500
+_MAX_HEAD_BYTES = 16_384
+"""Length of the beginning of a page that is searched for title and outcome [bytes]."""
 
 
-class Listed(Record):
-    """One page of the folder."""
+class ReportEntry(Record):
+    """One report in the folder."""
 
-    place: str = Field(description="Path inside the folder, with '/'.")
-    title: str = Field(description="What its <title> says, or the place.")
-    outcome: str = Field("", description="Its first tag before any section, such as 'all hold'.")
+    path: str = Field(description="Path inside the folder, with '/'.")
+    title: str = Field(description="Content of <title>, or the path.")
+    outcome: str = Field("", description="First tag before any section, such as 'all passed'.")
     tone: Tone = "plain"
-    written: float = Field(description="When it was last written [s since 1970].")
+    modified_at: float = Field(description="Time of the last modification [s since 1970].")
 
 
-def list_pages(folder: Path) -> list[Listed]:
-    """Return every page, newest first; a folder with an ``index.html`` is one page."""
-    return sorted(_walk(folder, folder), key=lambda page: (-page.written, page.place))
+def list_pages(folder: Path) -> list[ReportEntry]:
+    """Return all reports, newest first; a folder with an ``index.html`` is one report."""
+    return sorted(_walk(folder, folder), key=lambda page: (-page.modified_at, page.path))
 
 
 def index_page(folder: Path) -> str:
-    """Return the list as a page; beyond 500 the oldest are only counted."""
+    """Return the HTML index; beyond 500 reports, the oldest are only counted."""
     pages = list_pages(folder)
-    shown = pages[:_MOST]
+    shown = pages[:_MAX_PAGES]
     rows = [
         [
-            f"{datetime.fromtimestamp(page.written):%Y-%m-%d&nbsp;%H:%M:%S}".replace(
+            f"{datetime.fromtimestamp(page.modified_at):%Y-%m-%d&nbsp;%H:%M:%S}".replace(
                 "-", "&#8209;"
             ),
-            f'<a href="/{quote(page.place)}">{html.escape(page.title)}</a>',
+            f'<a href="/{quote(page.path)}">{html.escape(page.title)}</a>',
             tag(page.outcome, page.tone) if page.outcome else "",
-            f'<span class="soft">{html.escape(page.place)}</span>',
+            f'<span class="soft">{html.escape(page.path)}</span>',
         ]
         for page in shown
     ]
@@ -58,10 +58,10 @@ def index_page(folder: Path) -> str:
     return html_page("Reports", "\n".join(body))
 
 
-def _walk(folder: Path, top: Path) -> list[Listed]:
+def _walk(folder: Path, top: Path) -> list[ReportEntry]:
     try:
         entries = [e for e in folder.iterdir() if not e.name.startswith(".")]
-    except OSError:  # not there yet, or not ours to read
+    except OSError:  # missing or not readable
         return []
     index = folder / "index.html"
     if folder != top and index in entries:
@@ -77,14 +77,18 @@ def _walk(folder: Path, top: Path) -> list[Listed]:
     return found
 
 
-def _listed(path: Path, place: str) -> list[Listed]:
+def _listed(path: Path, place: str) -> list[ReportEntry]:
     try:
         with path.open("rb") as file:
-            start = file.read(_HEAD_WITHIN).decode(errors="replace")
+            start = file.read(_MAX_HEAD_BYTES).decode(errors="replace")
         written = path.stat().st_mtime
-    except OSError:  # removed since the folder was read
+    except OSError:  # removed after the folder was listed
         return []
     title = re.search(r"<title[^>]*>(.*?)</title>", start, re.DOTALL | re.IGNORECASE)
     text = " ".join(html.unescape(title[1]).split()) if title else ""
     outcome, tone = first_tag(start)
-    return [Listed(place=place, title=text or place, outcome=outcome, tone=tone, written=written)]
+    return [
+        ReportEntry(
+            path=place, title=text or place, outcome=outcome, tone=tone, modified_at=written
+        )
+    ]

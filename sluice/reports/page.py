@@ -1,4 +1,4 @@
-"""The frame of every page for people: one HTML document that fetches nothing from anywhere."""
+"""HTML building blocks of all reports; a report is self-contained and makes no requests."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from typing import Literal, cast
 Tone = Literal["good", "bad", "unsure", "plain"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""No script but the page's own and no request, whatever text found its way into the page."""
+"""Content security policy: no requests, and no script except the page's own."""
 
 _STYLE = """
 :root{--ink:#1c2430;--soft:#5b6675;--line:#dde2e9;--page:#f6f7f9;--card:#fff;--mark:#eef1f5;
@@ -49,13 +49,13 @@ a{color:inherit}
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """Return a whole document.
+    """Return a complete HTML document.
 
     Args:
-        title: Plain text; the index of reports shows it.
-        body: HTML whose values were escaped.
-        style: Further rules of this page's own.
-        script: This page's own, run at its end; without text from elsewhere.
+        title: Title as plain text, shown in the index of reports.
+        body: HTML with escaped values.
+        style: Additional CSS rules of the page.
+        script: Script of the page, run at its end; must not contain untrusted text.
     """
     policy = _POLICY
     if script:
@@ -72,15 +72,15 @@ def html_page(title: str, body: str, *, style: str = "", script: str = "") -> st
 
 
 def tag(text: str, tone: Tone = "plain") -> str:
-    """Return a short word in a coloured pill."""
+    """Return a short text in a colored pill."""
     return f'<span class="tag {tone}">{escape(text)}</span>'
 
 
 def first_tag(page: str) -> tuple[str, Tone]:
-    """Return the pill beside a page's heading, which is its outcome; empty and plain without one.
+    """Return the outcome of a page: the first tag before any section; empty without one.
 
     Args:
-        page: The document, or its beginning.
+        page: The HTML document, or its beginning.
     """
     head = re.split(r"<h2|<div|<table", page.partition("<main>")[2], maxsplit=1)[0]
     found = re.search(r'<span class="tag (good|bad|unsure|plain)">(.*?)</span>', head)
@@ -90,12 +90,12 @@ def first_tag(page: str) -> tuple[str, Tone]:
 def table(
     names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[int] = frozenset()
 ) -> str:
-    """Return a table.
+    """Return an HTML table.
 
     Args:
-        names: Plain text, one for each column.
-        rows: HTML whose values were escaped, one for each cell.
-        numbers: Places of the columns that hold numbers, counted from 0.
+        names: Column names as plain text.
+        rows: Cells of each row, as HTML with escaped values.
+        numbers: Indices of the numeric columns, from 0.
     """
 
     def cells(kind: str, row: Sequence[str]) -> str:

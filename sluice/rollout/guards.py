@@ -1,12 +1,12 @@
-"""What the guards of a rollout say, each in numbers and in a sentence (ROLL-2)."""
+"""Readings of a rollout's guards, as numbers and as a sentence."""
 
 from collections.abc import Sequence
 
-from sluice.rollout.evidence import GUARDS, Evidence, GuardName
+from sluice.rollout.evidence import GUARDS, GuardName, HarmEvidence
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import GuardReading
 
-CALLED: dict[GuardName, str] = {
+GUARD_LABELS: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "answers after the deadline",
     "not_finite": "answers with NaN or infinity",
@@ -14,21 +14,24 @@ CALLED: dict[GuardName, str] = {
 }
 
 
-def read_guards(evidence: Evidence, settings: RolloutSettings) -> tuple[GuardReading, ...]:
-    """Return every guard's reading; the guards share alpha, so all together keep it."""
-    others = (1 - settings.errors_part) / (len(GUARDS) - 1)
-    suspect = 1 / settings.suspicion
+def read_guards(evidence: HarmEvidence, settings: RolloutSettings) -> tuple[GuardReading, ...]:
+    """Return the reading of every guard.
+
+    The guards share alpha, so that all together keep the false alarm rate.
+    """
+    others = (1 - settings.errors_alpha_share) / (len(GUARDS) - 1)
+    warn_limit = 1 / settings.warn_alpha
     readings = []
     for guard in GUARDS:
-        found = evidence.of(guard)
-        part = settings.errors_part if guard == "errors" else others
+        e_value = evidence.e_value(guard)
+        part = settings.errors_alpha_share if guard == "errors" else others
         limit = 1 / (part * settings.alpha)
-        # A NaN is not below the limit of suspicion, and so lets no step end.
-        verdict = "breach" if found >= limit else "calm" if found < suspect else "suspect"
+        # NaN is not below the warning limit, so it gives "warn" and no step ends.
+        verdict = "breach" if e_value >= limit else "ok" if e_value < warn_limit else "warn"
         readings.append(
             GuardReading(
                 guard=guard,
-                evidence=found,
+                evidence=e_value,
                 limit=limit,
                 challenger=getattr(evidence.challenger, guard),
                 production=getattr(evidence.production, guard),
@@ -38,17 +41,17 @@ def read_guards(evidence: Evidence, settings: RolloutSettings) -> tuple[GuardRea
     return tuple(readings)
 
 
-def tell(readings: Sequence[GuardReading], evidence: Evidence) -> str:
-    """Say what the readings show, the strongest first: for the reason of a transition."""
+def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) -> str:
+    """Describe the readings for the reason of a transition, strongest evidence first."""
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
-        f"{reading.challenger} {CALLED[reading.guard]} in {ours} requests of the challenger, "
-        f"{reading.production} in {theirs} of production, evidence {amount(reading.evidence)} of "
-        f"{amount(reading.limit)}"
+        f"{reading.challenger} {GUARD_LABELS[reading.guard]} in {ours} requests of the challenger, "
+        f"{reading.production} in {theirs} of production, "
+        f"evidence {format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )
 
 
-def amount(value: float) -> str:
-    """Return evidence as people read it: 0.35, 167, 2,555; a power of ten above a million."""
+def format_evidence(value: float) -> str:
+    """Format evidence for people: 0.35, 167, 2,555; a power of ten above a million."""
     return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"

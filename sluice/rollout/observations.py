@@ -1,4 +1,4 @@
-"""What was seen of both arms at one step of a rollout: counts, never payloads (ROLL-2)."""
+"""Counts of both arms in one step of a rollout; never request contents."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,14 +11,22 @@ from sluice.base.settings import Record
 
 
 class ArmCounts(Record):
-    """Answers of one arm since the step began. Counts only grow; a restarted server adds up."""
+    """Responses of one arm since the step began; counts only grow, also over restarts."""
 
-    requests: int = Field(0, ge=0, description="Requests that were routed to the arm.")
-    errors: int = Field(0, ge=0, description="Of them, the arm raised; fallback answers included.")
-    timeouts: int = Field(0, ge=0, description="Of them, later than the challenger's deadline.")
-    not_finite: int = Field(0, ge=0, description="Of them, the answer held NaN or infinity.")
+    requests: int = Field(0, ge=0, description="Requests routed to the arm.")
+    errors: int = Field(
+        0,
+        ge=0,
+        description="Requests for which the arm raised, including those answered by the fallback.",
+    )
+    timeouts: int = Field(
+        0, ge=0, description="Requests answered later than the challenger's deadline."
+    )
+    not_finite: int = Field(0, ge=0, description="Requests whose prediction holds NaN or infinity.")
     slower: int = Field(
-        0, ge=0, description="Of them, slower than production's p95 at the start of the step."
+        0,
+        ge=0,
+        description="Requests slower than production's p95 latency at the start of the step.",
     )
 
     @model_validator(mode="after")
@@ -28,12 +36,12 @@ class ArmCounts(Record):
         return self
 
 
-class Unshared(Record):
-    """What of the counts is evidence: faults that the other arm does not share.
+class EvidenceCounts(Record):
+    """The part of the counts that is evidence: faults that only one arm has.
 
-    A fault is left out when the other arm failed on the same request too (of production only those
-    that are not about time), or when its client had
-    its share of the faults already; so are requests of clients that send far more than others.
+    A fault is left out when the other arm failed on the same request too (for production's
+    faults: unless they are about time), or when its client already reached its limit of faults.
+    Requests of clients that send far more than others are left out as well.
     """
 
     production: ArmCounts = ArmCounts()
@@ -41,94 +49,101 @@ class Unshared(Record):
 
 
 class BothArms(Record):
-    """What one server counted of both arms."""
+    """Counts of both arms on one server."""
 
     production: ArmCounts = ArmCounts()
     challenger: ArmCounts = ArmCounts()
-    unshared: Unshared | None = Field(
-        None, description="What of it is evidence; None from a server that compared no faults."
+    evidence_counts: EvidenceCounts | None = Field(
+        None, description="The part that is evidence; None from a server that compared no faults."
     )
 
     @property
-    def evidence(self) -> Unshared:
-        """What the guards judge."""
-        if self.unshared is not None:
-            return self.unshared
-        return Unshared(production=self.production, challenger=self.challenger)
+    def evidence(self) -> EvidenceCounts:
+        """The counts that the guards test."""
+        if self.evidence_counts is not None:
+            return self.evidence_counts
+        return EvidenceCounts(production=self.production, challenger=self.challenger)
 
 
-class Window(Record):
-    """Both arms at one step of one rollout."""
+class TrafficCounts(Record):
+    """Counts of both arms in one step of one rollout."""
 
     rollout: str = Field(description="Id of the rollout.")
-    epoch: int = Field(ge=0, description="Epoch of the weights that were in force.")
+    epoch: int = Field(ge=0, description="Epoch of the traffic split in force.")
     since: AwareDatetime = Field(description="When the step began.")
-    until: AwareDatetime = Field(description="Now.")
+    until: AwareDatetime = Field(description="Time of the counts.")
     production: ArmCounts
     challenger: ArmCounts
-    unshared: Unshared | None = Field(
-        None, description="What of both is evidence, as of one server; None of several."
+    evidence_counts: EvidenceCounts | None = Field(
+        None, description="The part that is evidence, from one server; None for several servers."
     )
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Copies, and failures to ask the other arm, that found no room.",
+        description="Shadow requests, and failures to compare with the other arm, dropped "
+        "because the queue was full.",
     )
     servers: dict[str, BothArms] = Field(
-        default_factory=dict, description="The same by server; empty in what one server tells."
+        default_factory=dict,
+        description="Counts by server; empty in the report of a single server.",
     )
 
     @property
     def served_share(self) -> float:
         """Share of the requests that were routed to the challenger [rate]; NaN without requests.
 
-        Of a step whose other arm gets copies it is about one half.
+        About one half in a step with shadow traffic.
         """
         total = self.challenger.requests + self.production.requests
         return self.challenger.requests / total if total else math.nan
 
     @property
     def by_server(self) -> Mapping[str, BothArms]:
-        """What each server counted; one without a name when nobody told them apart."""
-        return self.servers or {"": self.together}
+        """Counts of each server; one unnamed server when they were not counted separately."""
+        return self.servers or {"": self.combined}
 
     @property
-    def together(self) -> BothArms:
-        """The counts without regard to who counted them."""
+    def combined(self) -> BothArms:
+        """The counts of all servers together."""
         return BothArms(
-            production=self.production, challenger=self.challenger, unshared=self.unshared
+            production=self.production,
+            challenger=self.challenger,
+            evidence_counts=self.evidence_counts,
         )
 
     @property
-    def compared(self) -> BothArms:
-        """What is evidence of the servers that asked the challenger; of all while none did.
+    def comparable(self) -> BothArms:
+        """Evidence from the servers that asked the challenger; from all while none did.
 
-        Only they can show a difference: a server without the challenger, with its own load and its
-        own users, would make production look better or worse than the arm beside the challenger.
+        Only those servers can show a difference. A server without the challenger has its own
+        load and its own users, and would make production look better or worse than it is beside
+        the challenger.
         """
-        told = self.by_server.values()
-        both = [arms for arms in told if arms.challenger.requests] or told
+        servers = self.by_server.values()
+        both = [arms for arms in servers if arms.challenger.requests] or servers
         return BothArms(
             production=_sum(arms.evidence.production for arms in both),
             challenger=_sum(arms.evidence.challenger for arms in both),
         )
 
 
-def merge(windows: Mapping[str, Window], *, rollout: str, epoch: int, since: datetime) -> Window:
-    """Return what all servers together counted at one step; an empty window when none did.
+def merge_counts(
+    windows: Mapping[str, TrafficCounts], *, rollout: str, epoch: int, since: datetime
+) -> TrafficCounts:
+    """Return the counts of all servers in one step; an empty window when none reported.
 
-    A server that ended keeps its counts, and one that started again counts as another, so the sums
-    only grow.
+    A server that ended keeps its counts, and a restarted one counts as another server, so the
+    sums only grow.
 
     Args:
-        windows: The last of each server, by its id.
+        windows: Last counts of each server, by server id.
         rollout: Id of the rollout.
-        epoch: Of its weights; windows of another are passed over.
-        since: When the step began, for a window that nobody counted.
+        epoch: Epoch of its traffic split; counts of other epochs are ignored.
+        since: When the step began, for the case that no server reported.
     """
     found = {s: w for s, w in windows.items() if (w.rollout, w.epoch) == (rollout, epoch)}
     ours = list(found.values())
-    return Window(
+    return TrafficCounts(
         rollout=rollout,
         epoch=epoch,
         since=min((w.since for w in ours), default=since),
@@ -136,7 +151,7 @@ def merge(windows: Mapping[str, Window], *, rollout: str, epoch: int, since: dat
         production=_sum(w.production for w in ours),
         challenger=_sum(w.challenger for w in ours),
         shadow_dropped=sum(w.shadow_dropped for w in ours),
-        servers={server: w.together for server, w in found.items()},
+        servers={server: w.combined for server, w in found.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""What a server tells of itself and of single requests: values, written for others to judge.
+"""What a server reports about itself and about single requests.
 
 Shape legend: M = networks of a model, O = outputs.
 """
@@ -8,59 +8,69 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from sluice.base.settings import Record
-from sluice.rollout.observations import Window
+from sluice.rollout.observations import TrafficCounts
 
 ArmName = Literal["production", "challenger"]
-Fault = Literal["errors", "timeouts", "not_finite"]
+RequestFault = Literal["errors", "timeouts", "not_finite"]
 
 Outputs = tuple[tuple[float, ...], ...]
-"""What each network of a model (M, O) said of one window; their mean is the answer."""
+"""Output of each network of a model (M, O) for one window; the prediction is their mean."""
 
 
 class Sample(Record):
-    """One window of one request, of those that were drawn by chance, or that failed."""
+    """One window of a request that was sampled at random, or that failed."""
 
     at: AwareDatetime
-    rollout: str | None = Field(None, description="Under way at the time; None without one.")
-    epoch: int = Field(ge=0, description="Of the weights that routed it.")
-    key: str | None = Field(None, description="Name of the row to predict from, as its label's.")
+    rollout: str | None = Field(
+        None, description="Id of the rollout in progress; None without one."
+    )
+    epoch: int = Field(ge=0, description="Epoch of the traffic split that routed the request.")
+    key: str | None = Field(None, description="Index label of the row to predict from.")
     client: str | None = Field(
         None,
-        description="Who sent it: a digest that nobody can make without the model's secret; None "
-        "from an older Sluice.",
+        description="Client as a digest that cannot be computed without the model's secret; "
+        "None from an older Sluice.",
     )
     origin: str | None = Field(
         None,
-        description="Network that it came from, as such a digest; None from an older Sluice.",
+        description="Network of the client, as a digest like client; None from an older Sluice.",
     )
-    arm: ArmName = Field(description="Where it was routed.")
-    fault: Fault | None = Field(None, description="Of the arm it was routed to.")
-    seconds: float = Field(ge=0, description="How long that arm took [s].")
+    arm: ArmName = Field(description="Arm that the request was routed to.")
+    fault: RequestFault | None = Field(None, description="Fault of that arm.")
+    seconds: float = Field(ge=0, description="Time that arm took [s].")
     features: tuple[float, ...] = Field(
-        description="Newest row of the window, in the model's order of columns."
+        description="Newest row of the window, in the model's column order."
     )
-    production: Outputs | None = Field(None, description="None when it was not asked or failed.")
-    challenger: Outputs | None = Field(None, description="None when it was not asked or failed.")
+    production: Outputs | None = Field(
+        None, description="Outputs of production; None when it was not asked or failed."
+    )
+    challenger: Outputs | None = Field(
+        None, description="Outputs of the challenger; None when it was not asked or failed."
+    )
 
 
 class ServerState(Record):
-    """What one server has in force."""
+    """State of one server."""
 
-    server: str = Field(description="Drawn anew at each start.")
+    server: str = Field(description="Random id, new at each start.")
     model: str
     at: AwareDatetime
     started_at: AwareDatetime
-    epoch: int = Field(ge=0, description="Of the weights in force.")
-    production: int = Field(description="Number of the version that answers as production.")
-    challenger: int | None = Field(None, description="Number of the challenger it has loaded.")
-    challenger_problem: str = Field("", description="Why it has no challenger though it should.")
+    epoch: int = Field(ge=0, description="Epoch of the traffic split in force.")
+    production: int = Field(description="Number of the version that serves as production.")
+    challenger: int | None = Field(None, description="Number of the loaded challenger version.")
+    challenger_problem: str = Field(
+        "", description="Why the challenger of the traffic split is not loaded."
+    )
     problems: tuple[str, ...] = ()
     draining: bool = False
 
 
-class Report(Record):
-    """What one server saw since its last report; its counts since the step began."""
+class ServerReport(Record):
+    """Report of one server: its state, its counts since the step began, and new samples."""
 
     state: ServerState
-    window: Window | None = Field(None, description="Counts of the step; None without a rollout.")
+    window: TrafficCounts | None = Field(
+        None, description="Counts of the step; None without a rollout."
+    )
     samples: tuple[Sample, ...] = ()

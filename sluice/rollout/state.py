@@ -1,4 +1,4 @@
-"""A rollout, its transitions, and the weights a server reads: values that name their subject."""
+"""A rollout, its transitions and the readings of its guards."""
 
 from datetime import datetime, timedelta
 from typing import Literal
@@ -6,14 +6,14 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from sluice.base.settings import Record
-from sluice.rollout.evidence import Evidence, GuardName
-from sluice.rollout.observations import Window
-from sluice.rollout.settings import RolloutSettings, Step
+from sluice.rollout.evidence import GuardName, HarmEvidence
+from sluice.rollout.observations import TrafficCounts
+from sluice.rollout.settings import RolloutSettings, RolloutStep
 
-Phase = Literal["rolling", "paused", "held", "promoted", "rolled_back"]
-Outcome = Literal[
+RolloutPhase = Literal["rolling", "paused", "awaiting_promotion", "promoted", "rolled_back"]
+TransitionOutcome = Literal[
     "start",
-    "hold",
+    "wait",
     "advance",
     "inconclusive",
     "roll_back",
@@ -25,105 +25,108 @@ Outcome = Literal[
 
 
 class Rollout(Record):
-    """Where one challenger stands on its way into production.
+    """State of one challenger on its way into production.
 
-    rolling: steps pass. paused: the share stays and the guards watch, no step ends. held: every
-    step held, and the pointer is to be moved. promoted and rolled_back are final.
+    rolling: steps run. paused: the share stays and the guards stay active, no step ends.
+    awaiting_promotion: every step passed, and the production pointer is to be moved. promoted
+    and rolled_back are final.
     """
 
-    id: str = Field(description="Clients are told it; it places no user.")
+    id: str = Field(description="Sent to clients with each response; not used to assign users.")
     model: str
-    version: int = Field(description="The challenger's number.")
-    candidate: str = Field(description="The challenger's digest.")
-    production: str = Field(description="Digest of what it would replace.")
+    version: int = Field(description="Version number of the challenger.")
+    candidate: str = Field(description="Digest of the challenger.")
+    production: str = Field(description="Digest of the version it would replace.")
     production_version: int
-    pointer_revision: int = Field(description="Of the production pointer at the start.")
+    pointer_revision: int = Field(description="Revision of the production pointer at the start.")
     settings: RolloutSettings
-    phase: Phase
+    phase: RolloutPhase
     step: int = Field(ge=0, description="Index of the step, from 0.")
-    epoch: int = Field(ge=1, description="Of the weights; each change has a higher one.")
-    revision: int = Field(ge=0, description="Transitions so far, looks that changed nothing aside.")
+    epoch: int = Field(ge=1, description="Epoch of the traffic split; each change increases it.")
+    revision: int = Field(
+        ge=0, description="Number of transitions so far, not counting checks that changed nothing."
+    )
     started_at: AwareDatetime
-    step_since: AwareDatetime = Field(description="When the step's time began to count.")
-    patience_until: AwareDatetime = Field(description="When the step becomes inconclusive.")
-    seen_at: AwareDatetime = Field(description="When it was last looked at.")
-    evidence: Evidence
+    step_since: AwareDatetime = Field(description="Start of the step's duration.")
+    step_times_out_at: AwareDatetime = Field(description="When the step becomes inconclusive.")
+    checked_at: AwareDatetime = Field(description="Time of the last check.")
+    evidence: HarmEvidence
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can happen to it any more."""
+        """Whether the phase is final."""
         return self.phase in ("promoted", "rolled_back")
 
     @property
     def at_last_step(self) -> bool:
-        """Whether the step is the last one."""
+        """Whether the current step is the last one."""
         return self.step == len(self.settings.steps) - 1
 
     @property
     def share(self) -> float:
-        """Of the users, those the challenger answers as one; 0 for ever once it is over."""
+        """Share of the users that the challenger answers; always 0 once the rollout is over."""
         return 0.0 if self.is_over else self.current_step.share
 
     @property
     def users_share(self) -> float:
-        """Share of the users that the challenger's version answers, after a promotion all of them.
+        """Share of the users that the challenger's version answers; 1 after a promotion.
 
-        ``share`` is what the router reads: a rollout that is over splits no traffic.
+        The router reads ``share`` instead: a rollout that is over splits no traffic.
         """
         return 1.0 if self.phase == "promoted" else self.share
 
     @property
-    def current_step(self) -> Step:
-        """The step it stands at."""
+    def current_step(self) -> RolloutStep:
+        """The current step."""
         return self.settings.steps[self.step]
 
     @property
     def lease_until(self) -> datetime:
-        """When servers go back to production by themselves."""
-        return self.seen_at + timedelta(seconds=self.settings.lease_s)
+        """When servers return to production unless the rollout is checked again."""
+        return self.checked_at + timedelta(seconds=self.settings.lease_s)
 
 
 class GuardReading(Record):
-    """What one guard says about the challenger up to now."""
+    """Current reading of one guard."""
 
     guard: GuardName
     evidence: float = Field(description="E-value that the challenger is worse.")
-    limit: float = Field(description="Above it the rollout goes back.")
-    challenger: int = Field(description="Bad answers of the challenger at this step.")
+    limit: float = Field(description="Evidence at which the rollout rolls back.")
+    challenger: int = Field(description="Faults of the challenger in this step.")
     production: int = Field(
-        description="Bad answers of production at this step, on servers that asked the challenger."
+        description="Faults of production in this step, on servers that asked the challenger."
     )
-    verdict: Literal["calm", "suspect", "breach"]
+    verdict: Literal["ok", "warn", "breach"]
 
 
 class PredictionDrift(Record):
-    """How far apart both arms' predictions are on the same requests.
+    """Distance between both arms' predictions on the same requests.
 
-    Whoever measures it chooses the limit so that it holds for every look of the rollout.
+    The caller chooses the limit so that it holds for all checks of the rollout together.
     """
 
-    distance: float = Field(description="In the unit of the limit; NaN when not measurable.")
-    limit: float = Field(description="A distance above it rolls back.")
+    distance: float = Field(description="Distance in the unit of the limit; NaN when unknown.")
+    limit: float = Field(description="A larger distance rolls back.")
     rows: int = Field(ge=0, description="Requests that both arms answered.")
 
 
 class Transition(Record):
-    """One look at a rollout: what came of it, why, and on what evidence."""
+    """Result of one check of a rollout: outcome, reason and evidence."""
 
-    outcome: Outcome
-    rollout: Rollout = Field(description="Afterwards.")
+    outcome: TransitionOutcome
+    rollout: Rollout = Field(description="State after the transition.")
     at: AwareDatetime
     actor: str
     reason: str = Field(description="One sentence for people.")
-    remedy: str = Field("", description="What a person can do; empty when nothing is to be done.")
-    window: Window | None = None
+    remedy: str = Field("", description="What a person can do; empty when nothing is needed.")
+    window: TrafficCounts | None = None
     guards: tuple[GuardReading, ...] = ()
     quality: str | None = Field(None, description="Outcome of the gate on labelled pairs.")
     drift: PredictionDrift | None = None
 
     @property
     def summary(self) -> str:
-        """The whole story of the transition in two sentences."""
+        """The transition in two sentences."""
         rollout = self.rollout
         now = f"{rollout.phase}, {100 * rollout.users_share:g} % of traffic"
         where = f"{rollout.model} version {rollout.version}, {now}"

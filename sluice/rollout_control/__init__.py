@@ -1,1 +1,1 @@
-"""From a verdict to production: what moves a rollout, with real servers and a real ledger."""
+"""Moves rollouts along, from the promotion verdict to production."""

@@ -1,6 +1,6 @@
-"""A rollout as one page: the story in words, its share over time, and what spoke for and against.
+"""Page of a rollout: summary, share over time, transitions, and the evidence for and against it.
 
-Nothing is read or written here: ``sluice.rollout_control.report`` reads the ledger and keeps the
+Nothing is read or written here: ``sluice.rollout_control.report`` reads the ledger and saves the
 page.
 """
 
@@ -12,32 +12,39 @@ from typing import cast
 
 from sluice.base.digests import short
 from sluice.reports.page import Tone, html_page, table, tag
-from sluice.rollout.agreement import Agreement
-from sluice.rollout.guards import CALLED, amount, read_guards
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.guards import GUARD_LABELS, format_evidence, read_guards
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.prediction_agreement import PredictionAgreement
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout.state import GuardReading, Outcome, Phase, PredictionDrift, Rollout, Transition
+from sluice.rollout.state import (
+    GuardReading,
+    PredictionDrift,
+    Rollout,
+    RolloutPhase,
+    Transition,
+    TransitionOutcome,
+)
 from sluice.rollout_control.failures import FailedRows
-from sluice.rollout_control.timeline import Mark, passed, timeline_svg
+from sluice.rollout_control.timeline import TimelineMark, format_duration, timeline_svg
 from sluice.verdicts.verdict import Verdict
 
-_PHASE: dict[Phase, tuple[str, Tone]] = {
+_PHASE: dict[RolloutPhase, tuple[str, Tone]] = {
     "rolling": ("rolling", "plain"),
     "paused": ("paused", "unsure"),
-    "held": ("held", "good"),
+    "awaiting_promotion": ("awaiting promotion", "good"),
     "promoted": ("promoted", "good"),
     "rolled_back": ("rolled back", "bad"),
 }
-_CARD: dict[Phase, Tone] = {
+_CARD: dict[RolloutPhase, Tone] = {
     "rolling": "plain",
     "paused": "unsure",
-    "held": "good",
+    "awaiting_promotion": "good",
     "promoted": "good",
     "rolled_back": "bad",
 }
-_OUTCOME: dict[Outcome, Tone] = {
+_OUTCOME: dict[TransitionOutcome, Tone] = {
     "start": "plain",
-    "hold": "plain",
+    "wait": "plain",
     "advance": "good",
     "promote": "good",
     "resume": "plain",
@@ -52,7 +59,7 @@ _VERDICT: dict[str, Tone] = {
     "EQUIVALENT": "unsure",
     "INCONCLUSIVE": "unsure",
 }
-_READING: dict[str, Tone] = {"calm": "good", "suspect": "unsure", "breach": "bad"}
+_READING: dict[str, Tone] = {"ok": "good", "warn": "unsure", "breach": "bad"}
 _STYLE = (
     ".tag,.when{white-space:nowrap}"
     ".timeline{width:100%;height:auto;display:block}"
@@ -75,22 +82,22 @@ def rollout_page(
     rollout: Rollout,
     transitions: Sequence[Transition],
     *,
-    window: Window,
-    agreement: Agreement | None,
+    window: TrafficCounts,
+    agreement: PredictionAgreement | None,
     quality: Sequence[Verdict],
     failed: FailedRows | None,
     now: datetime,
 ) -> str:
-    """Return the whole document.
+    """Return the HTML document.
 
     Args:
-        rollout: As it was last looked at.
-        transitions: All of it, oldest first; the first one is its start.
-        window: Counts of the step it stands at, or ended at.
-        agreement: Of both models on held-out rows; None when it was not measured.
+        rollout: State at the last check.
+        transitions: All transitions, oldest first; the first one is the start.
+        window: Counts of the current step, or of the one it ended at.
+        agreement: Distance of both models on held-out rows; None when it was not measured.
         quality: Verdicts on labelled pairs, oldest first.
-        failed: What became of the rows it failed on; None when nobody looked.
-        now: When the page is made, for a rollout that goes on.
+        failed: Result of saving the rows it failed on; None when that was not done.
+        now: Time of the page, for a rollout in progress.
     """
     word, tone = _PHASE[rollout.phase]
     heading = f"Rollout of {rollout.model} version {rollout.version}"
@@ -98,14 +105,14 @@ def rollout_page(
     drift = next((t.drift for t in reversed(transitions) if t.drift is not None), None)
     parts = [
         f"<h1>{escape(heading)} {tag(word, tone)}</h1>",
-        f'<p class="soft">In place of version {rollout.production_version}; '
-        f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, begun "
+        f'<p class="soft">Replaces version {rollout.production_version}; '
+        f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
         f"{_time(rollout.started_at)} UTC</p>",
-        f'<div class="card {_CARD[rollout.phase]}">{_story(rollout, transitions, end)}</div>',
+        f'<div class="card {_CARD[rollout.phase]}">{_summary(rollout, transitions, end)}</div>',
         "<h2>Share of the users over time</h2>",
         f'<div class="card">{_timeline(transitions, end)}</div>',
-        "<h2>What happened</h2>",
-        f'<div class="card">{_happened(transitions)}</div>',
+        "<h2>Transitions</h2>",
+        f'<div class="card">{_transitions(transitions)}</div>',
         "<h2>Guards</h2>",
         f'<div class="card">{_guards(rollout)}</div>',
         "<h2>Both arms</h2>",
@@ -123,34 +130,34 @@ def rollout_page(
     return html_page(heading, "\n".join(part for part in parts if part), style=_STYLE)
 
 
-def _story(rollout: Rollout, transitions: Sequence[Transition], end: datetime) -> str:
-    """Tell it in words: who and why, how far it came, what ended it."""
+def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime) -> str:
+    """Describe the rollout in words: who started it and why, its progress, and its end."""
     first, last = transitions[0], transitions[-1]
     steps = ", ".join(f"{100 * step.share:g} %" for step in rollout.settings.steps)
     begun = (
-        f"{escape(first.actor)} started to bring version {rollout.version} into production in "
-        f"place of version {rollout.production_version}, by {rollout.settings.strategy} "
-        f"({steps}). Why: {escape(first.reason)}"
+        f"{escape(first.actor)} started the rollout of version {rollout.version} to replace "
+        f"version {rollout.production_version}, strategy {rollout.settings.strategy} ({steps}). "
+        f"Reason: {escape(first.reason)}"
     )
-    held = sum(t.outcome == "advance" for t in transitions)
+    passed = sum(t.outcome == "advance" for t in transitions)
     pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
-    way = f"{held} of {len(rollout.settings.steps)} steps held"
+    progress = f"{passed} of {len(rollout.settings.steps)} steps passed"
     if pauses:
-        way += f", and it paused {'once' if pauses == 1 else f'{pauses} times'}"
-    took = passed((end - rollout.started_at).total_seconds())
+        progress += f", and it paused {'once' if pauses == 1 else f'{pauses} times'}"
+    took = format_duration((end - rollout.started_at).total_seconds())
     word = _PHASE[rollout.phase][0]
     now = {
         "rolling": f"It is at {100 * rollout.share:g} % of the users since "
         f"{_time(rollout.step_since)} UTC.",
         "paused": f"It is paused at {100 * rollout.share:g} % of the users.",
-        "held": "Every step held; it waits to be promoted.",
-        "promoted": f"After {took} it was promoted: every step held.",
+        "awaiting_promotion": "Every step passed; it waits to be promoted.",
+        "promoted": f"After {took} it was promoted: every step passed.",
         "rolled_back": f"After {took} it was {word} at {_share_before(transitions)} of the users, "
         f"by {escape(last.actor)}.",
     }[rollout.phase]
     why = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
     remedy = f"<p>{escape(last.remedy)}</p>" if last.remedy else ""
-    return f"<p><b>{now}{why}</b></p>{remedy}<p>{begun}</p><p>{way}.</p>"
+    return f"<p><b>{now}{why}</b></p>{remedy}<p>{begun}</p><p>{progress}.</p>"
 
 
 def _share_before(transitions: Sequence[Transition]) -> str:
@@ -159,26 +166,26 @@ def _share_before(transitions: Sequence[Transition]) -> str:
 
 def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
     marks = [
-        Mark(
+        TimelineMark(
             at=t.at,
             share=t.rollout.users_share,
             tone=_OUTCOME[t.outcome],
-            said=f"{t.outcome.replace('_', ' ')}: {t.reason}",
+            tooltip=f"{t.outcome.replace('_', ' ')}: {t.reason}",
         )
         for t in transitions
     ]
-    if transitions[-1].rollout.is_over:  # so that the end is seen
+    if transitions[-1].rollout.is_over:  # so that the end is visible
         end += (end - transitions[0].at) / 25
     return timeline_svg(marks, until=end)
 
 
-def _happened(transitions: Sequence[Transition]) -> str:
+def _transitions(transitions: Sequence[Transition]) -> str:
     began = transitions[0].at
     rows = [
         [
             str(number),
             f'<span class="when">{_time(t.at)}</span><br>'
-            f'<span class="soft">+ {passed((t.at - began).total_seconds())}</span>',
+            f'<span class="soft">+ {format_duration((t.at - began).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME[t.outcome]),
             f"{100 * t.rollout.users_share:g} %",
             escape(t.actor),
@@ -195,21 +202,21 @@ def _guards(rollout: Rollout) -> str:
     readings = read_guards(rollout.evidence, rollout.settings)
     rows = [
         [
-            escape(CALLED[reading.guard]),
+            escape(GUARD_LABELS[reading.guard]),
             tag(reading.verdict, _READING[reading.verdict]),
             _meter(reading),
             f"{_number(reading.evidence)} of {_number(reading.limit)}",
         ]
         for reading in readings
     ]
-    said = (
+    note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
-        f"{_time(rollout.seen_at)} UTC; at its limit a guard rolls back. Healthy rollouts reach "
-        f"any limit in at most {100 * rollout.settings.alpha:g} % of hours. On each server both "
-        "arms are compared with each other; a server that never asked the challenger says nothing "
-        "of it, and is left out. Bars are logarithmic.</p>"
+        f"{_time(rollout.checked_at)} UTC; a guard rolls back at its limit. Healthy rollouts reach "
+        f"any limit in at most {100 * rollout.settings.alpha:g} % of hours. The arms are compared "
+        "on each server separately; a server that never asked the challenger is left out. Bars are "
+        "logarithmic.</p>"
     )
-    return table(("guard", "", "", "evidence of limit"), rows, numbers=frozenset({3})) + said
+    return table(("guard", "", "", "evidence of limit"), rows, numbers=frozenset({3})) + note
 
 
 def _meter(reading: GuardReading) -> str:
@@ -220,8 +227,8 @@ def _meter(reading: GuardReading) -> str:
     )
 
 
-def _arms(rollout: Rollout, transitions: Sequence[Transition], window: Window) -> str:
-    """Show the counts at the end of each step, and of the one it stands at."""
+def _arms(rollout: Rollout, transitions: Sequence[Transition], window: TrafficCounts) -> str:
+    """Show the counts at the end of each step and of the current one."""
     seen = {t.window.epoch: t.window for t in transitions if t.window is not None}
     if not rollout.is_over or window.epoch not in seen:
         seen[window.epoch] = window
@@ -238,11 +245,11 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], window: Window) -
             of_all = f"{100 * part:.3g} %" if math.isfinite(part) else "-"
             rows.append([step if arm == "challenger" else "", arm, of_all, *_counts(counts)])
     names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
-    said = (
-        '<p class="soft">Served: share of the requests that the arm answered, copies included: '
-        "at 0 % and at 100 % the arm that answers no user gets copies.</p>"
+    note = (
+        '<p class="soft">Served: share of the requests that the arm answered, including shadow '
+        "requests, which the arm without users gets at 0 % and at 100 %.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(2, 8))) + said
+    return table(names, rows, numbers=frozenset(range(2, 8))) + note
 
 
 def _counts(counts: ArmCounts) -> list[str]:
@@ -255,30 +262,32 @@ def _counts(counts: ArmCounts) -> list[str]:
     return [f"{counts.requests:,}", *map(part, bad)]
 
 
-def _agreement(agreement: Agreement | None, drift: PredictionDrift | None) -> str:
+def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
     before = (
-        "<p>How far apart both models are on held-out rows was not measured, so live "
-        "predictions were not compared.</p>"
+        "<p>The distance of both models on held-out rows was not measured, so live predictions "
+        "were not compared.</p>"
         if agreement is None
-        else f"<p>On {agreement.rows:,} held-out rows they are {agreement.difference:.4g} apart "
-        f"on average; production's predictions spread by {agreement.spread:.4g}.</p>"
+        else f"<p>On {agreement.rows:,} held-out rows the predictions differ by "
+        f"{agreement.difference:.4g} on average; the standard deviation of production's "
+        f"predictions is {agreement.spread:.4g}.</p>"
     )
     if drift is None:
         return before
     if math.isnan(drift.distance):
-        live = f"Live: {drift.rows} requests that both answered, too few to compare."
-        return f"{before}<p>{tag('not known', 'unsure')} {live}</p>"
+        live = f"Live: {drift.rows} requests answered by both arms, too few to compare."
+        return f"{before}<p>{tag('unknown', 'unsure')} {live}</p>"
     near = drift.distance <= drift.limit
-    word, tone = ("near", "good") if near else ("too far", "bad")
+    word, tone = ("within the limit", "good") if near else ("too large", "bad")
     return (
-        f"{before}<p>{tag(word, cast(Tone, tone))} On {drift.rows:,} live requests they are "
-        f"{drift.distance:.3g} times as far apart; above {drift.limit:g} times it rolls back.</p>"
+        f"{before}<p>{tag(word, cast(Tone, tone))} On {drift.rows:,} live requests the "
+        f"difference is {drift.distance:.3g} times as large; above {drift.limit:g} times it "
+        "rolls back.</p>"
     )
 
 
 def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     needed = (
-        "Its last step ends with a PROMOTE on labelled pairs only."
+        "The last step ends only with a PROMOTE on labelled pairs."
         if settings.needs_quality
         else "A PROMOTE is not needed; a REJECT rolls back."
     )
@@ -298,12 +307,12 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
         for v in quality
     ]
     names = ("", "rows", "challenger's loss", "production's", "gain", "alpha spent", "why")
-    said = (
-        f'<p class="soft">{needed} The gate looks again at each {settings.quality_rows} new '
-        f"labels; all looks together spend alpha = {quality[-1].alpha_of_all:g}. Losses in "
+    note = (
+        f'<p class="soft">{needed} The gate decides after each {settings.quality_rows} new '
+        f"labels; all decisions together spend alpha = {quality[-1].alpha_of_all:g}. Losses in "
         f"{escape(quality[-1].unit)}.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(1, 6))) + said
+    return table(names, rows, numbers=frozenset(range(1, 6))) + note
 
 
 def _settings(settings: RolloutSettings) -> str:
@@ -323,7 +332,7 @@ def _plain(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_plain, value))
     if value is None:
-        return "the strategy's own"
+        return "default of the strategy"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -332,4 +341,4 @@ def _time(at: datetime) -> str:
 
 
 def _number(value: float) -> str:
-    return amount(value) if math.isfinite(value) else "-"
+    return format_evidence(value) if math.isfinite(value) else "-"

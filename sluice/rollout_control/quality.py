@@ -1,10 +1,10 @@
-"""Does the challenger predict better on live rows? The promotion gate, once labels arrive (ROLL-2).
+"""Compares the arms on labelled live rows with the promotion gate.
 
-Rule: each ``quality_rows`` labelled rows that are new, the gate looks at all of the rollout's
-labelled rows so far. All looks of a rollout share the gate's alpha: look k spends
-alpha * k**-1.6 / zeta(1.6), as attempts on one window do. The parts add up to alpha, so however
-many looks there are and whatever they have in common, a challenger that is no worse is rejected,
-and one that is no better promoted, in at most alpha of all rollouts each.
+After each ``quality_rows`` newly labelled rows the gate decides on all of the rollout's labelled
+rows so far. All decisions of a rollout share the gate's alpha: decision k spends alpha * k**-1.6
+/ zeta(1.6), as repeated attempts on one window do. The parts sum to alpha, so for any number of
+decisions, however correlated, a challenger that is no worse is rejected in at most alpha of all
+rollouts, and one that is no better is promoted in at most alpha of them.
 """
 
 from collections.abc import Sequence
@@ -14,38 +14,39 @@ import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.config.pipeline import PipelineSettings
-from sluice.evaluation.budget import for_attempt
+from sluice.evaluation.alpha_spending import settings_for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
-from sluice.rollout_control.labelled import first_unseen, labelled_losses
+from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
 from sluice.verdicts.verdict import Verdict
 from sluice.workloads.workload import Workload
 
 
-def note_quality_of(
+def evaluate_live_quality(
     ledger: RolloutLedger,
     pipeline: PipelineSettings,
     store: ArtifactStore,
     frame: pd.DataFrame,
     now: datetime,
 ) -> Verdict | None:
-    """Judge the rollout under way on the labels that arrived, and note the verdict for it.
+    """Decide on the labels that arrived for the rollout in progress, and record the verdict.
 
-    Call it each time features are fresh; it does nothing until enough labels are new.
+    Call it whenever features are updated; it does nothing until enough labels are new.
 
     Args:
         ledger: Holds the rollout and the samples.
-        pipeline: Of the model; its workload knows the losses, its gate the thresholds.
-        store: Keeps the losses that were judged.
-        frame: Newest feature frame; a row that is in it has its label.
-        now: The present moment, UTC.
+        pipeline: Pipeline of the model: its workload computes the losses, its gate has the
+            thresholds.
+        store: Stores the compared losses.
+        frame: Newest feature frame; a row in it has its label.
+        now: Current time, UTC.
 
     Returns:
-        The verdict, which the ledger has now; None without a rollout under way or without
-        ``quality_rows`` labels that are new.
+        The recorded verdict; None without a rollout in progress or with fewer than
+        ``quality_rows`` new labels.
 
     Raises:
         ContractError: Samples do not fit the workload or the frame.
@@ -75,7 +76,7 @@ def note_quality_of(
             }
         }
     )
-    ledger.observations.note_quality(rollout.id, verdict, at=now)
+    ledger.observations.record_quality(rollout.id, verdict, at=now)
     return verdict
 
 
@@ -88,25 +89,30 @@ def judge_quality(
     horizon_rows: int,
     unit: str,
 ) -> Verdict:
-    """Compare both arms on live rows with what this look may spend of alpha.
+    """Compare both arms on live rows with the part of alpha that this decision may spend.
 
     Args:
         challenger: Losses of each of its networks on the live rows.
         production: Losses on the same rows.
-        gate: Thresholds; ``alpha`` is for all looks of the rollout together.
-        earlier: Every verdict of the rollout before this one.
+        gate: Thresholds; ``alpha`` is for all decisions of the rollout together.
+        earlier: Every earlier verdict of the rollout.
         horizon_rows: How many rows ahead a target looks [rows]; 0 for independent rows.
         unit: Unit of the losses, for people.
 
     Returns:
-        A verdict whose candidate is the challenger. REJECT: proven worse, or to gain less than the
-        gate asks for. INCONCLUSIVE also when rows or networks are too few; that spends nothing.
+        A verdict with the challenger as candidate. REJECT: proven worse, or with less gain than
+            the gate requires. INCONCLUSIVE also when rows or networks are too few; that spends
+            no alpha.
     """
-    look = 1 + sum(not verdict.lacking for verdict in earlier)
+    attempt = 1 + sum(not verdict.lacking for verdict in earlier)
     verdict = compare(
-        challenger, production, for_attempt(gate, look), horizon_rows=horizon_rows, unit=unit
+        challenger,
+        production,
+        settings_for_attempt(gate, attempt),
+        horizon_rows=horizon_rows,
+        unit=unit,
     )
-    return verdict.model_copy(update={"attempt": look, "alpha_of_all": gate.alpha})
+    return verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha})
 
 
 def live_losses(
@@ -114,8 +120,8 @@ def live_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rollout's labelled rows.
 
-    Rows that a network of either has learned from are left out: it would look too good there.
-    None while no label has arrived.
+    Rows that a network of either model was trained on are left out: its loss would be too low
+    there. None while no label has arrived.
     """
     from sluice.serving.deployed import deployed_members  # brings torch
 
@@ -134,5 +140,5 @@ def live_losses(
 
 
 def _is_due(table: LossTable, earlier: Sequence[Verdict], quality_rows: int) -> bool:
-    seen = earlier[-1].num_rows if earlier else 0
-    return table.num_rows >= seen + quality_rows
+    num_rows = earlier[-1].num_rows if earlier else 0
+    return table.num_rows >= num_rows + quality_rows

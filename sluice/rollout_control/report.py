@@ -1,4 +1,4 @@
-"""Reads what the ledger knows of a rollout and keeps its page with the other reports."""
+"""Saves the page of a rollout with the other reports."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,35 +21,35 @@ def save_rollout_page(
     environ: Mapping[str, str],
     now: datetime,
 ) -> SavedPage:
-    """Make the page of a rollout as it is now, and keep it under ``SLUICE_HOME/reports``.
+    """Write the current page of a rollout below ``SLUICE_HOME/reports``.
 
     Args:
-        ledger: Holds the rollout and what servers saw.
-        rollout_id: Of any rollout, under way or over.
-        failed: What ``keep_failures`` said; None when it was not asked.
+        ledger: Holds the rollout and the reports of servers.
+        rollout_id: Id of a rollout, in progress or over.
+        failed: Result of ``save_failures_suite``; None when it was not called.
         home: State folder.
-        environ: May say where pages are served.
-        now: The present moment.
+        environ: May name where pages are served.
+        now: Current time.
 
     Raises:
-        ContractError: There is no such rollout.
-        StorageError: The ledger cannot be read, or the folder not written.
+        ContractError: The rollout does not exist.
+        StorageError: The ledger cannot be read, or the folder cannot be written.
     """
     transitions = ledger.rollout_transitions(rollout_id)
     if not transitions:
         raise ContractError(
-            f"There is no rollout {rollout_id!r}.",
-            fix="Give an id that 'sluice rollout list' names.",
+            f"The rollout {rollout_id!r} does not exist.",
+            fix="Give an id from 'sluice rollout list'.",
         )
     rollout = _newest(ledger, transitions)
-    seen = ledger.observations
+    observations = ledger.observations
     at_end = rollout if not rollout.is_over or len(transitions) < 2 else transitions[-2].rollout
     page = rollout_page(
         rollout,
         transitions,
-        window=seen.window(at_end),
-        agreement=seen.agreement(rollout_id),
-        quality=seen.quality(rollout_id),
+        window=observations.window(at_end),
+        agreement=observations.agreement(rollout_id),
+        quality=observations.quality(rollout_id),
         failed=failed,
         now=now,
     )
@@ -58,7 +58,7 @@ def save_rollout_page(
 
 
 def _newest(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
-    """Return the rollout with what looks that changed nothing have learnt since."""
+    """Return the rollout including evidence from checks that made no transition."""
     last = transitions[-1].rollout
     head = ledger.rollout(last.model)
     return head if head is not None and head.id == last.id else last

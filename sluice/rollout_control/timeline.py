@@ -1,4 +1,4 @@
-"""The challenger's share over time as a picture that follows the page's light and dark colours."""
+"""The challenger's share over time as an SVG that follows the page's colour scheme."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,30 +11,30 @@ from sluice.reports.page import Tone
 _WIDTH, _PLOT = 1000, 174
 _LEFT, _RIGHT, _BOTTOM = 52, 18, 30
 _RADIUS = 10
-_LANE, _MOST_LANES = 23, 4
+_LANE_HEIGHT, _MAX_LANES = 23, 4
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _DAY_S = 86400
-_MOST_TICKS = 8
+_MAX_TICKS = 8
 
 
-class Mark(NamedTuple):
-    """One transition in the picture."""
+class TimelineMark(NamedTuple):
+    """One transition on the timeline."""
 
     at: datetime
     share: float
-    """Of the users, from then on, in 0..1."""
+    """Share of the users from then on, in 0..1."""
 
     tone: Tone
-    said: str
-    """For whoever points at it."""
+    tooltip: str
+    """Text shown when the pointer is over the mark."""
 
 
-def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
-    """Return the steps of the share with a numbered mark for each transition.
+def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
+    """Return the share as a step curve with a numbered mark for each transition.
 
     Args:
         marks: At least one, in order; numbered from 1.
-        until: End of the picture, at or after the last mark.
+        until: End of the time axis, at or after the last mark.
     """
     began = marks[0].at
     span_s = max((until - began).total_seconds(), 1.0)
@@ -44,7 +44,7 @@ def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
         return _LEFT + min(max(passed, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
 
     lanes = _lanes([x(mark.at) for mark in marks])
-    top = 30 + (max(lanes) + 1) * _LANE
+    top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
 
     def y(share: float) -> float:
         return top + (1 - share) * _PLOT
@@ -60,7 +60,7 @@ def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
         f'<polygon class="area" points="{area}"/>',
         f'<polyline class="share" points="{line}"/>',
         *(
-            _mark(number, mark, x(mark.at), top - 18 - lane * _LANE, y(mark.share))
+            _mark(number, mark, x(mark.at), top - 18 - lane * _LANE_HEIGHT, y(mark.share))
             for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
         ),
         "</svg>",
@@ -68,11 +68,11 @@ def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
     return "\n".join(parts)
 
 
-def passed(seconds: float) -> str:
-    """Say how long something took, in the largest unit that fits.
+def format_duration(seconds: float) -> str:
+    """Format a duration in the largest unit that fits.
 
-    >>> passed(42), passed(90), passed(600), passed(5400), passed(200_000)
-    ('42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h')
+    >>> [format_duration(seconds) for seconds in (42, 90, 600, 5400, 200_000)]
+    ['42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h']
     """
     whole = round(seconds)
     if whole < 60:
@@ -82,9 +82,9 @@ def passed(seconds: float) -> str:
     minutes = round(whole / 60)
     if minutes < 60:
         return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
+    hours, left = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {rest} min" if rest else f"{hours} h"
+        return f"{hours} h {left} min" if left else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
 
@@ -97,33 +97,33 @@ def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
             f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{percent} %</text>'
         )
-    tick_s = next((t for t in _TICKS_S if span_s / t <= _MOST_TICKS), None)
+    tick_s = next((t for t in _TICKS_S if span_s / t <= _MAX_TICKS), None)
     if tick_s is None:
-        tick_s = _DAY_S * max(1, round(span_s / _DAY_S / _MOST_TICKS + 0.5))
+        tick_s = _DAY_S * max(1, round(span_s / _DAY_S / _MAX_TICKS + 0.5))
     for number in range(int(span_s // tick_s) + 1):
         at = _LEFT + number * tick_s / span_s * (_WIDTH - _LEFT - _RIGHT)
         anchor = "start" if number == 0 else "end" if at > _WIDTH - 40 else "middle"
         parts.append(
             f'<text x="{at:.1f}" y="{y(0) + 22:.1f}" text-anchor="{anchor}">'
-            f"{passed(number * tick_s)}</text>"
+            f"{format_duration(number * tick_s)}</text>"
         )
     return parts
 
 
 def _lanes(places: Sequence[float]) -> list[int]:
-    """Return for each mark the lowest lane where the one before it is not in the way."""
-    free = [-math.inf] * _MOST_LANES
+    """Return for each mark the lowest lane where the mark before it does not overlap."""
+    free = [-math.inf] * _MAX_LANES
     lanes = []
     for x in places:
-        lane = next((n for n in range(_MOST_LANES) if x - free[n] > _LANE), None)
+        lane = next((n for n in range(_MAX_LANES) if x - free[n] > _LANE_HEIGHT), None)
         lanes.append(free.index(min(free)) if lane is None else lane)
         free[lanes[-1]] = x
     return lanes
 
 
-def _mark(number: int, mark: Mark, x: float, y: float, foot: float) -> str:
+def _mark(number: int, mark: TimelineMark, x: float, y: float, foot: float) -> str:
     return (
-        f'<g><title>{escape(mark.said)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
+        f'<g><title>{escape(mark.tooltip)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
         f'y1="{y:.1f}" y2="{foot:.1f}" stroke-dasharray="3 3"/>'
         f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}"/>'
         f'<text class="number" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{number}'

@@ -1,4 +1,4 @@
-"""Where a rollout stands, drawn for a terminal: the same for a real one and for a rehearsal."""
+"""Status of a rollout or rehearsal as a terminal view."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.rollout.state import GuardReading, Outcome, PredictionDrift, Rollout, Transition
-from sluice.rollout_control.standing import Standing
+from sluice.rollout.state import (
+    GuardReading,
+    PredictionDrift,
+    Rollout,
+    Transition,
+    TransitionOutcome,
+)
+from sluice.rollout_control.status import RolloutStatus
 
 _PHASE = {
     "rolling": "cyan",
     "paused": "yellow",
-    "held": "cyan",
+    "awaiting_promotion": "cyan",
     "promoted": "green",
     "rolled_back": "red",
 }
-_OUTCOME: dict[Outcome, str] = {
+_OUTCOME: dict[TransitionOutcome, str] = {
     "advance": "green",
     "promote": "green",
     "inconclusive": "yellow",
@@ -27,49 +33,49 @@ _OUTCOME: dict[Outcome, str] = {
     "roll_back": "red",
     "abort": "red",
 }
-_VERDICT = {"calm": "green", "suspect": "yellow", "breach": "red"}
+_VERDICT = {"ok": "green", "warn": "yellow", "breach": "red"}
 _BAR = 24
 _NEWEST = 8
 
 
-def standing_view(standing: Standing, *, drift: str = "") -> RenderableType:
-    """Return everything a person wants to see of a rollout.
+def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
+    """Return the full status of a rollout for the terminal.
 
     Args:
-        standing: Where it stands.
-        drift: How far apart the predictions are, in words; "" when it was not measured.
+        status: Status of the rollout.
+        drift: Distance of the predictions, in words; "" when it was not measured.
     """
-    began = standing.rollout.started_at
-    parts: list[RenderableType] = [_headline(standing), _share(standing.rollout), Text("")]
-    parts += [_arms(standing), Text(""), _guards(standing.guards)]
+    began = status.rollout.started_at
+    parts: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
+    parts += [_arms(status), Text(""), _guards(status.guards)]
     if drift:
         parts.append(Text(f"predictions  {drift}"))
-    if standing.quality is not None:
-        parts.append(Text(f"labels       {standing.quality} on labelled pairs"))
-    parts.append(_servers(standing))
-    parts += [Text(""), transitions_table(standing.transitions[-_NEWEST:], since=began)]
+    if status.quality is not None:
+        parts.append(Text(f"labels       {status.quality} on labelled pairs"))
+    parts.append(_servers(status))
+    parts += [Text(""), transitions_table(status.transitions[-_NEWEST:], since=began)]
     return Group(*parts)
 
 
-def drift_words(drift: PredictionDrift) -> str:
-    """Say how far apart the predictions are."""
+def describe_drift(drift: PredictionDrift) -> str:
+    """Describe the distance between the predictions of both arms."""
     if math.isnan(drift.distance):
         return f"not compared yet: {drift.rows} requests that both arms answered"
     return (
-        f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
+        f"{drift.distance:.3g} times the distance on held-out rows, rolls back above "
         f"{drift.limit:.3g} ({drift.rows} requests)"
     )
 
 
 def transition_line(transition: Transition, *, since: datetime) -> str:
-    """Return what happened in a line: when, what, the share and why."""
+    """Return a transition as one line: time, outcome, share and reason."""
     passed_s = (transition.at - since).total_seconds()
     what, share = transition.outcome.replace("_", " "), 100 * transition.rollout.users_share
     return f"{passed_s:6.1f} s  {what}, {share:g} %: {transition.reason}"
 
 
 def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:
-    """Return what happened, a line each, with the seconds since a moment."""
+    """Return the transitions as a table, with the seconds since a moment."""
     table = Table(box=None, pad_edge=False, expand=False)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("what happened", no_wrap=True)
@@ -86,10 +92,10 @@ def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> 
     return table
 
 
-def _headline(standing: Standing) -> Text:
-    rollout = standing.rollout
+def _headline(status: RolloutStatus) -> Text:
+    rollout = status.rollout
     phase = rollout.phase.replace("_", " ")
-    production = standing.production
+    production = status.production
     line = Text.assemble(
         (rollout.model, "bold"),
         f": version {rollout.version} against version {rollout.production_version}, ",
@@ -99,29 +105,29 @@ def _headline(standing: Standing) -> Text:
     if rollout.is_over:
         now = "nothing" if production is None else f"version {production}"
         return line.append(f"; in production: {now}")
-    return line.append(f"; lease {standing.lease_left_s:.0f} s")
+    return line.append(f"; lease {status.lease_left_s:.0f} s")
 
 
 def _share(rollout: Rollout) -> Text:
     share = rollout.users_share
     full = round(_BAR * share)
-    copies = " and copies" if not rollout.is_over and rollout.current_step.shadow else ""
+    shadow = " and shadow requests" if not rollout.is_over and rollout.current_step.shadow else ""
     return Text.assemble(
         "share        ",
         ("#" * full, "green" if share else ""),
         ("-" * (_BAR - full), "dim"),
-        f" {100 * share:g} % of the users{copies}",
+        f" {100 * share:g} % of the users{shadow}",
     )
 
 
-def _arms(standing: Standing) -> Table:
+def _arms(status: RolloutStatus) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("at this step")
     for name in ("requests", "errors", "late", "not finite", "slower"):
         table.add_column(name, justify="right")
     for arm, counts in (
-        ("challenger", standing.window.challenger),
-        ("production", standing.window.production),
+        ("challenger", status.window.challenger),
+        ("production", status.window.production),
     ):
         numbers = (
             counts.requests,
@@ -151,11 +157,11 @@ def _guards(guards: Sequence[GuardReading]) -> Table:
     return table
 
 
-def _servers(standing: Standing) -> Text:
-    if not standing.servers:
-        return Text("servers      none was heard of a moment ago", style="yellow")
-    text = Text(f"servers      {len(standing.servers)}")
-    text.append(f", {sum(s.challenger is not None for s in standing.servers)} with the challenger")
-    for problem in dict.fromkeys(p for s in standing.servers for p in s.problems):
+def _servers(status: RolloutStatus) -> Text:
+    if not status.servers:
+        return Text("servers      none reported recently", style="yellow")
+    text = Text(f"servers      {len(status.servers)}")
+    text.append(f", {sum(s.challenger is not None for s in status.servers)} with the challenger")
+    for problem in dict.fromkeys(p for s in status.servers for p in s.problems):
         text.append(f"\n             {problem}", style="yellow")
     return text

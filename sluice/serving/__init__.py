@@ -1,4 +1,5 @@
-"""Serving: the app that answers, the router in it, and what it counts (ROLL-1, ROLL-2).
+"""Model serving: the HTTP app, its router, and the counts of both arms.
 
-A request goes through ``front`` (size, trace, log), the limits, the contract, the router, an arm.
+A request passes the middleware (host, size, trace id, log), the limits, the input contract, the
+router and an arm.
 """

@@ -1,7 +1,7 @@
-"""Accepts connections within the limits, so that a client cannot use up what the server needs.
+"""Accepts connections within limits, so that clients cannot exhaust the server's resources.
 
-Uvicorn lets the event loop accept whatever comes; asyncio's loop stops accepting for a second once
-the descriptors are used up, and by then the registry cannot be opened either.
+With uvicorn alone the event loop accepts every connection. Asyncio stops accepting for a second
+once the file descriptors are used up, and by then the registry cannot be opened either.
 """
 
 import asyncio
@@ -10,28 +10,28 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
+from sluice.serving.early_responses import EarlyResponse, raw_response
 from sluice.serving.hosts import counted_address
 from sluice.serving.protocol import BoundedProtocol
 
 _PAUSE_S = 0.1
-"""Pause after an accept that the system refused, such as for want of descriptors."""
+"""Pause after the system refused an accept, for example because no descriptor is free."""
 _SHUTDOWN_S = 2.0
-"""Longest wait for the end of a TLS connection that is closed."""
+"""Longest wait for the close of a TLS connection."""
 
-_BUSY = raw_answer(
-    Closing(
+_BUSY = raw_response(
+    EarlyResponse(
         "busy",
         503,
-        "All connections that the server takes have a request under way.",
+        "Every connection that the server may have is processing a request.",
         "Try again in a second, with fewer connections.",
     )
 )
 
 
 class Acceptor:
-    """Takes connections from a listening socket until it is closed."""
+    """Accepts connections from a listening socket until it is closed."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class Acceptor:
         make: Callable[[socket.socket, str], BoundedProtocol],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Start; the event loop must run.
+        """Start accepting; requires a running event loop.
 
         Args:
-            listening: Bound; it is closed with the acceptor.
-            table: All connections.
-            make: Returns the protocol of a connection that was accepted from an address.
-            tls: Context of the server; None speaks in clear.
+            listening: Bound socket; it is closed with the acceptor.
+            table: All open connections.
+            make: Returns the protocol of a connection, from its socket and client address.
+            tls: TLS context of the server; None serves plain HTTP.
         """
         listening.setblocking(False)
         self._listening = listening
@@ -58,7 +58,7 @@ class Acceptor:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Accept no more; connections that are open stay."""
+        """Stop accepting; open connections stay."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

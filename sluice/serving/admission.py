@@ -1,10 +1,10 @@
-"""How much of a server the holders of one token may use at once, and how fast.
+"""Admission control: how much of a server the holders of one token may use, and how fast.
 
-Three things are limited: the rate of predictions, the memory of bodies that are being read, and the
-predictions under way. Where several tokens exist, one of them gets the last two only as far as it
-leaves as much free for the others (a dynamic threshold): a token that takes all it can holds a
-half, two of them two thirds. Where one exists, it gets everything; so that one of its holders does
-not keep the memory from the others, a body that stalled makes way for one that arrives.
+Three resources are limited: the rate of predictions, the memory of request bodies being read,
+and concurrent predictions. With several tokens, one of them gets the last two only as far as it
+leaves the same amount free for the others (a dynamic threshold): a token that takes all it can
+gets a half, two of them get two thirds. A single token gets everything; so that one of its
+holders does not keep the memory from the others, a stalled body is dropped for a new one.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -16,20 +16,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from sluice.serving.limits import RateLimit
-from sluice.serving.refusals import Overloaded
+from sluice.serving.http_errors import Overloaded
+from sluice.serving.rate_limit import RateLimit
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 
 _READER_BYTES = 65_536
-"""What a body that is being read costs at least: the server reads ahead as much."""
+"""Smallest memory of a body that is being read: the server reads ahead by this amount."""
 _STALLED_S = 0.5
-"""Time without so many bytes after which a body makes way for another one of its token [s]. If it
-were shorter, bodies that all arrive at full speed would end each other."""
+"""A body that received fewer than ``_READER_BYTES`` in this time may be dropped for another one of
+its token [s]. With a shorter time, bodies that all arrive at full speed would drop each other."""
 
 
 class FairShare:
-    """A capacity that several holders share; touched by the event loop only."""
+    """A capacity shared by several holders; used by the event loop only."""
 
     def __init__(self, capacity: int) -> None:
         self.used = 0
@@ -37,12 +37,12 @@ class FairShare:
         self._held: Counter[str] = Counter()
 
     def take(self, holder: str, amount: int, *, is_shared: bool) -> bool:
-        """Take a part; False when it is not free, or more than ``holder`` would leave free.
+        """Take an amount; False when it is not free, or exceeds the share of ``holder``.
 
         Args:
             holder: Name of the token.
-            amount: How much.
-            is_shared: Whether others may need some.
+            amount: Amount to take.
+            is_shared: Whether other tokens share the capacity.
         """
         free = self._capacity - self.used - amount
         if free < 0 or (is_shared and self._held[holder] + amount > max(free, amount)):
@@ -52,7 +52,7 @@ class FairShare:
         return True
 
     def give_back(self, holder: str, amount: int) -> None:
-        """Return a part."""
+        """Return an amount."""
         self.used -= amount
         self._held[holder] -= amount
         if not self._held[holder]:
@@ -60,20 +60,21 @@ class FairShare:
 
 
 class BodyMemory:
-    """The memory of all bodies that are being read."""
+    """Memory of all bodies that are being read."""
 
     def __init__(self, capacity: int) -> None:
         self._share = FairShare(capacity)
         self._readings: dict[BodyReading, float] = {}
-        """When each made progress [s, monotonic]; the first has made none for longest."""
+        """Time of the last progress of each body [s, monotonic]; the longest stalled one is
+        first."""
 
     def advance(self, reading: "BodyReading") -> None:
-        """Note that a body made progress, or is new."""
+        """Record that a body made progress, or is new."""
         self._readings.pop(reading, None)
         self._readings[reading] = time.monotonic()
 
     def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
-        """Take more for a body, from those that stalled if need be; False when there is none."""
+        """Take memory for a body, dropping stalled ones if needed; False when none is free."""
         while not self._share.take(reading.holder, amount, is_shared=is_shared):
             stalled = self._stalled(reading)
             if stalled is None:
@@ -83,12 +84,12 @@ class BodyMemory:
         return True
 
     def remove(self, reading: "BodyReading") -> None:
-        """Return all that a body took."""
+        """Return all memory of a body."""
         if self._readings.pop(reading, None) is not None:
             self._share.give_back(reading.holder, reading.taken)
 
     def _stalled(self, other: "BodyReading") -> "BodyReading | None":
-        """Return the body of the same token that has made no progress for longest."""
+        """Return the body of the same token that stalled for longest."""
         before = time.monotonic() - _STALLED_S
         for reading, advanced_at in self._readings.items():
             if advanced_at > before:
@@ -99,14 +100,14 @@ class BodyMemory:
 
 
 class BodyReading:
-    """One body that is being read: its memory is taken as it arrives."""
+    """One body that is being read; its memory is taken as it arrives."""
 
     def __init__(self, memory: BodyMemory, holder: str, *, is_shared: bool) -> None:
         self.holder = holder
         self.num_bytes = 0
         self.taken = 0
         self.on_end: Callable[[], None] = _nothing
-        """Called when another body needs the memory: whoever reads this one must stop."""
+        """Called when another body needs the memory: reading this one must stop."""
 
         self.is_ended = False
         self._memory = memory
@@ -114,13 +115,13 @@ class BodyReading:
         self._next_advance = 0
 
     def grow(self, num_bytes: int) -> None:
-        """Note that more of it arrived.
+        """Record that more bytes arrived.
 
         Raises:
             Overloaded: Bodies that are being read take too much memory.
         """
         if self.is_ended:
-            raise self.refusal()
+            raise self.error()
         self.num_bytes += num_bytes
         if self.num_bytes >= self._next_advance:
             self._next_advance = self.num_bytes + _READER_BYTES
@@ -129,33 +130,33 @@ class BodyReading:
         if more <= 0:
             return
         if not self._memory.take(self, more, is_shared=self._is_shared):
-            raise self.refusal()
+            raise self.error()
         self.taken += more
 
     def end(self) -> None:
-        """Stop reading: another body gets the memory."""
+        """Stop reading, so that another body gets the memory."""
         self.is_ended = True
         self.on_end()
 
     @staticmethod
-    def refusal() -> Overloaded:
-        """Return the error of a body for which there is no memory."""
+    def error() -> Overloaded:
+        """Return the error for a body without memory."""
         return Overloaded(
-            "The bodies of all requests together take the memory that they may have, or this "
-            "token's take its share.",
-            fix="Try again in a second; send bodies at once, with fewer of them at a time.",
+            "The bodies of all requests together use all of their memory, or those of this token "
+            "use its share.",
+            fix="Try again in a second; send each body without pauses, and fewer at a time.",
         )
 
 
 def _nothing() -> None:
-    """Nobody reads yet."""
+    """Do nothing: the body is not read yet."""
 
 
 class Admission:
-    """Decides about each prediction before it costs anything."""
+    """Admits or refuses each prediction before it costs anything."""
 
     def __init__(self, settings: ServingSettings, tokens: Tokens) -> None:
-        """Start with nothing under way."""
+        """Start without requests in progress."""
         self._settings = settings
         self._slots = FairShare(settings.max_in_flight)
         self._memory = BodyMemory(settings.max_body_memory_bytes)
@@ -165,11 +166,11 @@ class Admission:
 
     @property
     def predicting(self) -> int:
-        """Predictions under way."""
+        """Number of predictions in progress."""
         return self._slots.used
 
     def set_tokens(self, tokens: Tokens) -> None:
-        """Divide the rate anew; a token whose rate stays keeps what is left of its burst."""
+        """Divide the rate again; a token with the same rate keeps what is left of its burst."""
         settings = self._settings
         clients = {grant.name: grant.requests_per_s for grant in tokens.clients}
         if "predict" in tokens.open_scopes:
@@ -188,10 +189,10 @@ class Admission:
         """Count one prediction.
 
         Raises:
-            TooMany: They come too fast.
+            TooManyRequests: Predictions arrive too fast.
         """
         found = self._rates.get(holder)
-        if found is not None:  # else its token was removed a moment ago
+        if found is not None:  # None when the token was just removed
             found[1].require(time.monotonic())
 
     @contextlib.contextmanager
@@ -210,15 +211,15 @@ class Admission:
 
     @contextlib.contextmanager
     def computing(self, holder: str) -> Iterator[None]:
-        """Count a prediction as under way.
+        """Count a prediction as in progress.
 
         Raises:
-            Overloaded: Too many are under way.
+            Overloaded: Too many are in progress.
         """
         if not self._slots.take(holder, 1, is_shared=self._is_shared):
             raise Overloaded(
-                f"At most {self._settings.max_in_flight} predictions are computed at once, of one "
-                "token as many as it leaves free for others, and so many are under way.",
+                f"At most {self._settings.max_in_flight} predictions may be in progress, for one "
+                "token as many as it leaves free for others; that limit is reached.",
                 fix="Try again in a second, with fewer at once.",
             )
         try:

@@ -1,7 +1,7 @@
-"""The app: its routes, and how errors become answers.
+"""The app: its routes, and the conversion of errors to responses.
 
-What needs a token: everything that tells about the model, each route with a scope of its own. What
-does not: whether the server lives and is ready, and the description of its own form.
+Every route about the model needs a token with the route's scope. Liveness, readiness and the
+OpenAPI description need none.
 """
 
 import asyncio
@@ -13,47 +13,53 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from sluice.serving import hook, predicting, views
-from sluice.serving.answers import Problem, json_answer
-from sluice.serving.front import Front, notes_of
+from sluice.serving import endpoints, predict_endpoint, rollback_webhook
 from sluice.serving.hosts import TrustedHosts
-from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
+from sluice.serving.http_errors import (
+    BodyTimeout,
+    HttpError,
+    ModelFailed,
+    PayloadTooLarge,
+    Unauthorized,
+)
+from sluice.serving.middleware import RequestMiddleware, request_info
+from sluice.serving.schemas import ErrorResponse, json_response
 from sluice.serving.state import Serving, serving_of
 from sluice.serving.token_rotation import follow_tokens
 
 
-def build_app(serving: Serving, hosts: TrustedHosts) -> Front:
+def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
     """Return the app, ready for an ASGI server.
 
     Args:
-        serving: What it answers from.
-        hosts: Names that requests may call it by.
+        serving: State of the server.
+        hosts: Host names that requests may use.
     """
     api = FastAPI(
         title=f"Sluice: {serving.model}",
         version="1",
-        description="Predictions of what is in production; see /model for what to send.",
-        docs_url=None,  # its page loads scripts from elsewhere
+        description="Predictions of the production model; see /model for the input.",
+        docs_url=None,  # its page loads scripts from other hosts
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would go to whatever the Host header names
+        redirect_slashes=False,  # a redirect would use the name in the Host header
         lifespan=_lifespan,
     )
-    # Not in closures: FastAPI keeps every function of a route for the life of the process.
+    # Not in closures, because FastAPI keeps every function of a route for the life of the process.
     api.state.serving = serving
     for routes in (
-        predicting.GUARDED,
-        views.MODEL,
-        views.METRICS,
-        views.ADMIN,
-        views.OPEN,
-    ):  # looked through in this order
+        predict_endpoint.ROUTES,
+        endpoints.MODEL,
+        endpoints.METRICS,
+        endpoints.ADMIN,
+        endpoints.OPEN,
+    ):  # searched in this order
         api.include_router(routes)
-    if serving.hook is not None:
-        api.include_router(hook.ROUTES)
-    api.add_exception_handler(Refusal, _refused)
+    if serving.webhook is not None:
+        api.include_router(rollback_webhook.ROUTES)
+    api.add_exception_handler(HttpError, _http_error)
     api.add_exception_handler(HTTPException, _unknown_route)
-    api.add_exception_handler(Exception, _broken)
-    return Front(
+    api.add_exception_handler(Exception, _internal_error)
+    return RequestMiddleware(
         _Shortcut(api),
         max_body_bytes=serving.settings.max_body_bytes,
         hosts=hosts,
@@ -64,14 +70,14 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> Front:
 
 
 class _Shortcut:
-    """The app, whose predictions do not go through the routing and the middlewares of FastAPI.
+    """Routes predictions past the routing and the middleware of FastAPI.
 
-    Nothing there is of use to them, and a third of the event loop's time went there.
+    Predictions need nothing of them, and they took a third of the event loop's time.
     """
 
     def __init__(self, api: FastAPI) -> None:
         self._api = api
-        (route,) = predicting.GUARDED.routes
+        (route,) = predict_endpoint.ROUTES.routes
         assert isinstance(route, APIRoute)
         self._path = route.path
         self._predict = route.get_route_handler()
@@ -85,10 +91,10 @@ class _Shortcut:
         request = Request(scope, receive, send)
         try:
             response = await self._predict(request)
-        except Refusal as refusal:
-            response = await _refused(request, refusal)
-        except Exception as error:  # the server logs it, as of every other route
-            response = await _broken(request, error)
+        except HttpError as refusal:
+            response = await _http_error(request, refusal)
+        except Exception as error:  # the server logs it, as for every other route
+            response = await _internal_error(request, error)
             await response(scope, receive, send)
             raise
         await response(scope, receive, send)
@@ -99,7 +105,7 @@ async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
     serving: Serving = api.state.serving
     serving.metrics.ready.set(1)
     loop, reporter = asyncio.get_running_loop(), serving.reporter
-    tasks = [loop.create_task(serving.follower.run())]
+    tasks = [loop.create_task(serving.split_sync.run())]
     if reporter is not None:
         tasks.append(loop.create_task(reporter.run()))
     if serving.token_file is not None:
@@ -113,45 +119,49 @@ async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
         await reporter.report(draining=True)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    notes = notes_of(request)
-    notes.facts["refused"] = error.kind
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    info = request_info(request)
+    info.log_fields["refused"] = error.kind
     if isinstance(error, ModelFailed):
-        serving_of(request).log.error("model failed", trace=notes.trace, **error.place)
+        serving_of(request).log.error("model failed", trace=info.trace, **error.place)
     headers = {}
-    if isinstance(error, NotAuthorized):
+    if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)
-    if isinstance(error, TooLarge | BodyLate):
+    if isinstance(error, PayloadTooLarge | BodyTimeout):
         headers["connection"] = "close"
-    return json_answer(Problem.of(error, trace=notes.trace), status=error.status, headers=headers)
+    return json_response(
+        ErrorResponse.of(error, trace=info.trace), status=error.status, headers=headers
+    )
 
 
 async def _unknown_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
-    problem = Problem(
+    problem = ErrorResponse(
         kind="unknown_route" if allowed is None else "wrong_method",
-        what=f"There is no such route here ({error.detail})."
+        what=f"This route does not exist ({error.detail})."
         if allowed is None
-        else f"This route takes {allowed}, got {request.method}.",
+        else f"This route accepts {allowed}, got {request.method}.",
         why="",
         do="GET /openapi.json lists the routes.",
-        trace=notes_of(request).trace,
+        trace=request_info(request).trace,
     )
-    return json_answer(problem, status=error.status_code, headers=error.headers)
+    return json_response(problem, status=error.status_code, headers=error.headers)
 
 
-async def _broken(request: Request, _: Exception) -> Response:
-    notes = notes_of(request)
-    notes.facts["refused"] = "broken"  # the server logs the error itself, see log.ToJson
-    problem = Problem(
+async def _internal_error(request: Request, _: Exception) -> Response:
+    info = request_info(request)
+    info.log_fields["refused"] = (
+        "broken"  # the server logs the error itself, see log.JsonLogHandler
+    )
+    problem = ErrorResponse(
         kind="broken",
-        what="Something broke in the server itself.",
+        what="Internal error of the server.",
         why="",
-        do="Report it with the trace id; the log has the error.",
-        trace=notes.trace,
+        do="Report it with the trace id; the server log contains the error.",
+        trace=info.trace,
     )
-    return json_answer(problem, status=500)
+    return json_response(problem, status=500)

@@ -1,6 +1,6 @@
-"""A challenger's process: loads one model, and answers for it until the server closes the pipe.
+"""Process of a challenger: loads one model and answers requests until the server closes the pipe.
 
-Whatever the model's code does to this process, the server only sees a pipe that ends.
+Whatever the model's code does to this process, the server only sees the end of the pipe.
 """
 
 import faulthandler
@@ -13,115 +13,124 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sluice.serving.deployed import Served
+    from sluice.serving.deployed import ServedModel
 
 _LOADING_NICENESS = 10
-"""Loading takes seconds of imports; production's requests go first."""
+"""Niceness while loading, which takes seconds of imports; production's requests go first."""
 
 
 def serve(handle: int, *, crash: int) -> None:
-    """Answer until the pipe ends; called in the process.
+    """Answer requests until the pipe ends; entry point of the process.
 
     Args:
-        handle: Of the pipe.
-        crash: Of the file that says where the process crashed, if it does.
+        handle: File descriptor of the pipe.
+        crash: File descriptor that faulthandler writes a crash to.
     """
     faulthandler.enable(file=crash)
-    _leave_little_behind()
+    _limit_process()
     pipe: Connection[bytes, bytes] = Connection(handle)
-    with suppress(EOFError, OSError):  # the server is gone, or wants no more
-        model = _loaded(pipe)
+    with suppress(EOFError, OSError):  # the server is gone or closed the pipe
+        model = _load_in_thread(pipe)
         while model is not None:
-            pipe.send_bytes(_answered(pipe, model, pipe.recv_bytes()))
-    # With what the model's code may have started, and whatever would hold up an orderly end.
+            pipe.send_bytes(_respond(pipe, model, pipe.recv_bytes()))
+    # Kill the process group, which includes processes that the model's code started. SIGKILL,
+    # because user code may block an orderly exit.
     os.killpg(0, signal.SIGKILL)
 
 
-def _leave_little_behind() -> None:
+def _limit_process() -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        # When memory runs out before the server sees it, the system takes this process first.
+        # The out-of-memory killer takes this process first, in case the server does not notice in
+        # time.
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
 
 
-def _loaded(pipe: "Connection[bytes, bytes]") -> "Served | None":
-    """Load in a thread that makes way for others; tell what became of it."""
-    found: list[Served] = []
+def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
+    """Load in a thread with low priority, and report the result."""
+    found: list[ServedModel] = []
     problems: list[BaseException] = []
 
     def load() -> None:
-        if sys.platform == "linux":  # elsewhere it would be the whole process, and for good
+        if sys.platform == "linux":  # elsewhere it would lower the whole process for good
             os.nice(_LOADING_NICENESS)
         try:
             found.append(_load(pipe.recv_bytes()))
-        except BaseException as error:  # anybody's code, at the edge of its thread
+        except (
+            BaseException
+        ) as error:  # user code may raise anything; this is the edge of its thread
             problems.append(error)
 
     thread = threading.Thread(target=load, name="loading")
     thread.start()
     thread.join()
     from sluice.base.errors import SluiceError
-    from sluice.serving import frames
+    from sluice.serving import wire_protocol
 
     for problem in problems:
-        told = str(problem) if isinstance(problem, SluiceError) else repr(problem)
-        pipe.send_bytes(frames.NOT_LOADED + told[:2000].encode())
+        text = str(problem) if isinstance(problem, SluiceError) else repr(problem)
+        pipe.send_bytes(wire_protocol.LOAD_FAILED + text[:2000].encode())
         return None
     (model,) = found
     _warm_up(pipe, model)
-    card = frames.Card(
+    info = wire_protocol.ModelInfo(
         version=model.version,
         candidate=model.candidate,
         contract=model.contract,
         target=model.target,
     )
-    pipe.send_bytes(frames.READY + card.model_dump_json().encode())
+    pipe.send_bytes(wire_protocol.READY + info.model_dump_json().encode())
     return model
 
 
-def _load(order: bytes) -> "Served":
-    from sluice.base.imports import import_named
-    from sluice.serving.frames import Order
+def _load(request: bytes) -> "ServedModel":
+    from sluice.base.imports import import_object
+    from sluice.serving.wire_protocol import LoadRequest
 
-    wanted = Order.model_validate_json(order)
-    load = import_named(wanted.recipe.load, what="loader of a challenger")
-    model: Served = load(wanted.candidate, **wanted.recipe.arguments)
+    wanted = LoadRequest.model_validate_json(request)
+    load = import_object(wanted.loader.load, what="loader of a challenger")
+    model: ServedModel = load(wanted.candidate, **wanted.loader.arguments)
     return model
 
 
-def _warm_up(pipe: "Connection[bytes, bytes]", model: "Served") -> None:
-    """Answer once from zeros: a first answer took 200 to 900 ms, and users would wait for it.
+def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
+    """Predict once from zeros: the first prediction took 200 to 900 ms.
 
-    The guards would count it, and all that queue behind it, against a healthy challenger. What it
-    answers is theirs to judge, on real requests. By the very thread and way of all others.
+    Users would wait for it, and the guards would count that delay, and the requests queued
+    behind it, against a healthy challenger. The result is ignored: the guards judge real
+    requests. Runs in the same thread and by the same code path as real requests.
     """
     import numpy as np
 
-    from sluice.serving import frames
+    from sluice.serving import wire_protocol
 
     contract = model.contract
     zeros = np.zeros((1, contract.seq_len, len(contract.columns)), np.float32)
-    _answered(pipe, model, frames.pack(frames.ASK, zeros))
+    _respond(pipe, model, wire_protocol.pack(wire_protocol.PREDICT, zeros))
 
 
-def _answered(pipe: "Connection[bytes, bytes]", model: "Served", frame: bytes) -> bytes:
+def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: bytes) -> bytes:
     import numpy as np
 
-    from sluice.serving import frames
-    from sluice.serving.log import place_of
+    from sluice.serving import wire_protocol
+    from sluice.serving.log import error_site
 
-    def stop() -> None:
-        pipe.send_bytes(frames.STOPPED)
+    def pause() -> None:
+        pipe.send_bytes(wire_protocol.PAUSED)
         pipe.recv_bytes()
 
-    x_NLD: Any = frames.unpack(frame, np.float32)
+    x_NLD: Any = wire_protocol.unpack(frame, np.float32)
     try:
-        output = model.predict(x_NLD, stop if frame[:1] == frames.ASK_IN_STEPS else None)
-    except Exception as error:  # the network is anybody's code, and this is the edge of its process
-        place = place_of(error)
-        told = frames.Place(error=place["error"][:1000], at=tuple(p[:1000] for p in place["at"]))
-        return frames.RAISED + told.model_dump_json().encode()
-    return frames.pack(frames.OUTPUT, np.ascontiguousarray(output, np.float64))
+        output = model.predict(
+            x_NLD, pause if frame[:1] == wire_protocol.PREDICT_INTERRUPTIBLE else None
+        )
+    except Exception as error:  # user code may raise anything; this is the edge of its process
+        place = error_site(error)
+        site = wire_protocol.ErrorSite(
+            error=place["error"][:1000], at=tuple(p[:1000] for p in place["at"])
+        )
+        return wire_protocol.RAISED + site.model_dump_json().encode()
+    return wire_protocol.pack(wire_protocol.OUTPUT, np.ascontiguousarray(output, np.float64))

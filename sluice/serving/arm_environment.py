@@ -1,7 +1,7 @@
-"""What a challenger's process sees of the server's environment: an allow list.
+"""Environment of a challenger's process: an allow list of variables.
 
-The server's environment holds tokens, and often passwords of databases and keys of clouds. A
-challenger is new code, or that of somebody else, and needs none of them.
+The server's environment contains tokens, and often database passwords and cloud credentials. A
+challenger is new code, possibly of somebody else, and needs none of them.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _NAMES = frozenset(
     }
 )
 _PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
-"""Languages, and which devices there are."""
+"""Locale and device variables."""
 
 _PR_SET_DUMPABLE = 4
 
@@ -36,7 +36,7 @@ def arm_environment(environ: Mapping[str, str], *, more: Collection[str]) -> dic
     """Return the environment of a challenger's process.
 
     Args:
-        environ: Of this process.
+        environ: Environment of this process.
         more: Names of further variables that it needs.
     """
     found = {
@@ -48,10 +48,10 @@ def arm_environment(environ: Mapping[str, str], *, more: Collection[str]) -> dic
 
 
 def hide_from_children() -> None:
-    """Keep processes of the same user from reading this one's environment and memory.
+    """Prevent processes of the same user from reading this one's environment and memory.
 
-    A challenger could otherwise read ``/proc/<parent>/environ``. On Linux alone; elsewhere nothing
-    happens. Processes of root still can, and this one leaves no core dump.
+    A challenger could otherwise read ``/proc/<parent>/environ``. On Linux only; elsewhere
+    nothing happens. Processes of root still can, and this process writes no core dump.
 
     Source:
         prctl(2), PR_SET_DUMPABLE.

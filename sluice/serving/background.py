@@ -1,6 +1,7 @@
-"""Calls that may hang, away from the event loop and from the end of the process.
+"""Runs calls that may hang in daemon threads.
 
-The threads of an executor are waited for when the process ends; a read that hangs would keep it.
+The threads of an executor are joined when the process ends, so a hanging read would keep it
+alive.
 """
 
 import threading
@@ -12,14 +13,14 @@ T = TypeVar("T")
 
 
 def in_background(call: Callable[[], T], *, name: str) -> Future[T]:
-    """Run a call in a thread of its own that the process does not wait for.
+    """Run a call in its own daemon thread.
 
     Args:
-        call: What to run.
-        name: Of the thread.
+        call: Function to run.
+        name: Name of the thread.
 
     Returns:
-        What becomes of it: its result, or whatever it raised.
+        Future with the result or the exception of the call.
     """
     future: Future[T] = Future()
 
@@ -28,7 +29,7 @@ def in_background(call: Callable[[], T], *, name: str) -> Future[T]:
             return
         try:
             result = call()
-        except BaseException as error:  # handed over whole: the caller decides
+        except BaseException as error:  # passed on to the caller
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -1,31 +1,31 @@
-"""The body of a request: JSON by its declaration, whole, and in time."""
+"""Reads the body of a request: declared as JSON, complete, and in time."""
 
 import asyncio
 
 from fastapi import Request
 
 from sluice.serving.admission import BodyReading
-from sluice.serving.refusals import BodyLate, Malformed, WrongMedia
+from sluice.serving.http_errors import BadRequest, BodyTimeout, UnsupportedMediaType
 from sluice.serving.settings import ServingSettings
 
 
 async def read_body(request: Request, *, settings: ServingSettings, reading: BodyReading) -> bytes:
     """Return the bytes of a body.
 
-    A page of any origin may have a browser post a form or plain text here; JSON by declaration it
-    may post only where the server says so beforehand (CORS), and this one never does.
+    A web page of any origin can make a browser post a form or plain text here. It can post
+    declared JSON only where the server permits it beforehand (CORS), and this server never does.
 
     Args:
-        request: Whose body is read.
-        settings: Time and rate of a body.
-        reading: Takes the memory.
+        request: The request.
+        settings: Time limit and smallest rate of a body.
+        reading: Accounts for the memory.
 
     Raises:
-        WrongMedia: It is not declared as JSON.
-        BodyLate: It is not there after ``body_timeout_s`` [s], or comes at less than
+        UnsupportedMediaType: The body is not declared as JSON.
+        BodyTimeout: It is incomplete after ``body_timeout_s`` [s], or arrives at less than
             ``min_body_bytes_per_s`` after the first ``body_grace_s`` [s].
         Overloaded: Bodies that are being read take too much memory, and this one stalled.
-        Malformed: The client left within it.
+        BadRequest: The client disconnected before the end of the body.
     """
     _require_json(request)
     chunks: list[bytes] = []
@@ -37,7 +37,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise Malformed("The connection ended within the body.", fix="Send it whole.")
+                    raise BadRequest(
+                        "The connection ended before the body was complete.",
+                        fix="Send the whole body.",
+                    )
                 chunk = message.get("body", b"")
                 chunks.append(chunk)
                 reading.grow(len(chunk))
@@ -47,20 +50,20 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 limit.reschedule(began + min(earned_s, settings.body_timeout_s))
     except TimeoutError:
         if reading.is_ended:
-            raise reading.refusal() from None
-        raise BodyLate(
+            raise reading.error() from None
+        raise BodyTimeout(
             f"The body must arrive within {settings.body_timeout_s:g} s, after the first "
             f"{settings.body_grace_s:g} s at {settings.min_body_bytes_per_s:,} bytes/s or more, "
             "and did not.",
-            fix="Send it at once, or send fewer windows.",
+            fix="Send the body without pauses, or with fewer windows.",
         ) from None
 
 
 def _require_json(request: Request) -> None:
     declared = request.headers.get("content-type", "")
     if declared.partition(";")[0].strip().lower() != "application/json":
-        raise WrongMedia(
-            "The body must be declared as application/json, and "
-            + ("is as something else." if declared else "is not declared."),
+        raise UnsupportedMediaType(
+            "The body must be declared as application/json, but "
+            + ("has another content type." if declared else "has no content type."),
             fix="Send the header 'Content-Type: application/json'.",
         )

@@ -1,4 +1,4 @@
-"""Limits of connections and of what they send before a request reaches the app."""
+"""Limits of connections and of the bytes sent before a request reaches the app."""
 
 from typing import Self
 
@@ -8,57 +8,63 @@ from sluice.base.settings import Settings
 
 
 class ConnectionSettings(Settings):
-    """Limits that ``sluice serve`` keeps at the protocol; Ray's own proxy does not know them."""
+    """Limits that ``sluice serve`` enforces in the protocol; Ray's own proxy does not."""
 
     max_connections: int = Field(
         2048,
         ge=8,
         le=1_000_000,
-        description="Open connections of one process. Beyond that the one that has waited longest "
-        "without a request under way is closed for a new one. Fewer where the system grants fewer "
-        "file descriptors.",
+        description="Open connections of one process. Beyond that the connection that has "
+        "waited longest without a request in progress is closed for a new one. "
+        "Fewer if the system grants fewer file descriptors.",
     )
     max_per_address: int = Field(
         512,
         ge=1,
         le=1_000_000,
-        description="Open connections from one address, or from one /64 network of IPv6. Behind a "
-        "reverse proxy all connections come from its address: set it to max_connections there.",
+        description="Open connections from one address, or from one /64 network of IPv6. Behind "
+        "a reverse proxy all connections come from its address; set it to "
+        "max_connections there.",
     )
     reserved_descriptors: int = Field(
         128,
         ge=32,
         le=100_000,
-        description="File descriptors that connections never use: they are for the registry, "
+        description="File descriptors that connections never use, reserved for the registry, "
         "artifacts, logs and the challenger's process.",
     )
     max_header_bytes: int = Field(
         32 * 2**10,
         ge=1024,
         le=2**20,
-        description="Larger request lines with headers and trailers get 431 [bytes].",
+        description="Larger request lines with headers and trailers are refused with 431 [bytes].",
     )
     max_headers: int = Field(
-        100, ge=8, le=10_000, description="Requests with more headers and trailers get 431."
+        100,
+        ge=8,
+        le=10_000,
+        description="Requests with more headers and trailers are refused with 431.",
     )
     header_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="The header must be complete this long after the connection was opened, or "
-        "after the first byte of a further request; else 408. Also the TLS handshake [s].",
+        description="Time from the start of a connection, or from the first byte of a further "
+        "request, until the header must be complete; else 408. Also the timeout of "
+        "the TLS handshake [s].",
     )
     idle_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="A connection without a request is closed this long after its last answer [s].",
+        description="A connection without a request is closed this long after its last response "
+        "[s].",
     )
     write_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="A client that does not take its answer for this long is cut off [s].",
+        description="A client that does not read its response for this long is disconnected [s].",
     )
 
     @model_validator(mode="after")

@@ -1,11 +1,12 @@
-"""The open connections of a server: how many there may be, and which makes way for a new one.
+"""The open connections of a server: their limits, and which one is closed for a new one.
 
-A connection *waits* while it has no request whose header is complete and whose answer is not: it is
-silent, sends its header, or is idle between two requests. It also waits while its client does not
-read the answer. A new connection beyond a limit closes the one that has waited longest; if none
-waits, the one that has been sending its body longest. So many silent or slow connections lock
-nobody out: a client that sends its request at once is past both. One whose request is complete is
-never closed for another while its client reads.
+A connection *waits* while it has no request with a complete header and an incomplete response:
+it is silent, sends its header, or is idle between two requests. It also waits while its client
+does not read the response. A new connection beyond a limit closes the one that has waited
+longest; if none waits, the one that has been sending its body longest. So silent or slow
+connections cannot lock other clients out, because a client that sends its request without pauses
+passes both states quickly. A connection with a complete request is never closed for another
+while its client reads.
 """
 
 import itertools
@@ -16,39 +17,39 @@ from typing import Protocol
 
 from sluice.base.errors import SettingsError
 from sluice.serving.connection_settings import ConnectionSettings
-from sluice.serving.metrics import Closed, Metrics
+from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
 
 
 class Connection(Protocol):
-    """What the table needs of a connection."""
+    """Interface that the table needs of a connection."""
 
     address: str
-    """The client's, as ``counted_address`` says."""
+    """Client address, from ``counted_address``."""
 
     def evict(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         ...
 
 
 class ConnectionTable:
-    """All open connections of a server; touched by its event loop only."""
+    """All open connections of a server; used by its event loop only."""
 
     def __init__(self, *, limit: int, settings: ConnectionSettings, metrics: Metrics) -> None:
         """Start without connections.
 
         Args:
-            limit: Connections in total, from ``connection_limit``.
+            limit: Total number of connections, from ``connection_limit``.
             settings: Limits of a single connection and of an address.
-            metrics: Counts what is open, and what was closed and why.
+            metrics: Counts open and closed connections.
         """
         self.settings = settings
         self._limit = limit
         self._metrics = metrics
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
-        # The first of each has been there longest.
+        # The first entry of each has been in it longest.
         self._waiting: dict[Connection, None] = {}
         self._sending: dict[Connection, None] = {}
 
@@ -56,20 +57,20 @@ class ConnectionTable:
         return len(self._open)
 
     def make_room(self, address: str) -> bool:
-        """Say whether a connection from ``address`` may be added; it may close a waiting one."""
+        """Return whether a connection from ``address`` may be added; may close a waiting one."""
         if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
             return False
         return len(self._open) < self._limit or self._evict(None)
 
     def add(self, connection: Connection) -> None:
-        """Count a connection; it waits."""
+        """Add a connection in waiting state."""
         self._open.add(connection)
         self._by_address[connection.address] += 1
         self._waiting[connection] = None
         self._metrics.connections.set(len(self._open))
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection; a second time does nothing."""
+        """Remove a connection; a second call does nothing."""
         if connection not in self._open:
             return
         self._open.remove(connection)
@@ -80,29 +81,29 @@ class ConnectionTable:
             del self._by_address[connection.address]
         self._metrics.connections.set(len(self._open))
 
-    def waits(self, connection: Connection) -> None:
-        """Note that a connection has no request under way, or does not take its answer."""
+    def mark_waiting(self, connection: Connection) -> None:
+        """Record that a connection has no request in progress, or does not read its response."""
         if connection in self._open:
             self._sending.pop(connection, None)
             self._waiting.setdefault(connection)
 
-    def sends_body(self, connection: Connection) -> None:
-        """Note that the header of a request is complete."""
+    def mark_sending(self, connection: Connection) -> None:
+        """Record that the header of a request is complete."""
         if connection in self._open:
             self._waiting.pop(connection, None)
             self._sending.setdefault(connection)
 
-    def is_complete(self, connection: Connection) -> None:
-        """Note that a request is complete, and its answer is not."""
+    def mark_complete(self, connection: Connection) -> None:
+        """Record that a request is complete, and its response is not."""
         self._waiting.pop(connection, None)
         self._sending.pop(connection, None)
 
-    def count_closed(self, reason: Closed) -> None:
+    def count_closed(self, reason: CloseReason) -> None:
         """Count a connection that the server closed or did not accept."""
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection that is worth least, of one address or of all."""
+        """Close the connection to give up first, of one address or of all."""
         for connection in itertools.chain(self._waiting, self._sending):
             if address is None or connection.address == address:
                 self.remove(connection)
@@ -113,10 +114,10 @@ class ConnectionTable:
 
 
 def connection_limit(settings: ConnectionSettings) -> int:
-    """Return how many connections may be open, and let the system grant their descriptors.
+    """Return how many connections may be open, and raise the limit of file descriptors.
 
-    The soft limit of descriptors is raised as far as needed and allowed. What this process has open
-    and ``reserved_descriptors`` are left out, so that clients cannot take what the registry needs.
+    The soft limit is raised as far as needed and allowed. The descriptors already open and
+    ``reserved_descriptors`` are subtracted, so that clients cannot take those of the registry.
 
     Raises:
         SettingsError: The hard limit leaves fewer than eight connections.
@@ -133,7 +134,7 @@ def connection_limit(settings: ConnectionSettings) -> int:
     if limit < MIN_CONNECTIONS:
         raise SettingsError(
             f"A server needs file descriptors for {MIN_CONNECTIONS} connections beside "
-            f"{settings.reserved_descriptors} reserved ones, and the system grants {soft} in all.",
+            f"{settings.reserved_descriptors} reserved ones, but the system grants {soft}.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",
         )
@@ -141,7 +142,7 @@ def connection_limit(settings: ConnectionSettings) -> int:
 
 
 def _num_open() -> int:
-    """Return how many descriptors this process has open."""
+    """Return the number of open file descriptors of this process."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         if Path(folder).is_dir():
             return sum(1 for _ in Path(folder).iterdir())

@@ -1,7 +1,8 @@
-"""What a client sends: windows of feature rows, the last of which is the row to predict from.
+"""Input contract: windows of feature rows, the last of which is the row to predict from.
 
-The features, and not raw rows: a workload's ``compute_features`` drops the newest row, whose target
-is not known yet, and that is the very row a client asks about. Columns go by name, in any order.
+Clients send features and not raw rows: a workload's ``compute_features`` drops the newest row,
+because its target is unknown, and that is the row to predict from. Columns are matched by name,
+in any order.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -22,35 +23,35 @@ from pydantic import (
     ValidationError,
 )
 
-from sluice.base.pluralize import counted
-from sluice.base.settings import Record, nearest
-from sluice.serving.refusals import Malformed, TooLarge, UnknownModel, WrongInput
+from sluice.base.pluralize import pluralize
+from sluice.base.settings import Record, suggest_nearest
+from sluice.serving.http_errors import BadRequest, InvalidInput, PayloadTooLarge, UnknownModel
 
-# Only the first error of a list is kept: a body of 4 MiB with an error in every element took 6 s
-# and 2.2 GB for their descriptions.
+# Stop at the first error of a list: a body of 4 MiB with an error in every element took 6 s and 2.2
+# GB for the error descriptions.
 Row = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
-Window = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
+WindowRows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""No name of a row has such a character, and PostgreSQL takes no text with the first of them."""
+"""Control characters, which no row label contains; PostgreSQL rejects text with NUL."""
 
 
 def _plain(key: str) -> str:
     found = _CONTROL.search(key)
     if found is not None:
-        raise ValueError(f"must hold no control characters, got one at {found.start()}")
+        raise ValueError(f"must contain no control characters, got one at {found.start()}")
     return key
 
 
-_COMPARED = 200
-"""Characters of an unknown column's name that are compared with those of known ones."""
+_MAX_COMPARED_CHARS = 200
+"""Characters of an unknown column name that are compared with the known names."""
 _MAX_ERRORS = 100
-"""Errors of a body that are described; only unknown keys can cause more."""
+"""Most errors of a body that are described; only unknown keys can cause more."""
 
-LARGEST = 2.0**63
+MAX_MAGNITUDE = 2.0**63
 """Largest magnitude of a value: the square of a larger one overflows single precision."""
 
-Key = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+RowKey = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
 
 
 class PredictRequest(BaseModel):
@@ -59,14 +60,16 @@ class PredictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = Field(
-        None, max_length=200, description="Refused when another model is served; may be left out."
+        None,
+        max_length=200,
+        description="Name of the model, refused when another one is served; optional.",
     )
     user: str | None = Field(
         None,
         min_length=1,
         max_length=256,
-        description="Whoever gets the same arm of a rollout each time. Without it every request "
-        "is drawn by itself.",
+        description="User key; the same user gets the same arm of a rollout each time. Without "
+        "it the arm is drawn at random for every request.",
     )
     columns: list[str] = Field(
         min_length=1,
@@ -74,29 +77,30 @@ class PredictRequest(BaseModel):
         fail_fast=True,
         description="Names of the values of a row, in any order.",
     )
-    windows: list[Window] = Field(
+    windows: list[WindowRows] = Field(
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="One window for each prediction: seq_len rows, the newest last. One number for "
-        "each column.",
+        description="One window for each prediction: seq_len rows, the newest last, with one "
+        "number for each column.",
     )
-    keys: Annotated[list[Key], Field(fail_fast=True)] | None = Field(
+    keys: Annotated[list[RowKey], Field(fail_fast=True)] | None = Field(
         None,
-        description="Name of each window's newest row, as in the features' index: lets predictions "
-        "be judged once the rows have labels. Without control characters.",
+        description="Index label of each window's newest row, as in the features: allows "
+        "predictions to be evaluated once the rows have labels. Without control "
+        "characters.",
     )
 
 
 class InputContract(Record):
-    """What one model takes."""
+    """Input of one model."""
 
     columns: tuple[str, ...] = Field(description="Features, in the order of the network.")
     seq_len: int = Field(ge=1, description="Rows of a window.")
     bounds: tuple[tuple[float, float], ...] | None = Field(
         None,
-        description="Lowest and highest value of each column that is taken; null where training "
-        f"kept no scale of its columns: then magnitudes up to {LARGEST:g}.",
+        description="Lowest and highest accepted value of each column; null if training stored no "
+        f"scale of the columns: then magnitudes up to {MAX_MAGNITUDE:g}.",
     )
 
     @functools.cached_property
@@ -105,33 +109,33 @@ class InputContract(Record):
 
     @functools.cached_property
     def _limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest value of each column."""
-        bounds = self.bounds or ((-LARGEST, LARGEST),) * len(self.columns)
+        """Return the lowest and the highest accepted value of each column."""
+        bounds = self.bounds or ((-MAX_MAGNITUDE, MAX_MAGNITUDE),) * len(self.columns)
         low_D, high_D = np.array(bounds, np.float64).T
         return low_D, high_D
 
     def takes_same(self, other: "InputContract") -> bool:
-        """Say whether both take the same requests, whatever values their training saw."""
+        """Return whether both take the same requests, regardless of the value ranges."""
         return (self.columns, self.seq_len) == (other.columns, other.seq_len)
 
     def tensor(self, request: PredictRequest) -> NDArray[np.float32]:
-        """Return the windows (N, L, D) in the network's order of columns.
+        """Return the windows (N, L, D) in the network's column order.
 
         Raises:
-            WrongInput: A column is missing, unknown or named twice; a window or row is too long or
-                too short; a value is outside of the bounds of its column.
+            InvalidInput: A column is missing, unknown or duplicated; a window or row has the
+                wrong length; a value is outside the bounds of its column.
         """
         self._require_columns(request.columns)
         if request.keys is not None and len(request.keys) != len(request.windows):
-            raise WrongInput(
-                f"Keys must be one for each of {len(request.windows)} windows, got "
+            raise InvalidInput(
+                f"keys needs one entry for each of {len(request.windows)} windows, got "
                 f"{len(request.keys)}.",
-                fix="Send one for each window, or none at all.",
+                fix="Send one key for each window, or leave keys out.",
             )
         want = (self.seq_len, len(self.columns))
         try:
             given_NLD = np.array(request.windows, dtype=np.float64)
-        except ValueError:  # rows or windows of several lengths
+        except ValueError:  # rows or windows of different lengths
             raise self._other_lengths(request.windows) from None
         if given_NLD.shape[1:] != want:
             raise self._other_lengths(request.windows)
@@ -142,22 +146,22 @@ class InputContract(Record):
         return given_NLD.astype(np.float32)
 
     def _require_bounds(self, given_NLD: NDArray[np.float64]) -> None:
-        """Refuse values on which no model says anything, before an arm could fail on them."""
+        """Refuse values far outside the training data, before an arm can fail on them."""
         low_D, high_D = self._limits
-        within_NLD = (given_NLD >= low_D) & (given_NLD <= high_D)  # NaN never is
+        within_NLD = (given_NLD >= low_D) & (given_NLD <= high_D)  # False for NaN
         if within_NLD.all():
             return
         n, row, d = (int(i) for i in np.argwhere(~within_NLD)[0])
-        raise WrongInput(
+        raise InvalidInput(
             f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
             f"{high_D[d]:.6g}, got {given_NLD[n, row, d]:.6g} at windows.{n}.{row}.",
-            cause="It is far from everything that the model was trained on, as values in another "
-            "unit are.",
-            fix="Send values in the unit that training saw. GET /model lists the bounds.",
+            cause="The value is far outside the training data, for example because of another "
+            "unit.",
+            fix="Send values in the unit of the training data. GET /model lists the bounds.",
         )
 
-    def _other_lengths(self, windows: list[Window]) -> WrongInput:
-        """Return the error that names the first window of another shape; there is one."""
+    def _other_lengths(self, windows: list[WindowRows]) -> InvalidInput:
+        """Return the error for the first window of a wrong shape."""
         want = (self.seq_len, len(self.columns))
         number, window = next(
             (number, window)
@@ -165,10 +169,10 @@ class InputContract(Record):
             if len(window) != want[0] or any(len(row) != want[1] for row in window)
         )
         lengths = sorted({len(row) for row in window})
-        return WrongInput(
-            f"A window must hold {want[0]} rows of {want[1]} values, got {len(window)} "
+        return InvalidInput(
+            f"A window must have {want[0]} rows of {want[1]} values, got {len(window)} "
             f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
-            fix="Send the last rows up to the one to predict from, one value per column.",
+            fix="Send the rows up to the one to predict from, with one value per column.",
         )
 
     def _require_columns(self, given: list[str]) -> None:
@@ -180,65 +184,65 @@ class InputContract(Record):
         missing = [name for name in self.columns if name not in asked]
         unknown = [name for name in dict.fromkeys(given) if name not in known]
         twice = len(given) - len(asked)
-        hint = nearest(unknown[0][:_COMPARED], missing) if unknown else ""
-        raise WrongInput(
-            f"Columns must be exactly the {counted(len(self.columns), 'feature')}: "
-            f"missing {_listed(missing)}, unknown {_listed(unknown)}, named twice {twice}.{hint}",
+        hint = suggest_nearest(unknown[0][:_MAX_COMPARED_CHARS], missing) if unknown else ""
+        raise InvalidInput(
+            f"Columns must be exactly the {pluralize(len(self.columns), 'feature')}: "
+            f"missing {_listed(missing)}, unknown {_listed(unknown)}, duplicates {twice}.{hint}",
             fix="GET /model lists the columns.",
         )
 
 
 def read_request(body: bytes, *, model: str, max_windows: int) -> PredictRequest:
-    """Return the request in a body.
+    """Parse the body of a request.
 
     Args:
-        body: As it arrived.
-        model: Name of the model that is served.
+        body: Bytes of the body.
+        model: Name of the served model.
         max_windows: Largest number of windows.
 
     Raises:
-        Malformed: It is no JSON.
-        WrongInput: It lacks a key, has an unknown one, or a value is of the wrong kind; the places
-            are named, the values are not repeated.
-        UnknownModel: It asks for another model.
-        TooLarge: It holds too many windows.
+        BadRequest: The body is not JSON.
+        InvalidInput: A key is missing or unknown, or a value has the wrong type; the message
+            names the places and does not repeat values.
+        UnknownModel: The request names another model.
+        PayloadTooLarge: The request has too many windows.
     """
     try:
         request = PredictRequest.model_validate_json(body)
     except ValidationError as error:
         if error.error_count() > _MAX_ERRORS:
-            raise WrongInput(
-                f"The body has {error.error_count()} errors, nearly all of them unknown keys.",
-                fix="See /openapi.json for the form.",
+            raise InvalidInput(
+                f"The body has {error.error_count()} errors, most of them unknown keys.",
+                fix="See /openapi.json for the schema.",
             ) from None
         found = error.errors(include_input=False, include_url=False)
         if found[0]["type"] == "json_invalid":
-            raise Malformed(
+            raise BadRequest(
                 f"The body must be JSON: {found[0]['msg']}.", fix="Send one JSON object."
             ) from None
-        told = "; ".join(
+        details = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"[:200]
             for problem in found[:5]
         )
-        raise WrongInput(
+        raise InvalidInput(
             f"{len(found)} {'value' if len(found) == 1 else 'values'} of the body "
-            f"{'is' if len(found) == 1 else 'are'} wrong: {told}.",
-            fix="See /openapi.json for the form, and GET /model for the columns.",
+            f"{'is' if len(found) == 1 else 'are'} wrong: {details}.",
+            fix="See /openapi.json for the schema, and GET /model for the columns.",
         ) from None
     if request.model is not None and request.model != model:
         raise UnknownModel(
-            f"The model {json.dumps(request.model)} is not served here; {model} is.",
-            fix=f"Ask for {model}, or leave the model out.",
+            f"The model {json.dumps(request.model)} is not served here; it serves {model}.",
+            fix=f"Name {model}, or leave model out.",
         )
     if len(request.windows) > max_windows:
-        raise TooLarge(
-            f"At most {max_windows} windows are taken at once, got {len(request.windows)}.",
+        raise PayloadTooLarge(
+            f"A request may have at most {max_windows} windows, got {len(request.windows)}.",
             fix="Send several requests.",
         )
     return request
 
 
 def _listed(names: list[str]) -> str:
-    """Names come from the caller: a few, and no endless ones."""
+    """List names for a message: they come from the caller, so only a few, shortened."""
     shown = [name[:60] for name in names[:8]]
     return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"

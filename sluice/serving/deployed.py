@@ -1,7 +1,7 @@
-"""What is deployed of a version: the mean of all its seeds, each fitted on the last fold.
+"""The deployed form of a version: an ensemble of all its seeds, each trained on the last fold.
 
-The last fold's members have learned from the most data. All seeds together are one model, an
-ensemble; one lucky seed never serves alone.
+The last fold's members were trained on the most data. All seeds together are one model; a single
+lucky seed never serves alone.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -20,25 +20,25 @@ from sluice.base.errors import IntegrityError
 from sluice.models.scaled import Scaled
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
-from sluice.registry.stored_code import CodeChoice
-from sluice.serving.contract import LARGEST, InputContract
+from sluice.registry.stored_code import CodeSource
+from sluice.serving.contract import MAX_MAGNITUDE, InputContract
 from sluice.training.members import Member
 from sluice.workloads.windows import require_windows
 
-_FAR_DEVIATIONS = 1e6
-"""So many standard deviations of the train rows from their mean a value may be: drift is far below
-that, nanoseconds where training saw seconds are beyond."""
+_MAX_DEVIATIONS = 1e6
+"""Largest accepted distance of a value from the training mean, in standard deviations. Drift is far
+below it; nanoseconds in place of seconds are beyond it."""
 
 Pause = Callable[[], object]
-"""Called between two networks: whoever has time may wait there for whoever has not."""
+"""Called between two networks, where low-priority work can yield to other requests."""
 
 
-class Served(Protocol):
-    """A model as an arm sees it, wherever its networks are."""
+class ServedModel(Protocol):
+    """A model as an arm uses it, wherever its networks are."""
 
     @property
     def version(self) -> int:
-        """Number of the version."""
+        """Version number."""
 
     @property
     def candidate(self) -> str:
@@ -46,29 +46,29 @@ class Served(Protocol):
 
     @property
     def contract(self) -> InputContract:
-        """What it takes."""
+        """Input contract."""
 
     @property
     def target(self) -> str:
-        """Name of what is predicted."""
+        """Name of the predicted column."""
 
     @property
     def problem(self) -> str:
-        """Why it does not answer, in a sentence; "" while it does."""
+        """Why it cannot predict, in a sentence; empty while it can."""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
-        """Return what each network says (M, N, O); ``pause`` is called between two of them."""
+        """Return the output of each network (M, N, O); calls ``pause`` between networks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Deployed:
-    """One model as it serves, with its networks in this process."""
+class DeployedModel:
+    """A deployed model with its networks in this process."""
 
     version: int
     candidate: str
     contract: InputContract
     target: str
-    """Name of what is predicted."""
+    """Name of the predicted column."""
 
     networks: tuple[nn.Module, ...]
 
@@ -77,11 +77,11 @@ class Deployed:
 
     @property
     def problem(self) -> str:
-        """Return "": what is in this process answers."""
+        """Return an empty text: a model in this process can always predict."""
         return ""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
-        """Return what each network says (M, N, O) in double precision, on the CPU."""
+        """Return the output of each network (M, N, O) in double precision, on the CPU."""
         x = torch.from_numpy(x_NLD).to(self.input_dtype)
         outputs = []
         with torch.inference_mode():
@@ -94,39 +94,39 @@ class Deployed:
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members that serve: every seed of the last fold, by seed."""
+    """Return the members that serve: every seed of the last fold, ordered by seed."""
     last = max(member.fold_id for member in members)
     return tuple(sorted((m for m in members if m.fold_id == last), key=lambda m: m.seed))
 
 
 def load_deployed(
-    version: Version, store: ArtifactStore, *, code: CodeChoice = "present"
-) -> Deployed:
-    """Load what serves of a version; every file is checked against its digest (REG-3).
+    version: Version, store: ArtifactStore, *, code: CodeSource = "current"
+) -> DeployedModel:
+    """Load the deployed model of a version; every file is checked against its digest.
 
     Args:
-        version: What is to be served.
-        store: Holds its weights.
-        code: Whose network class gets the weights; see ``load_members``.
+        version: Version to serve.
+        store: Stores its network weights.
+        code: Code of the network class: current or stored; see ``load_members``.
 
     Raises:
-        OtherCode: The version was trained with other code than the present one.
-        IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or they
-            are not those that the version's candidate digest names.
-        ContractError: The workload makes inputs that are no windows of its feature columns.
+        CodeMismatch: The version was trained with other code than the present one.
+        IntegrityError: Weights are missing, changed, not in safetensors format, or do not fit;
+            or they are not those of the version's candidate digest.
+        ContractError: The workload's inputs are not windows of its feature columns.
     """
     who = f"{version.model} version {version.number}"
-    if version.lineage.candidate_of_parts() != version.candidate:
+    if version.lineage.compute_candidate() != version.candidate:
         raise IntegrityError(
-            f"{who}: its weights are not those its candidate digest {version.candidate[:12]} "
-            "was made of.",
+            f"{who}: its network weights do not match its candidate digest "
+            f"{version.candidate[:12]}.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
     members = deployed_members(version.lineage.members)
     workload, networks = load_members(version, members, store, code=code)
     input_dtype = require_windows(workload, who)
-    return Deployed(
+    return DeployedModel(
         version=version.number,
         candidate=version.candidate,
         contract=InputContract(
@@ -143,33 +143,34 @@ def load_deployed(
 def _bounds(
     networks: Sequence[nn.Module], *, num_columns: int
 ) -> tuple[tuple[float, float], ...] | None:
-    """Return what each column may hold, from the scales that the networks learned.
+    """Return the accepted range of each column, from the networks' input scales.
 
-    A column that was constant in training has no scale, and keeps the bounds of single precision.
+    A column that was constant in training has no scale, and keeps the bounds of single
+    precision.
     """
     scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs]
     if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
         return None
     mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()
     std_MD = torch.stack([n.x_std for n in scaled]).double().cpu().numpy()
-    reach_MD = np.where(std_MD == 1.0, np.inf, _FAR_DEVIATIONS * std_MD)  # 1: it was constant
-    low_D = np.maximum((mean_MD - reach_MD).min(axis=0), -LARGEST)
-    high_D = np.minimum((mean_MD + reach_MD).max(axis=0), LARGEST)
+    reach_MD = np.where(std_MD == 1.0, np.inf, _MAX_DEVIATIONS * std_MD)  # 1: constant in training
+    low_D = np.maximum((mean_MD - reach_MD).min(axis=0), -MAX_MAGNITUDE)
+    high_D = np.minimum((mean_MD + reach_MD).max(axis=0), MAX_MAGNITUDE)
     return tuple(zip(low_D.tolist(), high_D.tolist(), strict=True))
 
 
-def require_finite(deployed: Deployed) -> None:
-    """Predict once from zeros: warms the networks up and finds weights that are not numbers.
+def require_finite(deployed: DeployedModel) -> None:
+    """Predict once from zeros: warms up the networks and detects non-finite weights.
 
     Raises:
-        IntegrityError: The answer is not finite.
+        IntegrityError: The prediction is not finite.
     """
     length, columns = deployed.contract.seq_len, deployed.contract.columns
     answer = deployed.predict(np.zeros((1, length, len(columns)), np.float32), None)
     if not np.isfinite(answer).all():
         raise IntegrityError(
-            f"Version {deployed.version} must predict a finite number from zeros, got "
+            f"Version {deployed.version} must give finite predictions for zeros, got "
             f"{answer.ravel()[:4].tolist()}.",
-            cause="Its weights or its normaliser hold NaN or infinity.",
-            fix="Go back: sluice registry rollback",
+            cause="Its weights or its normaliser contain NaN or infinity.",
+            fix="Roll back: sluice registry rollback",
         )

@@ -1,14 +1,14 @@
-"""Which names a request may call the server by.
+"""Host names that a request may use for the server.
 
-A web page can have a browser send requests to a server on the same machine or network under a name
-of the page's own (DNS rebinding). Such a request carries that name in its Host header.
+A web page can make a browser send requests to a server on the same machine or network under a
+name that the page controls (DNS rebinding). Such a request has that name in its Host header.
 """
 
 import ipaddress
 import re
 from collections.abc import Iterable
 
-from sluice.serving.refusals import WrongHost
+from sluice.serving.http_errors import MisdirectedRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
@@ -16,21 +16,21 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64
 _SHOWN = 100
 _NETWORK_BITS = 64
-"""What an IPv6 host gets at least for itself (RFC 6177)."""
+"""Smallest network of an IPv6 host (RFC 6177)."""
 
 
 class TrustedHosts:
-    """The names of a server."""
+    """The host names of a server."""
 
     def __init__(self, host: str, names: Iterable[str]) -> None:
-        """Trust the loopback names, the address listened on and further names.
+        """Trust the loopback names, the listening address and further names.
 
-        A server that listens on all addresses of its machine is called by any address as well, but
-        by no further name.
+        A server that listens on all addresses of its machine may be called by any IP address as
+        well, but by no other name.
 
         Args:
             host: Address or name that the server listens on.
-            names: Further names; '*.example.org' stands for all names below example.org.
+            names: Further names; '*.example.org' matches all names below example.org.
         """
         self._any_address = _is_unspecified(host)
         given = [name.lower() for name in names]
@@ -39,13 +39,13 @@ class TrustedHosts:
         self._cached: set[bytes] = set()
 
     def require(self, values: Iterable[bytes]) -> None:
-        """Let a request pass whose one Host header names the server.
+        """Accept a request with exactly one Host header that names the server.
 
         Args:
-            values: Of all Host headers of the request.
+            values: Values of all Host headers of the request.
 
         Raises:
-            WrongHost: There is none, there are several, or it names another server.
+            MisdirectedRequest: The header is missing, repeated, or names another server.
         """
         found = tuple(values)
         if len(found) == 1:
@@ -56,9 +56,9 @@ class TrustedHosts:
                     self._cached.add(found[0])
                 return
         got = ", ".join(value.decode("latin-1")[:_SHOWN] for value in found[:3]) or "none"
-        raise WrongHost(
+        raise MisdirectedRequest(
             f"The Host header must name this server, got {got!r}.",
-            cause="The request came under a name that the server does not know as its own.",
+            cause="The request used a host name that the server does not trust.",
             fix="Call the server by its address, or add the name to serving.trusted_hosts.",
         )
 
@@ -73,10 +73,10 @@ class TrustedHosts:
 
 
 def host_of_target(target: bytes) -> bytes | None:
-    """Return the host of a request target such as 'http://host/path'; None for a mere path.
+    """Return the host of a request target such as 'http://host/path'; None for a path.
 
-    It stands in place of the Host header: a proxy routes by the target, and the header could name
-    another server.
+    It replaces the Host header: a proxy routes by the target, and the header could name another
+    server.
 
     Source:
         RFC 9112, section 3.2.2.
@@ -86,10 +86,10 @@ def host_of_target(target: bytes) -> bytes | None:
 
 
 def counted_address(address: str) -> str:
-    """Return the part of a client's address that it cannot choose.
+    """Return the part of a client address that the client cannot choose.
 
-    A host with IPv6 has all 2^64 addresses of its network, so that limits of one address would be
-    none; of IPv4, and of IPv4 in IPv6, it is the whole address.
+    An IPv6 host owns all 2^64 addresses of its network, so limits per address would be
+    ineffective; for IPv4, and IPv4 mapped into IPv6, it is the whole address.
     """
     if ":" not in address:
         return address

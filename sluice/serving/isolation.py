@@ -1,8 +1,8 @@
-"""Challengers in processes of their own: started, watched, started again, and ended.
+"""Runs challengers in their own processes: starts, monitors, restarts and ends them.
 
-A thread, the keeper, stands behind each: it starts the process, looks at it a few times a second,
-and reaps it. It starts it again after a pause that doubles, a bounded number of times; meanwhile
-every request for it fails at once and production answers.
+A supervisor thread belongs to each process: it starts it, checks it a few times a second, and
+reaps it. It restarts the process after a delay that doubles each time, a bounded number of
+times; meanwhile every request to it fails immediately and production answers.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -21,101 +21,100 @@ from numpy.typing import NDArray
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError
-from sluice.serving.arm import Output
+from sluice.serving.arm import EnsembleOutput
 from sluice.serving.arm_environment import arm_environment
 from sluice.serving.arm_process import ArmProcess
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Pause, Served
-from sluice.serving.frames import Card, Recipe
+from sluice.serving.deployed import Pause, ServedModel
 from sluice.serving.settings import ServingSettings
+from sluice.serving.wire_protocol import LoaderSpec, ModelInfo
 
-Isolate = Callable[[str, threading.Event], Served]
-"""Returns the model of a candidate digest from a process of its own, or raises ``SluiceError``.
+Isolate = Callable[[str, threading.Event], ServedModel]
+"""Loads the model of a candidate digest in its own process, or raises ``SluiceError``.
 
-Called from a thread; it gives up soon once the event is set.
-"""
+Called from a thread; returns soon after the event is set."""
 
-_LOOK_S = 0.25
-"""How often a process is looked at: its memory, its end, how long it owes an answer."""
+_CHECK_INTERVAL_S = 0.25
+"""Interval of the checks: memory, end, and pending responses of a process."""
 _HANGS_AFTER = 10
-"""Deadlines after which a process that owes an answer is taken to hang."""
-_END_S = 5.0
-"""Longest wait for a keeper at the end; it needs a look and a kill."""
+"""Number of deadlines after which a process with a pending response counts as hung."""
+_JOIN_TIMEOUT_S = 5.0
+"""Longest wait for a supervisor at the end: one check and one kill."""
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """What the keeper and the model share; neither holds the other."""
+class _SupervisorState:
+    """State shared by the supervisor and the model; neither keeps the other alive."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     settled: threading.Event = field(default_factory=threading.Event)
-    """Set once it is known whether the model loads."""
+    """Set once the model has loaded or failed to."""
 
-    card: Card | None = None
+    info: ModelInfo | None = None
     process: ArmProcess | None = None
-    """The last one that was ready; it may have ended since."""
+    """Last process that was ready; it may have ended since."""
 
     problem: str = ""
-    """Why it does not answer; "" while it does."""
+    """Why it cannot predict; empty while it can."""
 
 
 class IsolatedModel:
-    """A model whose networks live in another process; that one ends when nobody holds this."""
+    """A model in another process, which ends when this object is not referenced any more."""
 
-    def __init__(self, kept: _Kept, card: Card) -> None:
-        self._kept = kept
-        self._card = card
-        weakref.finalize(self, kept.stop.set)
+    def __init__(self, state: _SupervisorState, info: ModelInfo) -> None:
+        self._state = state
+        self._info = info
+        weakref.finalize(self, state.stop.set)
 
     @property
     def version(self) -> int:
-        """Number of the version."""
-        return self._card.version
+        """Version number."""
+        return self._info.version
 
     @property
     def candidate(self) -> str:
         """Candidate digest."""
-        return self._card.candidate
+        return self._info.candidate
 
     @property
     def contract(self) -> InputContract:
-        """What it takes."""
-        return self._card.contract
+        """Input contract."""
+        return self._info.contract
 
     @property
     def target(self) -> str:
-        """Name of what is predicted."""
-        return self._card.target
+        """Name of the predicted column."""
+        return self._info.target
 
     @property
     def problem(self) -> str:
-        """Why it does not answer, in a sentence; "" while it does."""
-        return self._kept.problem
+        """Why it cannot predict, in a sentence; empty while it can."""
+        return self._state.problem
 
-    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> Output:
-        """Return what each network says (M, N, O).
+    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
+        """Return the output of each network (M, N, O).
 
         Raises:
             NetworkFailed: A network raised, or the process has ended.
         """
-        process = self._kept.process
-        assert process is not None, "a model is made once its process is ready"
-        return process.ask(x_NLD, pause)
+        process = self._state.process
+        assert process is not None, "a model exists once its process is ready"
+        return process.predict(x_NLD, pause)
 
 
 class Isolation:
-    """Starts challengers; use as a context manager, which ends all that are left."""
+    """Starts challenger processes; a context manager that ends the remaining ones."""
 
-    def __init__(self, recipe: Recipe, settings: ServingSettings) -> None:
+    def __init__(self, loader: LoaderSpec, settings: ServingSettings) -> None:
         """Prepare; nothing is started.
 
         Args:
-            recipe: How a process gets at a model.
+            loader: How a process loads its model.
             settings: Limits of memory and time.
         """
-        self._recipe = recipe
+        self._loader = loader
         self._settings = settings
-        self._keepers: list[tuple[_Kept, threading.Thread]] = []
+        self._supervisors: list[tuple[_SupervisorState, threading.Thread]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -126,120 +125,130 @@ class Isolation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for kept, _ in self._keepers:
-            kept.stop.set()
-        for _, thread in self._keepers:
-            thread.join(_END_S)
+        for state, _ in self._supervisors:
+            state.stop.set()
+        for _, thread in self._supervisors:
+            thread.join(_JOIN_TIMEOUT_S)
 
     def load(self, candidate: str, abandoned: threading.Event) -> IsolatedModel:
         """Return the model of a candidate digest once its process is ready.
 
         Args:
-            candidate: What to load.
-            abandoned: Set when nobody wants it any more.
+            candidate: Candidate digest.
+            abandoned: Set when the model is not needed any more.
 
         Raises:
-            ContractError: It does not load, or its process crashes or takes too much time or
-                memory while it does.
+            ContractError: The model does not load, or its process crashes or exceeds its limits
+                of time or memory while loading.
         """
-        kept = _Kept()
-        keeper = threading.Thread(
-            target=_keep,
-            args=(kept, self._recipe, candidate, self._settings),
-            name=f"keeper-{candidate[:12]}",
+        state = _SupervisorState()
+        supervisor = threading.Thread(
+            target=_supervise,
+            args=(state, self._loader, candidate, self._settings),
+            name=f"supervisor-{candidate[:12]}",
             daemon=True,
         )
-        self._keepers = [(k, t) for k, t in self._keepers if t.is_alive()] + [(kept, keeper)]
-        keeper.start()
-        while not kept.settled.wait(_LOOK_S / 5):
+        self._supervisors = [(k, t) for k, t in self._supervisors if t.is_alive()] + [
+            (state, supervisor)
+        ]
+        supervisor.start()
+        while not state.settled.wait(_CHECK_INTERVAL_S / 5):
             if abandoned.is_set():
-                kept.stop.set()
-        if kept.card is None:
+                state.stop.set()
+        if state.info is None:
             raise ContractError(
-                f"The candidate {short(candidate)} must load in a process of its own, and its "
-                f"process {kept.problem}.",
-                fix="Mend the model, or end its rollout: sluice rollout abort.",
+                f"The candidate {short(candidate)} must load in its own process, but that process "
+                f"{state.problem}.",
+                fix="Fix the model, or end its rollout: sluice rollout abort.",
             )
-        return IsolatedModel(kept, kept.card)
+        return IsolatedModel(state, state.info)
 
 
-def _keep(kept: _Kept, recipe: Recipe, candidate: str, settings: ServingSettings) -> None:
+def _supervise(
+    state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
+) -> None:
     """Keep a process running until it is stopped or has ended too often."""
-    pause_s = settings.challenger_pause_s
-    for restart in range(settings.challenger_restarts + 1):
+    delay_s = settings.challenger_restart_delay_s
+    for restart in range(settings.max_challenger_restarts + 1):
         try:
-            how = _live(kept, recipe, candidate, settings)
+            reason = _run_process(state, loader, candidate, settings)
         except OSError as error:
-            how = f"could not be started: {error.strerror or error}"
-        if kept.card is None:
-            kept.problem = how
-            kept.settled.set()
+            reason = f"could not be started: {error.strerror or error}"
+        if state.info is None:
+            state.problem = reason
+            state.settled.set()
             return
-        left = settings.challenger_restarts - restart
-        after = f"it is started again in {pause_s:g} s" if left else "it is not started again"
-        kept.problem = (
-            f"The challenger's process {how}; {after} ({restart} of "
-            f"{settings.challenger_restarts} restarts so far). Production answers for it."
+        left = settings.max_challenger_restarts - restart
+        after = f"it restarts in {delay_s:g} s" if left else "it does not restart"
+        state.problem = (
+            f"The challenger's process {reason}; {after} ({restart} of "
+            f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
-        if kept.stop.wait(pause_s):
+        if state.stop.wait(delay_s):
             return
-        pause_s *= 2
+        delay_s *= 2
 
 
-def _live(kept: _Kept, recipe: Recipe, candidate: str, settings: ServingSettings) -> str:
-    """Start a process, watch it to its end and return how it ended."""
+def _run_process(
+    state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
+) -> str:
+    """Start a process, monitor it until it ends and return how it ended."""
     environment = arm_environment(os.environ, more=settings.challenger_environment)
-    process = ArmProcess(recipe, candidate, environment=environment)
+    process = ArmProcess(loader, candidate, environment=environment)
     try:
-        found = _loaded(process, kept, settings)
+        found = _wait_until_ready(process, state, settings)
         if isinstance(found, str):
             process.end(found)
-        elif found.candidate != candidate or kept.card not in (None, found):
+        elif found.candidate != candidate or state.info not in (None, found):
             process.end(f"loaded {short(found.candidate)} version {found.version} instead")
         else:
             base = process.resident_bytes()
-            kept.process, kept.card, kept.problem = process, found, ""
-            kept.settled.set()
-            process.end(_watched(process, kept, settings, base=base))
+            state.process, state.info, state.problem = process, found, ""
+            state.settled.set()
+            process.end(_monitor(process, state, settings, base=base))
     finally:
         process.end("was stopped")
-    return process.how or ""
+    return process.exit_reason or ""
 
 
-def _loaded(process: ArmProcess, kept: _Kept, settings: ServingSettings) -> Card | str:
-    """Wait until it is ready; a text says why it is not."""
-    late = time.monotonic() + settings.challenger_load_s
-    while not kept.stop.is_set():
-        found = process.card(_LOOK_S)
+def _wait_until_ready(
+    process: ArmProcess, state: _SupervisorState, settings: ServingSettings
+) -> ModelInfo | str:
+    """Wait until the process is ready; return a text if it fails."""
+    deadline = time.monotonic() + settings.challenger_load_timeout_s
+    while not state.stop.is_set():
+        found = process.wait_for_model(_CHECK_INTERVAL_S)
         if found is not None:
             return found
-        too_much = _too_much(process, settings, base=0)
-        if too_much:
-            return too_much
-        if time.monotonic() > late:
-            return f"was ended: it had not loaded after {settings.challenger_load_s:g} s"
+        excess = _memory_excess(process, settings, base=0)
+        if excess:
+            return excess
+        if time.monotonic() > deadline:
+            return f"was ended: it did not load within {settings.challenger_load_timeout_s:g} s"
     return "was stopped"
 
 
-def _watched(process: ArmProcess, kept: _Kept, settings: ServingSettings, *, base: int) -> str:
-    """Look until it must be ended, and say why; "" when it ended by itself."""
+def _monitor(
+    process: ArmProcess, state: _SupervisorState, settings: ServingSettings, *, base: int
+) -> str:
+    """Monitor the process and return why it must be ended; empty when it ended."""
     hangs_s = _HANGS_AFTER * settings.challenger_deadline_s
-    while not kept.stop.wait(_LOOK_S):
+    while not state.stop.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
-        too_much = _too_much(process, settings, base=base)
-        if too_much:
-            return too_much
-        if process.asked_s(time.monotonic()) > hangs_s:
+        excess = _memory_excess(process, settings, base=base)
+        if excess:
+            return excess
+        if process.pending_s(time.monotonic()) > hangs_s:
             return f"was ended: it hung for {hangs_s:g} s"
     return "was stopped"
 
 
-def _too_much(process: ArmProcess, settings: ServingSettings, *, base: int) -> str:
+def _memory_excess(process: ArmProcess, settings: ServingSettings, *, base: int) -> str:
     grown = process.resident_bytes() - base
-    if grown <= settings.challenger_memory_bytes:
+    if grown <= settings.max_challenger_memory_bytes:
         return ""
     return (
-        f"was ended: it took {grown / 2**20:,.0f} MiB of memory, allowed are "
-        f"{settings.challenger_memory_bytes / 2**20:,.0f}"
+        f"was ended: it took {grown / 2**20:,.0f} MiB of memory, the limit is "
+        f"{settings.max_challenger_memory_bytes / 2**20:,.0f} MiB"
     )

@@ -1,6 +1,6 @@
-"""A timer whose end is put off at nearly every request, which costs an event loop nothing.
+"""A timer for deadlines that move with nearly every request, at almost no cost for the event loop.
 
-The call that the event loop was asked for stays; when it comes too early, it asks for another one.
+The scheduled callback stays; when it runs before the deadline, it schedules another one.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ _TICK_S = 0.001
 
 
 class LazyTimer:
-    """Calls a function once a moment is reached, unless it is put off or cancelled before."""
+    """Calls a function at a deadline, unless it is moved or cancelled before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         self._loop = loop
         self._on_end = on_end
         self._ends_at: float | None = None
         self._handle: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
+        self._scheduled_at = 0.0
 
     def set(self, ends_at: float | None) -> None:
-        """Set the moment [s, time of the event loop]; None for none."""
+        """Set the deadline [s, time of the event loop]; None for no deadline."""
         self._ends_at = ends_at
         if ends_at is None:
             return
         if self._handle is not None:
-            if self._rings_at <= ends_at:
+            if self._scheduled_at <= ends_at:
                 return
             self._handle.cancel()
-        self._rings_at = ends_at
-        self._handle = self._loop.call_at(ends_at, self._ring)
+        self._scheduled_at = ends_at
+        self._handle = self._loop.call_at(ends_at, self._on_timer)
 
     def cancel(self) -> None:
-        """End it for good."""
+        """Cancel for good."""
         self._ends_at = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._handle = None
         ends_at = self._ends_at
         if ends_at is None:

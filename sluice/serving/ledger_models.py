@@ -1,4 +1,4 @@
-"""The models of one name in the registry, loaded by candidate digest."""
+"""Loads the versions of one model from the registry by candidate digest."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,13 +9,13 @@ from sluice.base.digests import short
 from sluice.base.errors import UnknownVersion
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import compare_version
-from sluice.registry.stored_code import CodeChoice
-from sluice.serving.deployed import Deployed, load_deployed
-from sluice.serving.frames import Recipe
+from sluice.registry.stored_code import CodeSource
+from sluice.serving.deployed import DeployedModel, load_deployed
+from sluice.serving.wire_protocol import LoaderSpec
 
 
 class LedgerModels:
-    """Loads what the weights name."""
+    """Loads the versions that a traffic split names."""
 
     def __init__(
         self,
@@ -23,61 +23,60 @@ class LedgerModels:
         model: str,
         store: ArtifactStore,
         *,
-        code: CodeChoice = "present",
+        code: CodeSource = "current",
         warn: Callable[[str], object] | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
         Args:
-            ledger: Of the model.
-            model: Its name.
-            store: Holds the weights.
-            code: Whose network class gets the weights; see ``load_members``.
-            warn: Called with a sentence about a version whose code cannot be compared, or whose
-                packages are others here.
+            ledger: Registry of the model.
+            model: Name of the model.
+            store: Stores the network weights.
+            code: Code of the network class: current or stored; see ``load_members``.
+            warn: Called with a warning if the code of a version cannot be compared with the
+                current code, or if the installed package versions differ.
         """
         self._ledger = ledger
         self._model = model
         self._store = store
-        self._code: CodeChoice = code
+        self._code: CodeSource = code
         self._warn = warn
 
-    def load(self, candidate: str) -> Deployed:
+    def load(self, candidate: str) -> DeployedModel:
         """Return the model of a candidate digest.
 
         Raises:
             UnknownVersion: The registry has no such candidate.
-            RegistryUnsound: The registry contradicts itself about it.
-            StorageError: The registry cannot be read, or weights are missing or changed.
-            ContractError, OtherCode: See ``load_deployed``.
+            RegistryInconsistent: The registry is inconsistent about it.
+            StorageError: The registry cannot be read, or network weights are missing or changed.
+            ContractError, CodeMismatch: See ``load_deployed``.
         """
         version = self._ledger.served_version(self._model, candidate)
         if version is None:
             raise UnknownVersion(
-                f"The candidate {short(candidate)} must be a version of {self._model}, and is "
-                "none.",
+                f"The candidate {short(candidate)} must be a version of {self._model}, but is not.",
                 fix=f"See: sluice registry list {self._model}",
             )
         deployed = load_deployed(version, self._store, code=self._code)
-        if self._warn is not None and self._code == "present":
+        if self._warn is not None and self._code == "current":
             warning = compare_version(version).warning(f"{self._model} version {version.number}")
             if warning:
                 self._warn(warning)
         return deployed
 
 
-def ledger_recipe(
-    registry_url: str, model: str, artifacts: Path, *, code: CodeChoice = "present"
-) -> Recipe:
+def ledger_loader_spec(
+    registry_url: str, model: str, artifacts: Path, *, code: CodeSource = "current"
+) -> LoaderSpec:
     """Return how another process loads what ``LedgerModels`` loads in this one.
 
     Args:
         registry_url: SQLAlchemy URL.
-        model: Its name.
-        artifacts: Folder of the store.
-        code: Whose network class gets the weights; see ``load_members``.
+        model: Name of the model.
+        artifacts: Folder of the artifact store.
+        code: Code of the network class: current or stored; see ``load_members``.
     """
-    return Recipe(
+    return LoaderSpec(
         load=f"{__name__}:load_from_ledger",
         arguments={
             "registry_url": registry_url,
@@ -89,8 +88,8 @@ def ledger_recipe(
 
 
 def load_from_ledger(
-    candidate: str, *, registry_url: str, model: str, artifacts: str, code: CodeChoice = "present"
-) -> Deployed:
+    candidate: str, *, registry_url: str, model: str, artifacts: str, code: CodeSource = "current"
+) -> DeployedModel:
     """Return the model of a candidate digest, as ``LedgerModels.load``."""
     with Ledger.open(registry_url, clock=lambda: datetime.now(UTC), create=False) as ledger:
         store = ArtifactStore(Path(artifacts))

@@ -1,4 +1,4 @@
-"""The server's log: one JSON object a line, and never what a client sent."""
+"""The server's log: one JSON object per line, without request data."""
 
 import json
 import logging
@@ -13,23 +13,25 @@ _FRAMES = 5
 """Innermost calls of an error that are logged."""
 
 
-class Lines(Protocol):
-    """What a log is written to: a text stream, or a ``LogWriter`` before one."""
+class LogStream(Protocol):
+    """Target of a log: a text stream, or a ``LogWriter`` in front of one."""
 
     def write(self, text: str, /) -> int:
         """Write a line."""
 
     def flush(self) -> None:
-        """See that it is written."""
+        """Ensure that it is written."""
 
 
-def json_log(stream: Lines) -> Any:
-    """Return a logger whose methods take an event's name and its facts as keywords."""
-    encode = json.JSONEncoder(default=repr).encode  # made once: making it costs as much as a line
+def json_log(stream: LogStream) -> Any:
+    """Return a logger whose methods take an event's name and its fields as keywords."""
+    encode = json.JSONEncoder(default=repr).encode  # created once: that costs as much as a line
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),  # type: ignore[arg-type]
         processors=[
-            lambda _logger, _method, event: redact_data(event),  # before what holds no secret
+            lambda _logger, _method, event: redact_data(
+                event
+            ),  # first, as the later fields contain no secret
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             lambda _logger, _method, event: encode(event),
@@ -39,8 +41,8 @@ def json_log(stream: Lines) -> Any:
     ).bind()
 
 
-class ToJson(logging.Handler):
-    """Carries what a library logs by itself, such as uvicorn, into our log."""
+class JsonLogHandler(logging.Handler):
+    """Forwards the log records of libraries, such as uvicorn, to the JSON log."""
 
     def __init__(self, log: Any) -> None:
         super().__init__(logging.WARNING)
@@ -49,14 +51,14 @@ class ToJson(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         error = record.exc_info[1] if record.exc_info else None
-        facts = {} if error is None else place_of(error)
-        self._log.log(record.levelno, record.getMessage(), logger=record.name, **facts)
+        fields = {} if error is None else error_site(error)
+        self._log.log(record.levelno, record.getMessage(), logger=record.name, **fields)
 
 
-def place_of(error: BaseException) -> dict[str, Any]:
-    """Return what an error is and where it was raised, without its message.
+def error_site(error: BaseException) -> dict[str, Any]:
+    """Return the type and location of an error, without its message.
 
-    The message of a stranger's error may repeat what the client sent.
+    The message of an error in user code may repeat request data.
     """
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     return {

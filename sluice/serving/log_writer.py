@@ -1,7 +1,7 @@
-"""A stream for the log that writes the lines of one turn of the event loop at once.
+"""Log stream that writes the lines of one event loop iteration together.
 
-A batch of predictions answers several requests in the same turn, and each write to a file lets go
-of the interpreter's lock, which the thread that computes has then for a while.
+A batch of predictions answers several requests in the same iteration, and each write to a file
+releases the interpreter lock, which the computing thread then holds for a while.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from typing import TextIO
 
 
 class LogWriter:
-    """Writes whole lines, in the order of the calls; of any thread.
+    """Writes whole lines, in the order of the calls, from any thread.
 
-    Outside an event loop a line is written at once.
+    Outside an event loop a line is written immediately.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -21,7 +21,7 @@ class LogWriter:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Keep a text until the end of the turn of the event loop."""
+        """Buffer a text until the end of the event loop iteration."""
         with self._lock:
             self._lines.append(text)
             is_first = len(self._lines) == 1
@@ -30,12 +30,12 @@ class LogWriter:
         except RuntimeError:
             self._write_lines()
         else:
-            if is_first:  # else somebody is about to write
+            if is_first:  # otherwise a write is already scheduled
                 loop.call_soon(self._write_lines)
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: the end of the turn is near."""
+        """Do nothing: the lines are written at the end of the iteration."""
 
     def _write_lines(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Random numbers of the system, drawn many at a time.
+"""Random bytes of the system, read many at a time.
 
 Each call of ``os.urandom`` releases the interpreter lock, and the event loop waited up to 0.1 ms
-to get it again from the thread that computes predictions.
+to get it back from the thread that computes predictions.
 """
 
 import os
@@ -11,7 +11,7 @@ _UNIFORM_BYTES = 8
 
 
 class RandomPool:
-    """Bytes that nobody outside can foresee, each used once; touched by one thread only."""
+    """Unpredictable bytes, each used once; used by one thread only."""
 
     def __init__(self) -> None:
         self._drawn = b""
@@ -26,6 +26,6 @@ class RandomPool:
         return self._drawn[start : self._used]
 
     def uniform(self) -> float:
-        """Return a number in [0, 1), each as probable as any other."""
-        # 53 bits are what a float holds: with more, the largest would round up to 1.
+        """Return a uniform random number in [0, 1)."""
+        # A float has 53 bits: with more, the largest would round up to 1.
         return (int.from_bytes(self.take(_UNIFORM_BYTES)) >> 11) / 2**53

@@ -1,6 +1,6 @@
-"""Tells the rollout what this server sees: its state, its counts, its samples, every second.
+"""Reports the state, counts and samples of this server to the registry, every second.
 
-Writing happens in a thread, one at a time; a registry that hangs or is gone costs no request.
+Writing runs in a thread, one at a time; a registry that hangs or is gone costs no request.
 """
 
 import asyncio
@@ -9,25 +9,25 @@ from datetime import datetime
 from typing import Protocol
 
 from sluice.base.errors import SamplesRefused
-from sluice.registry.reading import Clock
-from sluice.rollout.samples import Report, ServerState
+from sluice.registry.readonly import Clock
+from sluice.rollout.samples import ServerReport, ServerState
 from sluice.serving.background import in_background
-from sluice.serving.following import Follower
 from sluice.serving.metrics import Metrics
-from sluice.serving.recorder import Recorder
 from sluice.serving.router import Router
+from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
+from sluice.serving.split_sync import SplitSync
 
 
 class ReportSink(Protocol):
-    """Where reports go; called from a thread, may block or raise ``SluiceError``."""
+    """Destination of reports; called from a thread, may block or raise ``SluiceError``."""
 
-    def write(self, report: Report) -> None:
-        """Keep a report; after ``SamplesRefused`` all of it but its samples is kept."""
+    def write(self, report: ServerReport) -> None:
+        """Store a report; after ``SamplesRefused`` everything but its samples is stored."""
 
 
 class Reporter:
-    """Reports of one server."""
+    """Sends the reports of one server."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Reporter:
         server: str,
         model: str,
         router: Router,
-        follower: Follower,
-        recorder: Recorder,
+        split_sync: SplitSync,
+        buffer: SampleBuffer,
         metrics: Metrics,
         settings: ServingSettings,
         clock: Clock,
@@ -45,22 +45,22 @@ class Reporter:
         """Prepare; ``run`` starts it.
 
         Args:
-            sink: Where reports go.
+            sink: Destination of the reports.
             server: Id of this start of the server.
-            model: Its name.
-            router: Whose counts are told.
-            follower: Knows what is not as it should be.
-            recorder: Keeps the samples.
-            metrics: Hears of reports that failed.
-            settings: Pace and patience.
+            model: Name of the model.
+            router: Its counts are reported.
+            split_sync: Its problems are reported.
+            buffer: Its samples are reported.
+            metrics: Counts failed reports.
+            settings: Interval and timeout.
             clock: Dates the reports.
         """
         self._sink = sink
         self._server = server
         self._model = model
         self._router = router
-        self._follower = follower
-        self._recorder = recorder
+        self._split_sync = split_sync
+        self._buffer = buffer
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
@@ -71,46 +71,51 @@ class Reporter:
         """Report until cancelled."""
         while True:
             await self.report(draining=False)
-            await asyncio.sleep(self._settings.report_s)
+            await asyncio.sleep(self._settings.report_interval_s)
 
     async def report(self, *, draining: bool) -> None:
-        """Report once, unless the last one is still being written; the final one waits for it."""
-        if not await self._is_written(patience_s=self._settings.source_timeout_s * draining):
-            self._failed("the registry has not answered the last one")
+        """Report once, unless the last report is still being written.
+
+        The final report (``draining``) waits for it.
+        """
+        if not await self._is_written(timeout_s=self._settings.registry_timeout_s * draining):
+            self._failed("the registry has not answered the last report")
             return
-        samples = self._recorder.take()
-        report = Report(state=self._state(draining), window=self._router.window(), samples=samples)
+        samples = self._buffer.take()
+        report = ServerReport(
+            state=self._state(draining), window=self._router.window(), samples=samples
+        )
         self._writing = in_background(lambda: self._sink.write(report), name="reporting")
         try:
-            async with asyncio.timeout(self._settings.source_timeout_s):
+            async with asyncio.timeout(self._settings.registry_timeout_s):
                 await asyncio.shield(asyncio.wrap_future(self._writing))
         except TimeoutError:
-            self._failed(f"no answer within {self._settings.source_timeout_s:g} s")
-        except SamplesRefused as error:  # given back, they would be refused for ever
-            self._follower.note("reports", "")
-            self._follower.note("samples", str(error))
-        except Exception as error:  # the server outlives whatever the registry raises
-            self._recorder.give_back(samples)
+            self._failed(f"no answer within {self._settings.registry_timeout_s:g} s")
+        except SamplesRefused as error:  # not given back: they would be refused again
+            self._split_sync.note("reports", "")
+            self._split_sync.note("samples", str(error))
+        except Exception as error:  # the server survives any error of the registry
+            self._buffer.give_back(samples)
             self._failed(f"{type(error).__name__}: {error}")
         else:
-            self._follower.note("reports", "")
+            self._split_sync.note("reports", "")
             if samples:
-                self._follower.note("samples", "")
+                self._split_sync.note("samples", "")
 
-    async def _is_written(self, *, patience_s: float) -> bool:
+    async def _is_written(self, *, timeout_s: float) -> bool:
         if self._writing is None or self._writing.done():
             return True
         written = asyncio.wrap_future(self._writing)
-        written.add_done_callback(lambda told: told.cancelled() or told.exception())
-        done, _ = await asyncio.wait([written], timeout=patience_s)
+        written.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done, _ = await asyncio.wait([written], timeout=timeout_s)
         return bool(done)
 
     def _failed(self, why: str) -> None:
         self._metrics.report_failures.inc()
-        self._follower.note(
+        self._split_sync.note(
             "reports",
-            f"What this server sees is not told, so no rollout goes on, and here its lease runs "
-            f"out: {why}",
+            f"Reports fail, so the rollout cannot advance and its lease expires on this server: "
+            f"{why}",
         )
 
     def _state(self, draining: bool) -> ServerState:
@@ -121,10 +126,10 @@ class Reporter:
             model=self._model,
             at=self._clock(),
             started_at=self._started_at,
-            epoch=table.weights.epoch,
+            epoch=table.split.epoch,
             production=table.production.deployed.version,
             challenger=None if challenger is None else challenger.deployed.version,
-            challenger_problem=self._follower.problem("challenger"),
-            problems=tuple(self._follower.problems),
+            challenger_problem=self._split_sync.problem("challenger"),
+            problems=tuple(self._split_sync.problems),
             draining=draining,
         )

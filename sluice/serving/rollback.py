@@ -1,4 +1,4 @@
-"""What an alert may do to the model that is served: send everybody back (ROLL-2)."""
+"""Rollbacks that an alert can request."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,42 +8,42 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.serving.limits import RateLimit
+from sluice.serving.rate_limit import RateLimit
 
 _PER_S = 1.0
 _BURST = 10
 
-Act = Literal["aborted", "rolled_back", "nothing"]
-Action = Literal["rollback", "rollback_production"]
+RollbackEffect = Literal["aborted", "rolled_back", "nothing"]
+RollbackAction = Literal["rollback", "rollback_production"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
-    """A firing alert that asks for a rollback."""
+class RollbackRequest:
+    """A firing alert that requests a rollback."""
 
-    action: Action
+    action: RollbackAction
     key: str
-    """The same each time this alert is told, and no other's."""
+    """Same for every notification of this alert, and unique to it."""
 
     reason: str
     began: datetime
 
 
-class Done(Record):
-    """What came of a complaint."""
+class RollbackResult(Record):
+    """Effect of a rollback request."""
 
-    act: Act = Field(
-        description="aborted: the rollout under way; rolled_back: production, to its last good "
-        "version."
+    act: RollbackEffect = Field(
+        description="aborted: the rollout in progress; rolled_back: production, to its last "
+        "good version."
     )
-    what: str = Field(description="One sentence for people.")
+    what: str = Field(description="Effect in one sentence.")
 
 
-class Rollback(Protocol):
-    """All that the app can change in the registry."""
+class RollbackHandler(Protocol):
+    """The only changes that the app can make in the registry."""
 
-    def answer(self, complaint: Complaint) -> Done:
-        """Do what a complaint asks for, at most once.
+    def handle(self, request: RollbackRequest) -> RollbackResult:
+        """Execute a request, at most once.
 
         Raises:
             SluiceError: The registry cannot be read or written.
@@ -52,9 +52,9 @@ class Rollback(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Hook:
-    """How often a rollback may be asked for, and what does it; who may, the tokens say."""
+class RollbackWebhook:
+    """Handler and rate limit of the webhook; tokens decide who may use it."""
 
-    rollback: Rollback
+    rollback: RollbackHandler
     limit: RateLimit = field(default_factory=lambda: RateLimit(per_s=_PER_S, burst=_BURST))
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -1,197 +1,216 @@
-"""Which arm answers: the user's place decides, production steps in, the shadow looks on (ROLL-1).
+"""Routes each request: sticky assignment to an arm, fallback to production, shadow requests.
 
-A request keeps the table it began with, so that a swap between two requests fails neither. The
-original fault is the challenger's, even when nobody but the counts ever hears of it.
+A request keeps the table it began with, so an exchange of the table during a request fails
+neither. A fault of the challenger is counted for the challenger, even when the fallback hides it
+from the client.
 """
 
 import time
 from datetime import datetime
 
 from sluice.registry.client_secret import client_of, network_of
-from sluice.registry.reading import Clock
-from sluice.rollout.observations import Window
+from sluice.registry.readonly import Clock
+from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.samples import ArmName
-from sluice.rollout.weights import Weights
-from sluice.serving.arm import Arm
-from sluice.serving.comparison import Comparison
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.arm import ArmWorker
+from sluice.serving.arm_comparison import ArmComparison
+from sluice.serving.arm_result import (
+    ArmResult,
+    RoutedPrediction,
+    prediction_error,
+    routed_prediction,
+    try_arm,
+)
+from sluice.serving.background_requests import BackgroundRequests
 from sluice.serving.contract import PredictRequest
-from sluice.serving.copies import Copies
 from sluice.serving.crowding import Crowding
 from sluice.serving.metrics import Metrics
 from sluice.serving.random_pool import RandomPool
-from sluice.serving.recorder import Recorder
-from sluice.serving.sampling import Sampling
+from sluice.serving.request_sampler import RequestSampler
+from sluice.serving.routing_table import RequestContext, RoutingTable
+from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import ARMS, NO_FAULTS, Faults, Steps
+from sluice.serving.step_counters import ARMS, NO_FAULTS, GuardFaults, StepCounters
 from sluice.serving.sticky import is_chosen
-from sluice.serving.table import AskedRequest, Table
-from sluice.serving.tried import Routed, Tried, answer_of, refusal, try_arm
 
 
 class Router:
-    """Routes each request by the table in force; counts what became of it."""
+    """Routes each request by the table in force, and counts the results."""
 
     def __init__(
         self,
-        table: Table,
+        table: RoutingTable,
         *,
         settings: ServingSettings,
         clock: Clock,
         metrics: Metrics,
-        recorder: Recorder,
+        buffer: SampleBuffer,
     ) -> None:
         self._table = table
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
         self._random = RandomPool()
-        self._expired: datetime | None = None
+        self._expired_at: datetime | None = None
         self._crowding = {arm: Crowding() for arm in ARMS}
-        self.steps = Steps(table.compared, now=clock())
-        self.copies = Copies(settings)
-        self._comparison = Comparison(self.steps, self.copies, settings=settings, metrics=metrics)
-        self._sampling = Sampling(
-            recorder, self.steps.clients, self.copies, settings=settings, clock=clock
+        self.counters = StepCounters(table.compared_split, now=clock())
+        self.background = BackgroundRequests(settings)
+        self._comparison = ArmComparison(
+            self.counters, self.background, settings=settings, metrics=metrics
         )
-        metrics.show_step(self.window)
+        self._sampling = RequestSampler(
+            buffer, self.counters.clients, self.background, settings=settings, clock=clock
+        )
+        metrics.register_step_counts(self.window)
 
     @property
-    def table(self) -> Table:
-        """What requests are routed by from now on."""
+    def table(self) -> RoutingTable:
+        """Routing table of new requests."""
         return self._table
 
-    def follow(self, table: Table) -> None:
-        """Route by another table; requests under way end by the one they began with."""
+    def set_table(self, table: RoutingTable) -> None:
+        """Use another table; requests in progress finish with the one they began with."""
         self._table = table
-        self.steps.follow(table.compared, now=self._clock())
+        self.counters.set_split(table.compared_split, now=self._clock())
 
-    def in_force(self, weights: Weights) -> Weights:
-        """Return the weights, or production alone once their lease is over.
+    def in_force(self, split: TrafficSplit) -> TrafficSplit:
+        """Return the split, or production alone once its lease has expired.
 
-        A lease that was seen to be over stays so when the clock goes back.
+        An expired lease stays expired when the clock goes back.
         """
-        if weights.expires_at is None:
-            return weights
-        if weights.expired(self._clock()):
-            self._expired = weights.expires_at
-        over = self._expired is not None and weights.expires_at <= self._expired
-        return weights.production_only() if over else weights
+        if split.expires_at is None:
+            return split
+        if split.is_expired(self._clock()):
+            self._expired_at = split.expires_at
+        is_over = self._expired_at is not None and split.expires_at <= self._expired_at
+        return split.production_only() if is_over else split
 
-    async def answer(self, request: PredictRequest, *, address: str, deadline: float) -> Routed:
-        """Answer by the arm that the user belongs to; without a user the arm is drawn.
+    async def route(
+        self, request: PredictRequest, *, address: str, deadline: float
+    ) -> RoutedPrediction:
+        """Predict with the user's arm; without a user the arm is drawn at random.
 
         Args:
-            request: What is asked.
-            address: Where it came from.
-            deadline: Latest moment of an answer [s, monotonic].
+            request: Parsed request.
+            address: Client address.
+            deadline: Latest time of the response [s, monotonic].
 
         Raises:
-            WrongInput: The windows break the contract, or no finite number follows from them.
+            InvalidInput: The windows violate the contract, or the prediction is not finite.
             ModelFailed: Production raised.
-            TooLate: Production did not answer before the deadline.
+            PredictionTimeout: Production did not answer before the deadline.
         """
         table = self._table
-        weights = self.in_force(table.weights)
-        compared = self.in_force(table.compared)
+        split = self.in_force(table.split)
+        compared = self.in_force(table.compared_split)
         x_NLD = table.production.deployed.contract.tensor(request)
         client = client_of(request.user, address)
-        asked = AskedRequest(table, weights, compared, request, x_NLD, client, address)
+        context = RequestContext(table, split, compared, request, x_NLD, client, address)
         challenger, failed, ours = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
-            and weights.rollout is not None
-            and self._is_chosen(request.user, weights)
+            and split.rollout is not None
+            and self._is_chosen(request.user, split)
         ):
-            tried, is_crowded = await self._try_for_client(
+            result, is_crowded = await self._try_for_client(
                 challenger,
-                asked,
+                context,
                 name="challenger",
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
-                max_waiting=self._settings.challenger_waiting,
+                max_waiting=self._settings.max_challenger_queue,
             )
-            ours = self._count("challenger", tried, asked, is_crowded=is_crowded)
-            self._sampling.record(asked, "challenger", tried)
-            if tried.fault is None:
-                if weights.shadow and table.copied == "production":
-                    self._comparison.copy(asked, ours)
+            ours = self._count("challenger", result, context, is_crowded=is_crowded)
+            self._sampling.record(context, "challenger", result)
+            if result.fault is None:
+                if split.shadow and table.shadowed == "production":
+                    self._comparison.copy(context, ours)
                 else:
-                    self._comparison.ask_other("challenger", ours, asked)
-                return answer_of(tried, "challenger", challenger, weights, failed=None)
-            failed = tried
+                    self._comparison.ask_other("challenger", ours, context)
+                return routed_prediction(result, "challenger", challenger, split, failed=None)
+            failed = result
             self._metrics.fallbacks.inc()
-        tried, is_crowded = await self._try_for_client(
+        result, is_crowded = await self._try_for_client(
             table.production,
-            asked,
+            context,
             name="production",
             timeout_s=deadline - time.monotonic(),
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
-            theirs = self._count("production", tried, asked, is_crowded=is_crowded)
-            self._sampling.record(asked, "production", tried)
-            # Also what production failed on, or only its own faults would ever be compared.
-            if weights.shadow and table.copied == "challenger":
-                self._comparison.copy(asked, theirs)
+            theirs = self._count("production", result, context, is_crowded=is_crowded)
+            self._sampling.record(context, "production", result)
+            # Also failed requests of production; otherwise only the challenger could have faults of
+            # its own.
+            if split.shadow and table.shadowed == "challenger":
+                self._comparison.copy(context, theirs)
             else:
-                self._comparison.ask_other("production", theirs, asked)
+                self._comparison.ask_other("production", theirs, context)
         else:
-            # The fallback is the pair: where both fail, the challenger is no worse.
-            theirs = self._comparison.faults(tried)
-            if weights.shadow:
-                self.steps.count("production", weights=compared, seconds=None, fault=tried.fault)
-                self._comparison.compare_copies(asked, ours=ours, theirs=theirs)
+            # The fallback is the other half of the pair: where both fail, the challenger is no
+            # worse.
+            theirs = self._comparison.faults(result)
+            if split.shadow:
+                self.counters.count("production", split=compared, seconds=None, fault=result.fault)
+                self._comparison.compare_copies(context, ours=ours, theirs=theirs)
             elif self._comparison.can_ask(
-                ours, asked
-            ):  # as for production's, or these alone would count
-                self._comparison.compare("challenger", ours, theirs, asked)
-        if tried.fault is not None:
-            raise refusal(tried)
-        return answer_of(tried, "production", table.production, weights, failed=failed)
+                ours, context
+            ):  # same limit as for production's faults, else only these would count
+                self._comparison.compare("challenger", ours, theirs, context)
+        if result.fault is not None:
+            raise prediction_error(result)
+        return routed_prediction(result, "production", table.production, split, failed=failed)
 
-    def window(self) -> Window | None:
-        """Return what was counted since the step under way began; None without a rollout."""
-        return self.steps.window(self._clock())
+    def window(self) -> TrafficCounts | None:
+        """Return the counts since the step began; None without a rollout."""
+        return self.counters.window(self._clock())
 
     async def close(self) -> None:
-        """Drop the shadow copies that still wait."""
-        await self.copies.close()
+        """Cancel the waiting shadow requests."""
+        await self.background.close()
 
-    def _is_chosen(self, user: str | None, weights: Weights) -> bool:
-        """Say whether the challenger answers: always the same of a user, or else by chance."""
+    def _is_chosen(self, user: str | None, split: TrafficSplit) -> bool:
+        """Return whether the challenger answers: fixed for a user, otherwise random."""
         if user is not None:
-            return is_chosen(user, salt=weights.salt, share=weights.share)
-        # Drawn here: of anything that a client sends, its trace id included, it could send again
-        # what reached the challenger once.
-        return self._random.uniform() < weights.share
+            return is_chosen(user, salt=split.salt, share=split.share)
+        # Drawn here, and not derived from the request: a client could repeat a value, such as a
+        # trace id, that reached the challenger once.
+        return self._random.uniform() < split.share
 
     async def _try_for_client(
-        self, arm: Arm, asked: AskedRequest, *, name: ArmName, timeout_s: float, max_waiting: int
-    ) -> tuple[Tried, bool]:
-        """Ask an arm; return also whether the request waited behind those of one network."""
+        self,
+        arm: ArmWorker,
+        context: RequestContext,
+        *,
+        name: ArmName,
+        timeout_s: float,
+        max_waiting: int,
+    ) -> tuple[ArmResult, bool]:
+        """Predict with an arm; return also whether the request waited behind another network's."""
         crowding = self._crowding[name]
-        network, windows = network_of(asked.address), len(asked.x_NLD)
+        network, windows = network_of(context.address), len(context.x_NLD)
         is_crowded = crowding.enter(network, windows)
-        tried = await try_arm(
-            arm, asked.x_NLD, name=name, timeout_s=timeout_s, max_waiting=max_waiting
+        result = await try_arm(
+            arm, context.x_NLD, name=name, timeout_s=timeout_s, max_waiting=max_waiting
         )
         linger_s = self._settings.challenger_deadline_s
-        crowding.leave(network, windows, tried, linger_s=linger_s)
-        return tried, is_crowded
+        crowding.leave(network, windows, result, linger_s=linger_s)
+        return result, is_crowded
 
     def _count(
-        self, arm: ArmName, tried: Tried, asked: AskedRequest, *, is_crowded: bool
-    ) -> Faults:
-        """Count a request of an arm; return what was wrong with its answer, if it is compared."""
-        is_compared = asked.weights.shadow or self._comparison.compare_request(
-            arm, asked, is_crowded=is_crowded
+        self, arm: ArmName, result: ArmResult, context: RequestContext, *, is_crowded: bool
+    ) -> GuardFaults:
+        """Count a request of an arm; return its faults if it is compared."""
+        is_compared = context.split.shadow or self._comparison.compare_request(
+            arm, context, is_crowded=is_crowded
         )
-        self.steps.count(
+        self.counters.count(
             arm,
-            weights=asked.compared,
-            seconds=tried.computed_s,
-            fault=self._comparison.fault(tried),
-            address=asked.address,
+            split=context.compared_split,
+            seconds=result.computed_s,
+            fault=self._comparison.fault(result),
+            address=context.address,
             is_usual=is_compared,
         )
-        self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
-        return self._comparison.faults(tried) if is_compared else NO_FAULTS
+        self._metrics.count(arm, seconds=result.seconds, fault=result.fault)
+        return self._comparison.faults(result) if is_compared else NO_FAULTS

@@ -1,7 +1,8 @@
-"""Routes whose endpoints take the request and return the response, and nothing in between.
+"""Routes whose endpoints take the request and return the response directly.
 
-FastAPI solves dependencies and parses bodies for each request; here there are none to solve, and a
-quarter of the router's time went there. It still describes the routes in /openapi.json.
+FastAPI resolves dependencies and parses bodies for each request; these routes have no
+dependencies, and that took a quarter of the router's time. FastAPI still describes the routes in
+/openapi.json.
 """
 
 from collections.abc import Callable, Coroutine
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
-from sluice.serving.front import notes_of
+from sluice.serving.middleware import request_info
 from sluice.serving.state import serving_of
 from sluice.serving.tokens import Scope
 
@@ -21,7 +22,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class _Open(APIRoute):
-    """Answers everybody."""
+    """Route without a token."""
 
     def get_route_handler(self) -> Handler:
         """Return the endpoint itself."""
@@ -30,17 +31,17 @@ class _Open(APIRoute):
 
 def _guarded(scope: Scope) -> type[APIRoute]:
     class Guarded(APIRoute):
-        """Asks for a token of the scope first."""
+        """Route that requires a token of the scope."""
 
         def get_route_handler(self) -> Handler:
-            """Return the endpoint behind the token."""
+            """Return the endpoint with a check of the token."""
             endpoint: Handler = self.endpoint
 
             async def guarded(request: Request) -> Response:
                 tokens = serving_of(request).tokens
                 name = tokens.require(request.headers.get("authorization"), scope)
                 if name:
-                    notes_of(request).facts["token_name"] = name
+                    request_info(request).log_fields["token_name"] = name
                 return await endpoint(request)
 
             return guarded
@@ -49,16 +50,18 @@ def _guarded(scope: Scope) -> type[APIRoute]:
 
 
 def open_routes() -> APIRouter:
-    """Return a router for routes that whoever watches over a process needs, without a token."""
+    """Return a router for routes without a token, for process monitoring."""
     return APIRouter(route_class=_Open)
 
 
 def guarded_routes(scope: Scope) -> APIRouter:
-    """Return a router for routes that each ask for a token of a scope."""
-    return APIRouter(route_class=_guarded(scope), dependencies=[Security(_BEARER)])  # as described
+    """Return a router for routes that require a token of a scope."""
+    return APIRouter(
+        route_class=_guarded(scope), dependencies=[Security(_BEARER)]
+    )  # for the OpenAPI description
 
 
 def token_name(request: Request) -> str:
-    """Return the name of the token that a guarded route was asked with; "" without one."""
-    name: str = notes_of(request).facts.get("token_name", "")
+    """Return the name of the token of a request; empty without one."""
+    name: str = request_info(request).log_fields.get("token_name", "")
     return name

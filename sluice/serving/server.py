@@ -1,4 +1,4 @@
-"""The app on uvicorn: from a source of weights to a process that drains before it ends."""
+"""Runs the app on uvicorn, from a source of the traffic split to a graceful shutdown."""
 
 import logging
 import math
@@ -14,86 +14,92 @@ from typing import Any
 import uvicorn
 
 from sluice.base.errors import SettingsError
-from sluice.registry.reading import Clock
+from sluice.registry.readonly import Clock
 from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app
 from sluice.serving.connections import ConnectionTable, connection_limit
-from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.hosts import LOOPBACK, TrustedHosts
 from sluice.serving.isolation import Isolate
-from sluice.serving.log import ToJson
+from sluice.serving.log import JsonLogHandler
 from sluice.serving.metrics import Metrics
 from sluice.serving.protocol import BoundedProtocol
-from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
-from sluice.serving.rollback import Hook
+from sluice.serving.rollback import RollbackWebhook
 from sluice.serving.router import Router
-from sluice.serving.server_metrics import ServerNow
+from sluice.serving.sample_buffer import SampleBuffer
+from sluice.serving.server_metrics import ServerStateCollector
 from sluice.serving.settings import ServingSettings
+from sluice.serving.split_sync import LoadModel, SplitSync, build_routing_table
 from sluice.serving.state import Serving
 from sluice.serving.tls import Tls
 from sluice.serving.token_file import TokenFileWatch
 from sluice.serving.tokens import Tokens
-from sluice.serving.weights import WeightsSource
+from sluice.serving.traffic_split import TrafficSplitSource
 
 
 def open_serving(
     model: str,
-    source: WeightsSource,
-    load: Load,
+    source: TrafficSplitSource,
+    load: LoadModel,
     *,
     isolate: Isolate | None,
     settings: ServingSettings,
     tokens: Tokens,
     token_file: TokenFileWatch | None = None,
-    hook: Hook | None = None,
+    webhook: RollbackWebhook | None = None,
     clock: Clock,
     log: Any,
     reports: ReportSink | None,
 ) -> Serving:
-    """Read the weights and load what they name, so that a server starts ready or not at all.
+    """Read the traffic split and load its models, so that a server starts ready or not at all.
 
     Args:
-        model: Its name.
-        source: Where the weights are.
+        model: Name of the model.
+        source: Source of the traffic split.
         load: Returns the model of a candidate digest.
-        isolate: Loads a challenger into a process of its own, once the server runs: production
-            does not wait for it. None loads challengers as production.
-        settings: Limits and pace.
-        tokens: What clients must show.
-        token_file: Where they are from, to follow its changes; None for tokens that stay.
-        clock: Dates windows and ends leases.
-        hook: Lets alerts roll back; without it they cannot.
-        log: From ``json_log``.
-        reports: Hears what the server sees; None for nobody.
+        isolate: Loads a challenger into its own process once the server runs; production does
+            not wait for it. None loads challengers like production.
+        settings: Limits and intervals.
+        tokens: Tokens that clients may use.
+        token_file: File of the tokens, to follow its changes; None for fixed tokens.
+        clock: Dates counts and ends leases.
+        webhook: Lets alerts roll back; None disables that.
+        log: Logger from ``json_log``.
+        reports: Destination of reports; None for no reports.
 
     Raises:
         SluiceError: The source cannot be read, or production does not load.
     """
-    weights = source.read()
-    at_once = weights if isolate is None else weights.production_only()
-    table, problem = build_table(
-        at_once,
+    split = source.read()
+    initial_split = split if isolate is None else split.production_only()
+    table, problem = build_routing_table(
+        initial_split,
         load,
         isolate=isolate,
         settings=settings,
         before=None,
         abandoned=threading.Event(),
     )
-    if at_once != weights:
-        table = replace(table, weights=weights)
+    if initial_split != split:
+        table = replace(table, split=split)
     metrics = Metrics()
-    recorder = Recorder(per_s=0 if reports is None else settings.samples_per_s)
-    router = Router(table, settings=settings, clock=clock, metrics=metrics, recorder=recorder)
+    buffer = SampleBuffer(per_s=0 if reports is None else settings.samples_per_s)
+    router = Router(table, settings=settings, clock=clock, metrics=metrics, buffer=buffer)
 
-    def told(event: str, what: str) -> None:
+    def log_event(event: str, what: str) -> None:
         log.info(event, what=what)
 
-    follower = Follower(
-        router, source, load, isolate=isolate, settings=settings, metrics=metrics, told=told
+    split_sync = SplitSync(
+        router,
+        source,
+        load,
+        isolate=isolate,
+        settings=settings,
+        metrics=metrics,
+        log_event=log_event,
     )
     if problem:
-        follower.note("challenger", problem)
+        split_sync.note("challenger", problem)
     reporter = None
     if reports is not None:
         reporter = Reporter(
@@ -101,8 +107,8 @@ def open_serving(
             server=secrets.token_hex(8),
             model=model,
             router=router,
-            follower=follower,
-            recorder=recorder,
+            split_sync=split_sync,
+            buffer=buffer,
             metrics=metrics,
             settings=settings,
             clock=clock,
@@ -110,51 +116,53 @@ def open_serving(
     serving = Serving(
         model=model,
         router=router,
-        follower=follower,
+        split_sync=split_sync,
         reporter=reporter,
         metrics=metrics,
         settings=settings,
         tokens=tokens,
         token_file=token_file,
-        hook=hook,
+        webhook=webhook,
         log=log,
     )
-    metrics.show(ServerNow(serving, clock))
+    metrics.register_collector(ServerStateCollector(serving, clock))
     return serving
 
 
 def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
-    """Refuse to let the network in without a token.
+    """Refuse to serve the network without a token.
 
     Raises:
-        SettingsError: The host is not this machine alone, and something needs no token.
+        SettingsError: The host is not the loopback address, and a route needs no token.
     """
     if tokens.open_scopes and host not in LOOPBACK:
         raise SettingsError(
-            f"A server on {host} can be reached from elsewhere and requires a token, got none.",
+            f"A server on {host} can be reached from the network and requires a token, got none.",
             fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
         )
 
 
-def in_clear(host: str, tokens: Tokens) -> Iterator[str]:
-    """Yield a warning when tokens would travel in clear beyond this machine; call it without TLS.
+def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
+    """Yield a warning when tokens would be sent over the network in clear text.
+
+    Call it only without TLS.
 
     Args:
         host: Address to listen on.
-        tokens: What clients must show.
+        tokens: Tokens that clients use.
     """
     if host not in LOOPBACK and tokens.grants:
         yield (
-            f"Clients send their tokens in clear to {host}: whoever sees the traffic can use them. "
-            "Give --tls-cert and --tls-key, or let a proxy on this machine speak TLS and listen on "
-            "127.0.0.1."
+            f"Clients send their tokens to {host} in clear text; anyone who reads the traffic "
+            "can use them. Give --tls-cert and --tls-key, or let a proxy on this machine terminate "
+            "TLS and listen on 127.0.0.1."
         )
 
 
 class DrainingServer(uvicorn.Server):
-    """Says no on /readyz first, then stops accepting, then waits for requests under way.
+    """Fails /readyz first, then stops accepting, then waits for requests in progress.
 
-    A second signal ends it at once.
+    A second signal ends it immediately.
     """
 
     def __init__(
@@ -169,10 +177,10 @@ class DrainingServer(uvicorn.Server):
         """Wrap uvicorn.
 
         Args:
-            config: Uvicorn's.
-            serving: Whose readiness is shown.
+            config: Configuration of uvicorn.
+            serving: State of the server.
             listening: Bound socket; it is closed at the end.
-            table: Limits of its connections.
+            table: Open connections and their limits.
             on_ready: Called with the port once requests are answered.
         """
         super().__init__(config)
@@ -184,8 +192,8 @@ class DrainingServer(uvicorn.Server):
         self._acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening and say where."""
-        await super().startup(sockets=sockets)  # none: what uvicorn accepts, it does not limit
+        """Start listening and report the port."""
+        await super().startup(sockets=sockets)  # no sockets: uvicorn would accept without limits
         self._listening.listen(self.config.backlog)
         self._acceptor = Acceptor(
             self._listening, table=self._table, make=self._protocol, tls=self.config.ssl
@@ -193,7 +201,7 @@ class DrainingServer(uvicorn.Server):
         self._on_ready(self._listening.getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, then end as uvicorn does."""
+        """Stop accepting, then shut down uvicorn."""
         if self._acceptor is not None:
             await self._acceptor.close()
         await super().shutdown(sockets=sockets)
@@ -211,15 +219,15 @@ class DrainingServer(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Begin to drain; uvicorn calls this on SIGINT and SIGTERM."""
+        """Start to drain; called by uvicorn on SIGINT and SIGTERM."""
         if self._serving.draining:
             self.should_exit = self.force_exit = True
         self._serving.drain()
 
     async def on_tick(self, counter: int) -> bool:
-        """Stop once the notice was given; uvicorn calls this ten times a second."""
+        """Stop after the drain delay; called by uvicorn ten times a second."""
         if self._serving.draining and self._stop_at is None:
-            self._stop_at = time.monotonic() + self._serving.settings.notice_s
+            self._stop_at = time.monotonic() + self._serving.settings.drain_delay_s
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self.should_exit = True
         return await super().on_tick(counter)
@@ -236,14 +244,14 @@ def serve(
     """Answer requests until SIGTERM, SIGINT or ``serving.drain()``, then drain and return.
 
     Args:
-        serving: What answers.
+        serving: State of the server.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        tls: Certificate and key; None speaks in clear.
+        tls: Certificate and key; None serves plain HTTP.
         on_ready: Called with the port once requests are answered.
 
     Raises:
-        SettingsError: The address cannot be listened on, or the system grants too few descriptors.
+        SettingsError: The address cannot be used, or the system grants too few file descriptors.
     """
     limits = serving.settings.connections
     limit = connection_limit(limits)
@@ -255,7 +263,7 @@ def serve(
         )
     table = ConnectionTable(limit=limit, settings=limits, metrics=serving.metrics)
     listening = listen(host, port)
-    log = ToJson(serving.log)
+    log = JsonLogHandler(serving.log)
     for name in ("uvicorn", "asyncio", "opentelemetry"):
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
@@ -264,10 +272,10 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nobody reads what a proxy says of a client
+        proxy_headers=False,  # headers of a proxy about the client are ignored
         ssl_certfile=None if tls is None else tls.cert,
         ssl_keyfile=None if tls is None else tls.key,
-        timeout_graceful_shutdown=math.ceil(serving.settings.drain_s),
+        timeout_graceful_shutdown=math.ceil(serving.settings.drain_timeout_s),
         ws="none",
     )
     with listening:
@@ -277,22 +285,23 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address, before anything costly is started.
+    """Return a socket bound to an address, before anything expensive is started.
 
     Raises:
-        SettingsError: It cannot be listened on.
+        SettingsError: The address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio takes it for something else and leaves Nagle's delay of 40 ms on.
+    # With explicit IPPROTO_TCP; otherwise asyncio does not recognise TCP and leaves Nagle's delay
+    # of 40 ms on.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:  # a name that does not resolve is one, too
+    except OSError as error:  # includes a name that does not resolve
         listening.close()
         raise SettingsError(
-            f"The server must listen on {host} port {port}, and cannot: {error.strerror or error}.",
-            cause="Another process listens there, or the address is not of this machine.",
-            fix="Stop the other one, or give --port another number; 0 takes a free one.",
+            f"The server cannot listen on {host} port {port}: {error.strerror or error}.",
+            cause="Another process uses the port, or the address is not of this machine.",
+            fix="Stop that process, or give another --port; 0 takes a free one.",
         ) from None
     return listening

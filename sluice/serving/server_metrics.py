@@ -1,4 +1,4 @@
-"""What Prometheus is told of a server as it is now, read when it asks (OBS-1)."""
+"""Prometheus metrics of a server's present state, read at each scrape."""
 
 import time
 from collections.abc import Iterable
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.registry.reading import Clock
+from sluice.registry.readonly import Clock
 from sluice.serving.state import Serving
 
-PROBLEMS = (
+PROBLEM_KINDS = (
     "source",
     "registry",
     "stale",
@@ -19,38 +19,39 @@ PROBLEMS = (
     "reports",
     "tokens",
 )
-"""What ``Follower.note`` is about."""
+"""Kinds of problems passed to ``SplitSync.note``."""
 
 
-class ServerNow(Collector):
-    """The model, the problems, the lease, and whether production hangs."""
+class ServerStateCollector(Collector):
+    """Collects the model, the problems, the lease, and whether production hangs."""
 
     def __init__(self, serving: Serving, clock: Clock) -> None:
         self._serving = serving
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        """Read everything of one moment."""
+        """Read everything at the same moment."""
         serving = self._serving
-        server = GaugeMetricFamily("sluice_server", "Whose model it serves; 1.", labels=("model",))
+        server = GaugeMetricFamily("sluice_server", "1 for the served model.", labels=("model",))
         server.add_metric((serving.model,), 1)
         yield server
         problem = GaugeMetricFamily(
-            "sluice_problem", "1 while it is not as the weights want it.", labels=("about",)
+            "sluice_problem", "1 while a problem of this kind is present.", labels=("about",)
         )
-        for about in PROBLEMS:
-            problem.add_metric((about,), float(serving.follower.has_problem(about)))
+        for about in PROBLEM_KINDS:
+            problem.add_metric((about,), float(serving.split_sync.has_problem(about)))
         yield problem
         yield GaugeMetricFamily(
             "sluice_hangs_seconds",
-            "How long production has hung; 0 while it answers [s].",
+            "How long production has been hanging; 0 while it answers [s].",
             value=serving.hangs_s(time.monotonic()),
         )
         lease = GaugeMetricFamily(
             "sluice_lease_seconds",
-            "Until production serves alone unless the rollout is looked at; none without one [s].",
+            "Time until production serves alone unless the lease is renewed; absent without "
+            "one [s].",
         )
-        expires_at = serving.router.table.weights.expires_at
+        expires_at = serving.router.table.split.expires_at
         if expires_at is not None:
             lease.add_metric((), (expires_at - self._clock()).total_seconds())
         yield lease

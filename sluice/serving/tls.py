@@ -1,4 +1,4 @@
-"""TLS of the server itself."""
+"""TLS certificate and key of the server."""
 
 import ssl
 from dataclasses import dataclass
@@ -13,30 +13,31 @@ class Tls:
     """Files in PEM format."""
 
     cert: Path
-    """Certificate, with those between it and the authority."""
+    """Certificate, followed by the intermediate certificates."""
 
     key: Path
-    """Private key, without a pass phrase."""
+    """Private key without a passphrase."""
 
     @classmethod
     def read(cls, cert: Path, key: Path) -> "Tls":
-        """Return the files once they were seen to belong together.
+        """Return the files after a check that they match.
 
         Raises:
             StorageError: The key cannot be read.
-            SettingsError: Others may read the key; or the files are no certificate and key of it.
+            SettingsError: Other users may read the key; or the files are not a certificate and
+                its key.
         """
         read_secret_file(key, what="TLS key file")
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
                 cert,
                 key,
-                password=lambda: "",  # or a terminal would be asked
+                password=lambda: "",  # else OpenSSL would prompt in the terminal
             )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
                 f"--tls-cert and --tls-key must be a certificate and its private key in PEM "
                 f"format, got {cert} and {key} ({error}).",
-                fix="Name the right files; the key must have no pass phrase.",
+                fix="Give the right files; the key must have no passphrase.",
             ) from None
         return cls(cert=cert, key=key)

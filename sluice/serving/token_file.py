@@ -1,8 +1,8 @@
-"""The file of named tokens: JSON with digests, read again when it changes.
+"""The file of named tokens: JSON with digests, reloaded when it changes.
 
     {"tokens": {"web-shop": {"sha256": "9f86...", "scopes": ["predict"], "requests_per_s": 50}}}
 
-To rotate a token, add one under another name, let the clients change, and remove the first.
+To rotate a token, add one under another name, let the clients switch, and remove the old one.
 """
 
 import json
@@ -26,23 +26,23 @@ TokenName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-
 
 
 class TokenEntry(Settings):
-    """One token, without its secret."""
+    """One token, as its digest."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the token, in hex.")
     scopes: tuple[Scope, ...] = Field(
-        strict=False, min_length=1, description="What it may do: predict, hook, metrics, admin."
+        strict=False, min_length=1, description="Permitted routes: predict, hook, metrics, admin."
     )
     requests_per_s: float | None = Field(
         None,
         gt=0,
         le=1e6,
-        description="Predictions of its holders per process; null for an equal share of "
+        description="Rate of predictions of its holders per process; null for an equal share of "
         "serving.requests_per_s [1/s].",
     )
 
 
 class TokenFile(Settings):
-    """Content of the file."""
+    """Content of the token file."""
 
     tokens: dict[TokenName, TokenEntry] = Field(
         max_length=MAX_TOKENS, description="Tokens by name."
@@ -53,8 +53,8 @@ class TokenFile(Settings):
         """Read the file.
 
         Raises:
-            StorageError: It cannot be read.
-            SettingsError: Others may read it, or it is not such a file.
+            StorageError: The file cannot be read.
+            SettingsError: Other users may read it, or its content is invalid.
         """
         content = read_secret_file(path, what=_WHAT)
         found = cls.parse_json(content.decode(errors="replace"), where=f"The {_WHAT} {path}")
@@ -63,14 +63,14 @@ class TokenFile(Settings):
             other = by_digest.setdefault(entry.sha256, name)
             if other != name:
                 raise SettingsError(
-                    f"The {_WHAT} {path}: '{other}' and '{name}' must be different tokens, and "
+                    f"The {_WHAT} {path}: '{other}' and '{name}' must be different tokens, but "
                     "have the same digest.",
-                    fix="Make a token for each: sluice tokens add",
+                    fix="Create a token for each: sluice tokens add",
                 )
         return found
 
     def to_tokens(self) -> Tokens:
-        """Return the tokens as a server keeps them."""
+        """Return the tokens as a server uses them."""
         return Tokens(
             tuple(
                 Grant(
@@ -84,10 +84,10 @@ class TokenFile(Settings):
         )
 
     def write(self, path: Path) -> None:
-        """Replace the file, for its owner alone (mode 0600).
+        """Replace the file, readable by its owner only (mode 0600).
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         content = json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
         write_secret(path, content.encode())
@@ -100,32 +100,32 @@ def make_secret() -> tuple[str, str]:
 
 
 class TokenFileWatch:
-    """Reads the file again once it changed."""
+    """Reloads the token file when it changed."""
 
     def __init__(self, path: Path) -> None:
-        """Read it.
+        """Read the file.
 
         Raises:
-            StorageError, SettingsError: As ``TokenFile.read``.
+            StorageError, SettingsError: See ``TokenFile.read``.
         """
         self._path = path
-        self._seen = self._mark()
+        self._last_stat = self._stat()
         self.tokens = TokenFile.read(path).to_tokens()
 
     def refresh(self) -> Tokens | None:
-        """Return the tokens when the file changed since it was read well, else None.
+        """Return the tokens if the file changed since the last successful read, else None.
 
         Raises:
-            StorageError, SettingsError: As ``TokenFile.read``; the tokens stay what they were.
+            StorageError, SettingsError: See ``TokenFile.read``; the present tokens stay.
         """
-        mark = self._mark()
-        if mark == self._seen:
+        stat = self._stat()
+        if stat == self._last_stat:
             return None
         self.tokens = TokenFile.read(self._path).to_tokens()
-        self._seen = mark
+        self._last_stat = stat
         return self.tokens
 
-    def _mark(self) -> tuple[int, ...] | None:
+    def _stat(self) -> tuple[int, ...] | None:
         try:
             found = os.stat(self._path)
         except OSError:

@@ -1,4 +1,4 @@
-"""Tokens that change while the server runs."""
+"""Reloads the tokens while the server runs."""
 
 import asyncio
 
@@ -9,23 +9,23 @@ from sluice.serving.token_file import TokenFileWatch
 
 
 async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
-    """Take over the tokens of the file whenever it changed; those before stay when it is no good.
+    """Use the tokens of the file whenever it changes; keep the present ones if it is invalid.
 
     Args:
-        serving: Whose tokens they are.
-        watch: Of the file.
+        serving: State of the server.
+        watch: Token file.
     """
     while True:
-        await asyncio.sleep(serving.settings.poll_s)
+        await asyncio.sleep(serving.settings.poll_interval_s)
         try:
-            # In a thread: a file on a network may take its time.
+            # In a thread, because a file on a network may be slow.
             tokens = await asyncio.wrap_future(in_background(watch.refresh, name="tokens"))
         except SluiceError as error:
-            serving.follower.note(
-                "tokens", f"The token file cannot be used, the tokens before stay: {error}"
+            serving.split_sync.note(
+                "tokens", f"The token file cannot be used; the previous tokens stay: {error}"
             )
             continue
-        serving.follower.note("tokens", "")
+        serving.split_sync.note("tokens", "")
         if tokens is not None:
             serving.set_tokens(tokens)
             serving.log.info("tokens", what=f"{len(tokens.grants)} tokens are in force.")

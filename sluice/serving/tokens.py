@@ -1,6 +1,6 @@
-"""Who may ask for what: tokens with names and scopes, compared in constant time.
+"""Bearer tokens with names and scopes, compared in constant time.
 
-A server keeps digests only, so that what it holds may travel to other processes and lets nobody in.
+A server keeps only digests of its tokens, so they can be sent to other processes.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sluice.base.errors import SettingsError
-from sluice.serving.refusals import NotAllowed, NotAuthorized
+from sluice.serving.http_errors import Forbidden, Unauthorized
 
 MIN_TOKEN_CHARACTERS = 16
 
@@ -23,17 +23,17 @@ _WITHOUT_HOOK: frozenset[Scope] = frozenset(("predict", "metrics", "admin"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What the holder of one token may do."""
+    """Permissions of one token."""
 
     name: str
-    """For logs and shares; "" for clients of a server that asks for no token."""
+    """Name for logs and shares; empty for clients of a server without tokens."""
 
     digest: bytes
     """SHA-256 of the token."""
 
     scopes: frozenset[Scope]
     requests_per_s: float | None = None
-    """Predictions [1/s]; None for an equal share of the server's rate."""
+    """Rate of predictions [1/s]; None for an equal share of the server's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class Tokens:
 
     grants: tuple[Grant, ...] = ()
     open_scopes: frozenset[Scope] = frozenset()
-    """What needs no token."""
+    """Scopes that need no token."""
 
     @classmethod
     def of(cls, *, serve: str | None = None, hook: str | None = None) -> "Tokens":
-        """Return the tokens of a server that has one for clients and one for Alertmanager.
+        """Return the tokens of a server with one for clients and one for Alertmanager.
 
         Args:
-            serve: Secret for everything but the hook; None lets everybody in.
-            hook: Secret for the hook; None for a server without one.
+            serve: Secret for everything but the webhook; None requires no token.
+            hook: Secret for the webhook; None for a server without one.
 
         Raises:
-            SettingsError: One is too short, or holds what a header cannot.
+            SettingsError: A secret is too short, or contains characters that a header cannot.
         """
         grants = []
         if serve is not None:
@@ -66,47 +66,43 @@ class Tokens:
 
     @property
     def clients(self) -> tuple[Grant, ...]:
-        """Grants that may ask for predictions."""
+        """Grants that permit predictions."""
         return tuple(grant for grant in self.grants if "predict" in grant.scopes)
 
     def has(self, scope: Scope) -> bool:
-        """Say whether anybody may do this."""
+        """Return whether anyone has this scope."""
         return scope in self.open_scopes or any(scope in grant.scopes for grant in self.grants)
 
     def require(self, authorization: str | None, scope: Scope) -> str:
-        """Let a request pass that shows a token of this scope, and return the token's name.
+        """Accept a request with a token of this scope, and return the token's name.
 
         Args:
-            authorization: The header of that name.
-            scope: What the route needs.
+            authorization: Value of the Authorization header.
+            scope: Scope of the route.
 
         Raises:
-            NotAuthorized: The token is missing, of another scheme, or unknown.
-            NotAllowed: It is known, and has not this scope.
+            Unauthorized: The token is missing, has another scheme, or is unknown.
+            Forbidden: The token is known, but lacks this scope.
         """
         if scope in self.open_scopes:
             return ""
-        scheme, _, shown = (authorization or "").partition(" ")
-        digest = _digest(shown)
+        scheme, _, secret = (authorization or "").partition(" ")
+        digest = _digest(secret)
         found = None
-        for grant in self.grants:  # all of them: the time tells nothing about which one is near
+        for grant in self.grants:  # all of them, so that the time reveals nothing
             if hmac.compare_digest(grant.digest, digest):
                 found = grant
         if found is None or scheme.lower() != "bearer":
-            raise NotAuthorized(
-                "A request must show the bearer token, "
-                + (
-                    "and this one shows none."
-                    if not authorization
-                    else "and this one shows another."
-                ),
+            raise Unauthorized(
+                "The request needs a valid bearer token, "
+                + ("but has none." if not authorization else "but has an unknown one."),
                 fix="Send the header 'Authorization: Bearer TOKEN' with the server's token.",
             )
         if scope not in found.scopes:
-            raise NotAllowed(
-                f"This route needs a token with the scope '{scope}', and this one has "
+            raise Forbidden(
+                f"This route needs a token with the scope '{scope}', but this one has "
                 f"{', '.join(sorted(found.scopes))}.",
-                fix="Ask whoever runs the server for a token with that scope.",
+                fix="Ask the operator of the server for a token with that scope.",
             )
         return found.name
 
@@ -115,13 +111,13 @@ def digest_token(secret: str) -> bytes:
     """Return the SHA-256 of a token.
 
     Raises:
-        SettingsError: It is too short to be one, or holds what a header cannot.
+        SettingsError: The token is too short, or contains characters that a header cannot.
     """
     if len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii() or not secret.isprintable():
         raise SettingsError(
             f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters, "
             f"got {len(secret)} characters.",
-            fix="Make one: python -c 'import secrets; print(secrets.token_urlsafe())'",
+            fix="Create one: python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return _digest(secret)
 

@@ -1,4 +1,4 @@
-"""``python -m sluice.trace``: the tracer where nothing but torch and pydantic is installed."""
+"""``python -m sluice.trace``: the tracer where only torch and pydantic are installed."""
 
 import argparse
 import os
@@ -10,10 +10,10 @@ from sluice.trace.command import run_traced
 from sluice.trace.settings import TraceSettings
 
 _STOP = (
-    "end the program after so many losses in a row that are not finite; 0 for never; a state to go "
-    "on from is kept at steps 1, 2, 4, 8 and so on, then every 100"
+    "stop the program, with its last good state on disk, after this number of consecutive "
+    "non-finite losses; 0 for never; a state is saved at steps 1, 2, 4, 8, ..., then every 100"
 )
-_SKIP = "leave out steps on the gradients of a loss that is not finite"
+_SKIP = "skip optimizer steps on the gradients of a non-finite loss"
 
 
 def main(arguments: list[str]) -> int:
@@ -23,17 +23,17 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--out", type=Path, help="folder of the traces")
     parser.add_argument("--stop-after", type=int, default=0, metavar="N", help=_STOP)
-    parser.add_argument("--skip-poisoned", action="store_true", help=_SKIP)
+    parser.add_argument("--skip-nonfinite", action="store_true", help=_SKIP)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
     try:
         settings = TraceSettings.parse(
-            {"stop_after": given.stop_after, "skip_poisoned": given.skip_poisoned},
+            {"stop_after": options.stop_after, "skip_nonfinite": options.skip_nonfinite},
             where="the command line",
         )
         return run_traced(
-            command, out=given.out, settings=settings, environ=os.environ, cwd=Path.cwd()
+            command, out=options.out, settings=settings, environ=os.environ, cwd=Path.cwd()
         )
     except SluiceError as error:
         print(f"error: {error.what}\ndo:    {error.fix}", file=sys.stderr)

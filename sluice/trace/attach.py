@@ -1,4 +1,4 @@
-"""Attaches the tracer to the process it runs in: around a loop, or for good.
+"""Attaches the tracer to the current process: around a block of code, or until the process ends.
 
 ::
 
@@ -18,50 +18,50 @@ from pathlib import Path
 
 import torch
 
-from sluice.trace.evidence.trace import VERSION, Start
-from sluice.trace.guarding import watch_losses_that_are_not_finite
-from sluice.trace.seams.backward import watch_backward
-from sluice.trace.seams.bare_judged import watch_bare
-from sluice.trace.seams.by_hand import watch_losses_by_hand
-from sluice.trace.seams.checkpoints import watch_loads
-from sluice.trace.seams.clipping import watch_clipping
-from sluice.trace.seams.inputs import watch_inputs
-from sluice.trace.seams.loading import watch_loaders
-from sluice.trace.seams.losses import watch_losses
-from sluice.trace.seams.modules import watch_modules
-from sluice.trace.seams.optimizers import watch_optimizers
-from sluice.trace.seams.own_steps import watch_own_steps
-from sluice.trace.seams.parallel import watch_parallel
-from sluice.trace.seams.rates import watch_rates
-from sluice.trace.seams.saving import watch_saves
-from sluice.trace.seams.scaling import watch_scalers
-from sluice.trace.seams.schedulers import watch_schedulers
+from sluice.trace.hooks.backward import watch_backward
+from sluice.trace.hooks.checkpoint_files import watch_checkpoint_files
+from sluice.trace.hooks.checkpoints import watch_loads
+from sluice.trace.hooks.clipping import watch_clipping
+from sluice.trace.hooks.data_loaders import watch_loaders
+from sluice.trace.hooks.data_parallel import watch_parallel
+from sluice.trace.hooks.grad_scaler import watch_scalers
+from sluice.trace.hooks.inputs import watch_inputs
+from sluice.trace.hooks.learning_rates import watch_learning_rates
+from sluice.trace.hooks.losses import watch_losses
+from sluice.trace.hooks.manual_losses import watch_manual_losses
+from sluice.trace.hooks.manual_updates import watch_manual_updates
+from sluice.trace.hooks.modules import watch_modules
+from sluice.trace.hooks.no_grad_listener import watch_functional_models
+from sluice.trace.hooks.optimizers import watch_optimizers
+from sluice.trace.hooks.schedulers import watch_schedulers
+from sluice.trace.nonfinite_guard import install_nonfinite_guard
+from sluice.trace.records.trace import VERSION, TraceStart
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import unused_folder
-from sluice.trace.tracer import Tracer, say_on_stderr
+from sluice.trace.storage import unique_folder
+from sluice.trace.tracer import Tracer, print_to_stderr
 
-_SEAMS = (
+_HOOKS = (
     watch_inputs,
     watch_losses,
-    watch_losses_by_hand,
-    watch_bare,
+    watch_manual_losses,
+    watch_functional_models,
     watch_modules,
     watch_backward,
-    watch_own_steps,
+    watch_manual_updates,
     watch_optimizers,
     watch_clipping,
     watch_scalers,
     watch_schedulers,
     watch_loaders,
     watch_loads,
-    watch_saves,
-    watch_rates,
+    watch_checkpoint_files,
+    watch_learning_rates,
     watch_parallel,
-    watch_losses_that_are_not_finite,
+    install_nonfinite_guard,
 )
 
 _active: list[Tracer] = []
-"""The tracer of this process, or none: what it replaces is the whole process's."""
+"""Active tracer of this process, at most one: patches apply to the whole process."""
 
 
 @contextmanager
@@ -70,20 +70,20 @@ def traced(
     settings: TraceSettings,
     *,
     clock: Callable[[], int] = time.perf_counter_ns,
-    say: Callable[[str], None] = say_on_stderr,
+    print_line: Callable[[str], None] = print_to_stderr,
 ) -> Iterator[Path]:
-    """Record what a loop does, without any change to it or to what it computes.
+    """Trace the training in a ``with`` block, without changing the program or its results.
 
-    Inside another trace, that one goes on and nothing else happens.
+    Inside another ``traced`` block the outer trace continues, and this one has no effect.
 
     Args:
-        out: Folder of traces; each process gets a folder of its own in it.
-        settings: Bounds of time, memory and disk.
+        out: Folder of traces; each process writes its own subfolder.
+        settings: Limits of time, memory and disk.
         clock: Monotonic time [ns].
-        say: Takes one line for the user, such as that tracing stopped.
+        print_line: Prints one line for the user, such as that tracing stopped.
 
     Yields:
-        The folder of this trace. It is made with the first event.
+        The folder of this trace, which is created at the first write.
 
     Cost:
         See ``sluice.bench.tracer.overhead``.
@@ -91,7 +91,7 @@ def traced(
     if _active:
         yield _active[-1].recorder.folder
         return
-    tracer = attach(out, settings, environ=os.environ, clock=clock, say=say)
+    tracer = attach(out, settings, environ=os.environ, clock=clock, print_line=print_line)
     try:
         yield tracer.recorder.folder
     except BaseException as error:
@@ -106,26 +106,32 @@ def attach(
     *,
     environ: Mapping[str, str],
     clock: Callable[[], int],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Tracer:
-    """Begin to trace this process until ``end``."""
+    """Trace this process until ``end`` is called."""
     out = out.resolve()  # the program may change its directory
-    tracer = Tracer(_own_folder(out), settings, lambda: _describe(environ), clock=clock, say=say)
+    tracer = Tracer(
+        _process_folder(out),
+        settings,
+        lambda: _describe(environ),
+        clock=clock,
+        print_line=print_line,
+    )
     _active.append(tracer)
-    for watch in _SEAMS:
-        tracer.guard(watch, tracer)
+    for watch in _HOOKS:
+        tracer.run_safely(watch, tracer)
         if not tracer.is_on:
             break
-    tracer.guard(_watch_forks, tracer, out)
+    tracer.run_safely(_watch_forks, tracer, out)
     return tracer
 
 
 def end(tracer: Tracer, *, raised: str) -> None:
-    """Write what is left, put everything back.
+    """Write the remaining records and restore everything that was patched.
 
     Args:
-        tracer: As ``attach`` gave it.
-        raised: What ended the program, as 'ValueError: ...'; '' for nothing.
+        tracer: Tracer returned by ``attach``.
+        raised: Exception that ended the program, such as 'ValueError: ...'; '' for none.
     """
     tracer.end(raised)
     if tracer in _active:
@@ -133,20 +139,20 @@ def end(tracer: Tracer, *, raised: str) -> None:
 
 
 def _watch_forks(tracer: Tracer, out: Path) -> None:
-    """Let a forked process have a trace of its own; it writes one only if it trains."""
+    """Give a forked process its own trace, which is written only if the process trains."""
 
     def in_child() -> None:
         if tracer.is_on:
             tracer.recorder.close()
-            tracer.guard(tracer.begin, _own_folder(out))
+            tracer.run_safely(tracer.begin, _process_folder(out))
 
-    # There is no way to take these back: they do nothing once the tracer is off.
+    # These callbacks cannot be unregistered; they do nothing once the tracer is off.
     os.register_at_fork(after_in_child=in_child)
-    # A process of multiprocessing that was forked ends without atexit.
-    register_after_fork(tracer, _leave_at_end)
+    # A forked multiprocessing process exits without running atexit callbacks.
+    register_after_fork(tracer, _end_at_exit)
 
 
-def _leave_at_end(tracer: Tracer) -> None:
+def _end_at_exit(tracer: Tracer) -> None:
     process, raised = current_process(), []
     original = process.run
 
@@ -157,20 +163,20 @@ def _leave_at_end(tracer: Tracer) -> None:
             raised.append(f"{type(error).__name__}: {error}")
             raise
 
-    # From Python 3.13 on, finalizers run after the exception was handled: sys.exception() is None.
+    # Since Python 3.13 finalizers run after the exception was handled: sys.exception() is None.
     process.run = run  # type: ignore[method-assign]
-    Finalize(None, lambda: tracer.leave(raised[0] if raised else ""), exitpriority=0)
+    Finalize(None, lambda: tracer.end_process(raised[0] if raised else ""), exitpriority=0)
 
 
-def _own_folder(out: Path) -> Path:
-    return unused_folder(out, f"pid{os.getpid()}")
+def _process_folder(out: Path) -> Path:
+    return unique_folder(out, f"pid{os.getpid()}")
 
 
-def _describe(environ: Mapping[str, str]) -> Start:
+def _describe(environ: Mapping[str, str]) -> TraceStart:
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return Start(
+    return TraceStart(
         version=VERSION,
         program=tuple(sys.argv),
         pid=os.getpid(),
@@ -182,14 +188,14 @@ def _describe(environ: Mapping[str, str]) -> Start:
 
 
 def flush_traces() -> None:
-    """Write what was seen so far, instead of in the next seconds."""
+    """Write all buffered records now, instead of at the next regular flush."""
     for tracer in _active:
-        tracer.guard(tracer.flush)
+        tracer.run_safely(tracer.flush)
 
 
 @contextmanager
 def paused_traces() -> Iterator[None]:
-    """See nothing for a while, at the cost of nothing: every seam is as torch made it."""
+    """Pause tracing without any cost: all patches are undone in the block."""
     with ExitStack() as stack:
         for tracer in _active:
             stack.enter_context(tracer.patches.paused())

@@ -1,4 +1,4 @@
-"""One traced run from the command line: the program first, then what it did wrong."""
+"""Command-line tracing: runs a program traced, then prints the report."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
-from sluice.trace.launcher import SIGNALLED, check_folder, launch
-from sluice.trace.report import as_text, report_on
+from sluice.trace.launcher import SIGNAL_EXIT_BASE, check_folder, launch
+from sluice.trace.report import format_report, report_traces
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import unused_folder
-from sluice.trace.tracer import say_on_stderr
+from sluice.trace.storage import unique_folder
+from sluice.trace.tracer import print_to_stderr
 
 
 def run_traced(
@@ -21,47 +21,47 @@ def run_traced(
     environ: Mapping[str, str],
     cwd: Path,
 ) -> int:
-    """Run a program traced, say on stderr what was found, and return the program's exit code.
+    """Run a program traced, print the report to stderr, and return the program's exit code.
 
     Args:
         command: The program and its arguments.
-        out: Folder of the traces; a new one in ``SLUICE_HOME/traces`` when None.
-        settings: Bounds of the trace, and what to do about losses that are not finite.
-        environ: Of the program.
-        cwd: Where relative paths begin.
+        out: Folder of the traces; None for a new one in ``SLUICE_HOME/traces``.
+        settings: Limits of the trace, and the response to non-finite losses.
+        environ: Environment of the program.
+        cwd: Working directory that relative paths refer to.
 
     Raises:
-        ContractError: There is no command, or no such program.
+        ContractError: The command is empty, or the program does not exist.
     """
     home = Home.from_environment(environ, cwd=cwd)
-    folder = cwd / out if out is not None else unused_folder(home.traces, "run")
-    refused = check_folder(folder)
-    if refused is not None:
-        say_on_stderr(f"sluice trace: {refused} The program runs untraced.")
+    folder = cwd / out if out is not None else unique_folder(home.traces, "run")
+    folder_error = check_folder(folder)
+    if folder_error is not None:
+        print_to_stderr(f"sluice trace: {folder_error} The program runs untraced.")
     code = launch(command, out=folder, settings=settings, environ=environ)
-    if refused is None:
+    if folder_error is None:
         try:
-            for report in report_on(folder):
-                say_on_stderr(as_text(report))
+            for report in report_traces(folder):
+                print_to_stderr(format_report(report))
         except StorageError as error:
-            say_on_stderr(f"sluice trace: nothing was traced. {error}")
-        except Exception as error:  # whatever it is, the exit code is the program's
-            why = f"{type(error).__name__}: {error}"
-            say_on_stderr(f"sluice trace: the trace in {folder} cannot be read ({why}).")
-    if code > SIGNALLED:
-        say_on_stderr(f"sluice trace: {_signal_text(code)}")
+            print_to_stderr(f"sluice trace: no trace was recorded. {error}")
+        except Exception as error:  # any failure: the program's exit code must be returned
+            reason = f"{type(error).__name__}: {error}"
+            print_to_stderr(f"sluice trace: the trace in {folder} cannot be read ({reason}).")
+    if code > SIGNAL_EXIT_BASE:
+        print_to_stderr(f"sluice trace: {_signal_text(code)}")
     return code
 
 
 def _signal_text(code: int) -> str:
-    """Say which signal an exit code stands for."""
+    """Return a text about the signal that an exit code encodes."""
     try:
-        name = signal.Signals(code - SIGNALLED).name
+        name = signal.Signals(code - SIGNAL_EXIT_BASE).name
     except ValueError:
         return f"the program ended with exit code {code}."
     hint = {
-        "SIGKILL": " The system sends it when memory runs out: look for 'out of memory' in the "
-        "kernel's log, and halve the batch.",
-        "SIGSEGV": " That is a crash in native code: run it with python -X faulthandler.",
+        "SIGKILL": " The system sends it when memory runs out. Search the kernel log for 'out of "
+        "memory', and halve the batch size.",
+        "SIGSEGV": " The program crashed in native code. Run it with python -X faulthandler.",
     }.get(name, "")
     return f"signal {name} ended the program (exit code {code}).{hint}"

@@ -1,44 +1,44 @@
-"""How a traced program ended, and what the rules had evidence to check."""
+"""Summary of a trace: how the program ended, and what the rules could check."""
 
 from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.trace.evidence.trace import Trace
+from sluice.trace.records.trace import Trace
 
 Ending = Literal[
     "ended",
-    "died",
+    "failed",
     "interrupted",
     "killed or still running",
     "tracing stopped before the program ended",
 ]
 
 _MAX_MESSAGE = 300
-"""Characters of an exception's message that are shown."""
+"""Number of characters of an exception message that are shown."""
 _INTERRUPTS = ("KeyboardInterrupt",)
 _CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
 _MEMORY = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
 
 
 class Conclusion(Record):
-    """What can be said of a trace as a whole."""
+    """Summary of a whole trace."""
 
     ending: Ending
     what: str = Field(
-        description="What ended the program or the trace, and at which step; '' when it ended "
-        "without an error."
+        description="What ended the program or the trace, and at which step; '' if the program "
+        "ended without an error."
     )
-    fix: str = Field(description="What to do about it; '' when it ended without an error.")
-    checked: tuple[str, ...] = Field(description="Evidence that the rules judged.")
-    unchecked: tuple[str, ...] = Field(description="Evidence that is missing, and why.")
+    fix: str = Field(description="What to do; '' if the program ended without an error.")
+    checked: tuple[str, ...] = Field(description="Evidence that the rules checked.")
+    unchecked: tuple[str, ...] = Field(description="Missing evidence, with the reason.")
 
 
 def conclude(trace: Trace) -> Conclusion:
-    """Return how the program ended, what was checked and what was not."""
+    """Return how the program ended, what was checked and what could not be checked."""
     ending = _ending(trace)
     what, fix = _explain(trace, ending)
     evidence = list(_evidence(trace))
@@ -46,13 +46,13 @@ def conclude(trace: Trace) -> Conclusion:
         ending=ending,
         what=what,
         fix=fix,
-        checked=tuple(found for found, _ in evidence if found),
-        unchecked=tuple(missing for found, missing in evidence if not found),
+        checked=tuple(recorded for recorded, _ in evidence if recorded),
+        unchecked=tuple(missing for recorded, missing in evidence if not recorded),
     )
 
 
 def ran_out_of_memory(trace: Trace) -> bool:
-    """Whether an exception about missing memory ended the program, on the host or on a device."""
+    """Return whether the program ended with an out-of-memory error, on the host or a device."""
     return trace.end is not None and any(word in trace.end.raised.lower() for word in _MEMORY)
 
 
@@ -63,7 +63,7 @@ def _ending(trace: Trace) -> Ending:
         return "killed or still running"
     if not trace.end.raised or trace.end.raised in _CLEAN_EXITS:
         return "ended"
-    return "interrupted" if trace.end.raised.startswith(_INTERRUPTS) else "died"
+    return "interrupted" if trace.end.raised.startswith(_INTERRUPTS) else "failed"
 
 
 def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
@@ -72,56 +72,58 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
         return "", ""
     if ending == "killed or still running":
         return (
-            f"no end is recorded after step {steps}: the process was killed, ended in native code, "
-            "or is still running",
-            "Check its exit code: 137 is SIGKILL, which the system sends when memory runs out; "
+            f"the trace has no end after step {steps}: the process was killed, crashed in native "
+            "code, or is still running",
+            "Check the exit code: 137 is SIGKILL, which the system sends when memory runs out; "
             "139 is a crash in native code.",
         )
     if trace.end is None or ending == "tracing stopped before the program ended":
         return (
-            f"the tracer itself failed after step {steps}, and the program went on without it",
-            "The note has the reason. Judge the rest of the run from another trace.",
+            f"the tracer failed after step {steps}, and the program continued without it",
+            "The note above has the reason. Trace the program again to check the later steps.",
         )
     message = " ".join(trace.end.raised.split())
     shown = message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}..."
-    what = f"the program {ending} at step {steps + 1}, after {counted(steps, 'step')}: {shown}"
+    verb = "was interrupted" if ending == "interrupted" else ending
+    what = f"the program {verb} at step {steps + 1}, after {pluralize(steps, 'step')}: {shown}"
     if ending == "interrupted":
-        return what, "Run it to its end for a verdict on the whole training."
+        return what, "Let the program finish to get a report on the whole training."
     if ran_out_of_memory(trace):
         return what, (
-            "It ran out of memory: halve the batch and accumulate the gradients of two; then "
-            "recompute activations (torch.utils.checkpoint); then train in bf16."
+            "The program ran out of memory. Halve the batch size and accumulate gradients over two "
+            "batches; then use activation checkpointing (torch.utils.checkpoint); then bf16."
         )
-    return what, "Correct what its own traceback names, and trace it again."
+    return what, "Fix the error in the program's traceback, and trace the program again."
 
 
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield what there is of each kind of evidence, or '', and what to say when it is missing."""
-    now = trace.membership
-    networks = () if now is None else now.networks
-    optimizers = () if now is None else now.optimizers
-    kinds = sorted({fact.kind for fact in trace.losses if fact.is_learning})
-    yield f"the order of events in {counted(trace.num_steps, 'step')}", ""
+    """Yield, for each kind of evidence, what was recorded (or '') and the text if it is missing."""
+    membership = trace.membership
+    networks = () if membership is None else membership.networks
+    optimizers = () if membership is None else membership.optimizers
+    kinds = sorted({record.kind for record in trace.losses if record.is_learning})
+    yield f"the order of events in {pluralize(trace.num_steps, 'step')}", ""
     yield (
-        f"gradients and updates in {counted(len(trace.measures), 'step')}" * bool(trace.measures),
-        "gradients and updates (no step was measured)",
+        f"gradients and updates in {pluralize(len(trace.statistics), 'step')}"
+        * bool(trace.statistics),
+        "gradients and updates (no step was sampled)",
     )
     yield (
-        f"{counted(len(networks), 'network')} and {counted(len(optimizers), 'optimizer')}"
+        f"{pluralize(len(networks), 'network')} and {pluralize(len(optimizers), 'optimizer')}"
         * bool(networks and optimizers),
-        "which parameters learn (no network or no optimizer was seen)",
+        "which parameters are trained (no network or no optimizer was called)",
     )
-    yield ", ".join(kinds), "the training loss (no loss function that is known was called)"
+    yield ", ".join(kinds), "the training loss (no known loss function was called)"
     yield "inputs" * bool(trace.inputs), "inputs (no network was called with a tensor)"
     yield (
-        counted(len(trace.evaluations), "evaluation") * bool(trace.evaluations),
+        pluralize(len(trace.evaluations), "evaluation") * bool(trace.evaluations),
         "validation and overfitting (no loss function was called under torch.no_grad())",
     )
     yield (
-        counted(len(trace.loaders), "loader") * bool(trace.loaders),
+        pluralize(len(trace.loaders), "loader") * bool(trace.loaders),
         "shuffling and workers (no DataLoader was used)",
     )
     yield (
-        counted(len(trace.schedulers), "learning-rate scheduler") * bool(trace.schedulers),
+        pluralize(len(trace.schedulers), "learning-rate scheduler") * bool(trace.schedulers),
         "the learning-rate schedule (no scheduler was used)",
     )

@@ -1,4 +1,4 @@
-"""From many findings to few causes: what brought the others about comes first (TRACE-16)."""
+"""Groups findings by root cause: each diagnosis lists one cause and its consequences."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,49 +6,51 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.trace.faults import EXPLAINS, Fault
-from sluice.trace.finding import Finding
+from sluice.trace.finding import TraceFinding
 
 _RANK = {"error": 0, "confirm": 1, "warning": 2}
 
 
 class Diagnosis(Record):
-    """One cause, and everything that it explains."""
+    """One root cause with its findings and consequences."""
 
     fault: Fault
     confidence: float = Field(ge=0, le=1)
-    findings: tuple[Finding, ...] = Field(
-        min_length=1, description="That name it: the strongest first."
+    findings: tuple[TraceFinding, ...] = Field(
+        min_length=1, description="Findings of this fault, the most severe first."
     )
-    explains: tuple[Finding, ...] = Field(description="That are its consequences.")
+    explains: tuple[TraceFinding, ...] = Field(
+        description="Findings that are consequences of this fault."
+    )
 
     @property
-    def finding(self) -> Finding:
-        """The one to show."""
+    def finding(self) -> TraceFinding:
+        """Most severe finding of this fault, which reports show."""
         return self.findings[0]
 
     @property
     def step(self) -> int:
-        """The first step that shows it."""
+        """First step at which the fault is visible."""
         return min(finding.step for finding in self.findings)
 
 
-def diagnose(findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
-    """Return ranked causes: errors first, then the most certain, then the earliest.
+def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
+    """Group findings by root cause: errors first, then by confidence, then by step.
 
-    A finding becomes a consequence when another one, no later and no weaker than a warning against
-    a warning, may have brought it about: so a warning never hides an error. Every finding is in
-    exactly one diagnosis.
+    A finding counts as the consequence of another fault that can cause it if that fault is at
+    least as severe. So a warning never hides an error. A ``confirm`` finding may also explain an
+    error, if it occurs no later. Every finding belongs to exactly one diagnosis.
     """
-    by_fault: dict[Fault, list[Finding]] = {}
+    by_fault: dict[Fault, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_order):
         by_fault.setdefault(finding.fault, []).append(finding)
     parents = {fault: _parent(fault, by_fault) for fault in by_fault}
     roots = [fault for fault, parent in parents.items() if parent is None]
-    found = [
+    diagnoses = [
         Diagnosis(
             fault=root,
             confidence=max(f.confidence for f in by_fault[root]),
-            findings=_as_strong(by_fault[root], explained),
+            findings=_raise_severity(by_fault[root], explained),
             explains=explained,
         )
         for root in roots
@@ -61,37 +63,42 @@ def diagnose(findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
             )
         ]
     ]
-    return tuple(sorted(found, key=lambda d: (*_order(d.finding)[:2], d.step)))
+    return tuple(sorted(diagnoses, key=lambda d: (*_order(d.finding)[:2], d.step)))
 
 
-def _as_strong(own: Sequence[Finding], explained: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a cause; a question becomes an error by one that it explains."""
+def _raise_severity(
+    findings: Sequence[TraceFinding], explained: Sequence[TraceFinding]
+) -> tuple[TraceFinding, ...]:
+    """Turn ``confirm`` findings into errors if the fault explains an error."""
     is_error = any(f.severity == "error" for f in explained)
     return tuple(
         f.model_copy(update={"severity": "error"}) if is_error and f.severity == "confirm" else f
-        for f in own
+        for f in findings
     )
 
 
-def _order(finding: Finding) -> tuple[int, float, int]:
+def _order(finding: TraceFinding) -> tuple[int, float, int]:
     return _RANK[finding.severity], -finding.confidence, finding.step
 
 
-def _parent(fault: Fault, by_fault: dict[Fault, list[Finding]]) -> Fault | None:
-    """Return the strongest fault that explains another one; the graph must have no cycle."""
-    own = by_fault[fault]
-    able = [
+def _parent(fault: Fault, by_fault: dict[Fault, list[TraceFinding]]) -> Fault | None:
+    """Return the most severe fault that explains another one.
+
+    Assumes that ``EXPLAINS`` has no cycle.
+    """
+    effects = by_fault[fault]
+    causes = [
         other
-        for other, theirs in by_fault.items()
-        if fault in EXPLAINS.get(other, ()) and _may_explain(theirs, own)
+        for other, candidates in by_fault.items()
+        if fault in EXPLAINS.get(other, ()) and _may_explain(candidates, effects)
     ]
-    return min(able, key=lambda other: _order(by_fault[other][0]), default=None)
+    return min(causes, key=lambda other: _order(by_fault[other][0]), default=None)
 
 
-def _may_explain(causes: Sequence[Finding], effects: Sequence[Finding]) -> bool:
+def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]) -> bool:
     strongest = min(_RANK[f.severity] for f in causes)
     weakest = min(_RANK[f.severity] for f in effects)
-    # What would be a question alone is answered by an error that follows from it.
+    # A ``confirm`` finding alone may be intended; an error that follows from it settles that.
     follows = min(f.step for f in causes) <= min(f.step for f in effects)
     return strongest <= weakest or (strongest == _RANK["confirm"] and follows)
 

@@ -1,4 +1,4 @@
-"""What a rule found in a trace, and what a rule is."""
+"""Findings of the rules in a trace, and the types of rules."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.trace.evidence.trace import Trace
 from sluice.trace.faults import Fault
+from sluice.trace.records.trace import Trace
 
 Severity = Literal["error", "confirm", "warning"]
-"""Certainly wrong; wrong unless it is meant; worth a look."""
+"""``error``: certainly wrong; ``confirm``: wrong unless intended; ``warning``: worth checking."""
 
 Number = float | int | str
 
@@ -19,35 +19,40 @@ Number = float | int | str
 _CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
 
 
-class Finding(Record):
-    """One thing that is wrong, with the evidence for it."""
+class TraceFinding(Record):
+    """One problem in a training, with its evidence."""
 
     rule: str
     fault: Fault
-    confidence: float = Field(ge=0, le=1, description="That it is so, whatever was meant.")
-    requirement: str = Field(description="Such as 'TRACE-12'.")
+    confidence: float = Field(
+        ge=0,
+        le=1,
+        description="Probability that the fault is present, regardless of the author's intent.",
+    )
     severity: Severity
-    step: int = Field(description="The first step that shows it.")
-    what: str = Field(description="What was seen, where, how often.")
-    cause: str = Field(description="What it does to the training.")
-    fix: str
-    evidence: dict[str, Number] = Field(description="The numbers that it stands on.")
-    contradicted_by: str = Field(description="What would show that it is wrong.")
+    step: int = Field(description="First step at which the problem is visible.")
+    what: str = Field(description="Observation: what happened, where and how often.")
+    cause: str = Field(description="Effect on the training.")
+    fix: str = Field(description="Recommended change.")
+    evidence: dict[str, Number] = Field(description="Numbers behind the observation.")
+    contradicted_by: str = Field(description="Condition under which the finding is a false alarm.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What is said of every rule, whatever it judges."""
+class RulePolicy:
+    """Common description of all rules."""
 
     name: str
-    """A sentence that is true when nothing is wrong."""
+    """Name of the rule: a sentence that is true when there is no problem."""
+    priority: int
+    """Position of the rule: rules run in ascending order, and findings of equal severity,
+    confidence and step are reported in this order."""
     fault: Fault
-    requirement: str
     requires: str
-    """The evidence without which it says nothing."""
+    """Evidence that the rule needs; without it the rule reports nothing."""
     contradicted_by: str
     abstains: str
-    """When the evidence is there and it says nothing all the same."""
+    """Condition under which the rule reports nothing although it has the evidence."""
 
     def finding(
         self,
@@ -59,13 +64,15 @@ class Policy:
         fix: str,
         confidence: float | None = None,
         **evidence: Number,
-    ) -> Finding:
-        """Return a finding of this rule; its confidence is that of its severity when None."""
-        return Finding(
+    ) -> TraceFinding:
+        """Return a finding of this rule.
+
+        ``confidence`` defaults to the typical value of the severity.
+        """
+        return TraceFinding(
             rule=self.name,
             fault=self.fault,
             confidence=_CONFIDENCE[severity] if confidence is None else confidence,
-            requirement=self.requirement,
             severity=severity,
             step=step,
             what=what,
@@ -77,22 +84,22 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Policy):
-    """One policy over the evidence of one process."""
+class Rule(RulePolicy):
+    """Rule about the trace of one process."""
 
-    judge: Callable[["Rule", Trace], tuple[Finding, ...]]
+    judge: Callable[["Rule", Trace], tuple[TraceFinding, ...]]
 
-    def __call__(self, trace: Trace) -> tuple[Finding, ...]:
-        """Return what is wrong."""
+    def __call__(self, trace: Trace) -> tuple[TraceFinding, ...]:
+        """Return the problems in a trace."""
         return self.judge(self, trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRule(Policy):
-    """One policy over the processes of a distributed run, one trace each, the first rank first."""
+class RankRule(RulePolicy):
+    """Rule about all ranks of a distributed run: one trace per rank, in the order of ranks."""
 
-    judge: Callable[["RankRule", Sequence[Trace]], tuple[Finding, ...]]
+    judge: Callable[["RankRule", Sequence[Trace]], tuple[TraceFinding, ...]]
 
-    def __call__(self, traces: Sequence[Trace]) -> tuple[Finding, ...]:
-        """Return what is wrong between the ranks."""
+    def __call__(self, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+        """Return the problems between the ranks."""
         return self.judge(self, traces)

@@ -1,4 +1,4 @@
-"""Fingerprints of data and of random states, without drawing a random number."""
+"""Fingerprints of data and random states, without drawing random numbers."""
 
 import random
 import sys
@@ -11,257 +11,264 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.evidence.batches import FieldFact, FieldPrint, SketchFact
+from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRecord
 
-_WORD = 2**64
+_MODULUS = 2**64
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_MOST_FIELDS = 8
-_MOST_WAITING = 2**16
-_FIRST = 32
-_KEPT = 1024
-"""Numbers of a sketch: sets up to this size are whole."""
-_MOST_TENSORS, _NUMBERS_OF_EACH = 1024, 16
-_MOST_NUMBERS, _COLUMNS = 2**14, 4
-"""Of a batch, and those of them in which repeats are counted."""
-_REPEATED = 0.05
+_MAX_FIELDS = 8
+_MAX_PENDING = 2**16
+_NUM_FIRST = 32
+_SKETCH_SIZE = 1024
+"""Maximum number of values of a sketch; the sketch of a smaller set is complete."""
+_MAX_TENSORS, _ELEMENTS_PER_TENSOR = 1024, 16
+_MAX_ELEMENTS, _NUM_COLUMNS = 2**14, 4
+"""Maximum number of elements per batch, and number of columns in which repeats are counted."""
+_MAX_REPEAT_SHARE = 0.05
 
 
 LOADER, NETWORK, LOSS = range(3)
-"""Where a batch is seen, in this order."""
+"""Stages at which a batch is fingerprinted, in this order."""
 
 
-class RowPrints:
-    """Fingerprints of the last batch: a loader, a network and a loss see the same one.
+class RowFingerprintCache:
+    """Caches the row fingerprints of the last batch for loader, network and loss.
 
-    The same tensor at the same place again may hold other rows: numpy changes them untold.
+    The same tensor at the same stage may contain other rows, because NumPy writes to shared memory
+    do not change its version.
     """
 
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Tensor], int, tuple[int, ...], int] | None = None
 
-    def of(self, batch: Tensor, *, words: int, place: int) -> tuple[int, ...]:
-        """Return what ``row_fingerprints`` does, as numbers."""
+    def fingerprint(self, batch: Tensor, *, sample_size: int, stage: int) -> tuple[int, ...]:
+        """Return the ``row_fingerprints`` of a batch as integers."""
         version = -1 if batch.is_inference() else batch._version
         last = self._last
-        is_known = (
-            last is not None and last[3] < place and last[0]() is batch and last[1] == version
+        is_cached = (
+            last is not None and last[3] < stage and last[0]() is batch and last[1] == version
         )
-        found = (
+        fingerprints = (
             last[2]
-            if last is not None and is_known
-            else tuple(row_fingerprints(batch, words=words).tolist())
+            if last is not None and is_cached
+            else tuple(row_fingerprints(batch, sample_size=sample_size).tolist())
         )
-        self._last = weakref.ref(batch), version, found, place
-        return found
+        self._last = weakref.ref(batch), version, fingerprints, stage
+        return fingerprints
 
 
-def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
-    """Return a 64-bit fingerprint of each row, from at most so many of its numbers.
+def row_fingerprints(batch: Tensor, *, sample_size: int) -> Tensor:
+    """Return a 64-bit fingerprint of each row, from at most ``sample_size`` of its elements.
 
-    Equal rows of one type have equal fingerprints on every machine of the same byte order.
+    Equal rows of one dtype have equal fingerprints on all machines with the same byte order.
 
     Cost:
-        One pass over rows x words whole numbers.
+        One pass over rows x ``sample_size`` integers.
     """
     rows = batch.detach().reshape(batch.shape[0], -1)
-    if rows.shape[1] > words:
-        rows = rows[:, :: -(-rows.shape[1] // words)]
+    if rows.shape[1] > sample_size:
+        rows = rows[:, :: -(-rows.shape[1] // sample_size)]
     if rows.dtype == torch.bool:
         rows = rows.to(torch.int8)
     if rows.is_complex():
         rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
-    whole = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
-    fingerprints: Tensor = (whole * _weights(whole.shape[1], whole.device)).sum(1)
+    integers = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
+    fingerprints: Tensor = (integers * _hash_weights(integers.shape[1], integers.device)).sum(1)
     return fingerprints
 
 
 @lru_cache(maxsize=32)
-def _weights(count: int, device: torch.device) -> Tensor:
-    # Odd numbers without pattern; products wrap around at 64 bits.
-    return mixed(torch.arange(1, count + 1)).bitwise_or(1).to(device)
+def _hash_weights(count: int, device: torch.device) -> Tensor:
+    # Odd pseudo-random numbers; products wrap around at 64 bits.
+    return mix64(torch.arange(1, count + 1)).bitwise_or(1).to(device)
 
 
-def mixed(numbers: Tensor) -> Tensor:
-    """Return the mixing of splitmix64: near numbers become far ones."""
+def mix64(numbers: Tensor) -> Tensor:
+    """Return the splitmix64 hash of integers."""
     value = numbers.to(torch.int64) * -0x61C8864680B583EB
-    value = (value ^ _shifted(value, 30)) * -0x40A7B892E31B1A47
-    value = (value ^ _shifted(value, 27)) * -0x6B2FB644ECCEEE15
-    return value ^ _shifted(value, 31)
+    value = (value ^ _unsigned_shift(value, 30)) * -0x40A7B892E31B1A47
+    value = (value ^ _unsigned_shift(value, 27)) * -0x6B2FB644ECCEEE15
+    return value ^ _unsigned_shift(value, 31)
 
 
-def _shifted(value: Tensor, by: int) -> Tensor:
-    shifted: Tensor = (value >> by) & (2 ** (64 - by) - 1)  # without the sign
+def _unsigned_shift(value: Tensor, by: int) -> Tensor:
+    shifted: Tensor = (value >> by) & (2 ** (64 - by) - 1)  # logical shift: without sign extension
     return shifted
 
 
-def sketch_of(mixed_numbers: Tensor) -> SketchFact:
-    """Return the smallest of some mixed numbers, each once: a sample that is the same anywhere."""
-    values = torch.unique(mixed_numbers)
-    return SketchFact(values=tuple(values[:_KEPT].tolist()), is_whole=len(values) <= _KEPT)
+def make_sketch(hashes: Tensor) -> SketchRecord:
+    """Return a bottom-k sketch, the smallest distinct hashes: the same sample on all ranks."""
+    values = torch.unique(hashes)
+    return SketchRecord(
+        values=tuple(values[:_SKETCH_SIZE].tolist()), is_complete=len(values) <= _SKETCH_SIZE
+    )
 
 
 class OrderFingerprint:
-    """Fingerprints of a sequence of row numbers, in its order and in any order."""
+    """Fingerprints of a sequence of row numbers: one of its order, one independent of the order."""
 
     def __init__(self) -> None:
-        self._waiting: list[int] = []
+        self._pending: list[int] = []
         self.count = 0
         self._ordered = 0
         self._any_order = 0
         self._first: list[int] = []
-        self._known = torch.zeros(0, dtype=torch.int64)
+        self._smallest = torch.zeros(0, dtype=torch.int64)
 
     @property
     def first(self) -> tuple[int, ...]:
-        """The first few numbers."""
-        return tuple((self._first or self._waiting)[:_FIRST])
+        """First numbers of the sequence."""
+        return tuple((self._first or self._pending)[:_NUM_FIRST])
 
-    def sketch(self) -> SketchFact:
-        """Return a sample of the different numbers."""
+    def sketch(self) -> SketchRecord:
+        """Return a sketch of the distinct numbers."""
         self._fold()
-        return sketch_of(self._known)
+        return make_sketch(self._smallest)
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Take the next numbers."""
-        self._waiting += numbers
-        if len(self._waiting) >= _MOST_WAITING:
+        """Add the next numbers."""
+        self._pending += numbers
+        if len(self._pending) >= _MAX_PENDING:
             self._fold()
 
     def digests(self) -> tuple[str, str]:
-        """Return both fingerprints of what was taken so far."""
+        """Return both fingerprints of the numbers added so far."""
         self._fold()
         return f"{self._ordered:016x}", f"{self._any_order:016x}"
 
     def _fold(self) -> None:
-        numbers = torch.tensor(self._waiting, dtype=torch.int64)
-        told = mixed(numbers)
-        place = mixed(torch.arange(self.count, self.count + len(numbers))) | 1
-        self._ordered = (self._ordered + int((told * place).sum())) % _WORD
-        self._any_order = (self._any_order + int(told.sum())) % _WORD
-        self._first = self._first or self._waiting[:_FIRST]
-        self._known = torch.unique(torch.cat([self._known, told]))[: _KEPT + 1]
+        numbers = torch.tensor(self._pending, dtype=torch.int64)
+        hashes = mix64(numbers)
+        position_hashes = mix64(torch.arange(self.count, self.count + len(numbers))) | 1
+        self._ordered = (self._ordered + int((hashes * position_hashes).sum())) % _MODULUS
+        self._any_order = (self._any_order + int(hashes.sum())) % _MODULUS
+        self._first = self._first or self._pending[:_NUM_FIRST]
+        self._smallest = torch.unique(torch.cat([self._smallest, hashes]))[: _SKETCH_SIZE + 1]
         self.count += len(numbers)
-        self._waiting = []
+        self._pending = []
 
 
 class FieldFingerprint:
-    """A sample of the numbers that one tensor of floats has, over batches."""
+    """Sketch of the values of one floating-point tensor over batches."""
 
     def __init__(self) -> None:
-        self._known = torch.zeros(0, dtype=torch.int64)
+        self._smallest = torch.zeros(0, dtype=torch.int64)
         self._columns: list[Tensor] = []
 
     def add(self, tensor: Tensor) -> None:
-        """Take the first rows of the next batch."""
+        """Add the first rows of the next batch."""
         rows = tensor.detach().reshape(tensor.shape[0], -1)
-        rows = rows[: max(_MOST_NUMBERS // rows.shape[1], 1), :_MOST_NUMBERS].cpu().contiguous()
-        told = mixed(rows.view(_INTEGERS[rows.element_size()]))
-        self._columns.append(told[:, :: -(-told.shape[1] // _COLUMNS)])
-        if len(self._known) > _KEPT:
-            told = told[told < self._known[-1]]
-        self._known = torch.unique(torch.cat([self._known, told.flatten()]))[: _KEPT + 1]
+        rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
+        hashes = mix64(rows.view(_INTEGERS[rows.element_size()]))
+        self._columns.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
+        if len(self._smallest) > _SKETCH_SIZE:
+            hashes = hashes[hashes < self._smallest[-1]]
+        self._smallest = torch.unique(torch.cat([self._smallest, hashes.flatten()]))[
+            : _SKETCH_SIZE + 1
+        ]
 
-    def fact(self, place: int) -> FieldPrint:
-        """Return what was taken so far."""
+    def record(self, place: int) -> FloatFieldRecord:
+        """Return the record of the batches added so far."""
         repeats = 1.0
-        if len({some.shape[1] for some in self._columns}) == 1:
+        if len({samples.shape[1] for samples in self._columns}) == 1:
             columns = torch.cat(self._columns).T.contiguous().sort().values
             repeats = float((columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel())
-        return FieldPrint(
+        return FloatFieldRecord(
             place=place,
-            values=sketch_of(self._known),
-            is_continuous=repeats <= _REPEATED,
+            values=make_sketch(self._smallest),
+            is_continuous=repeats <= _MAX_REPEAT_SHARE,
         )
 
 
-def random_states() -> tuple[int, int, int]:
-    """Return fingerprints of torch's, Python's and numpy's random state, which stay as they are."""
+def random_state_fingerprints() -> tuple[int, int, int]:
+    """Return fingerprints of the random states of torch, Python and NumPy; changes none."""
     state = torch.get_rng_state()
     numpy = sys.modules.get("numpy")
-    theirs = 0
+    numpy_state = 0
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()
-        theirs = zlib.crc32(repr((kind, rest)).encode(), zlib.crc32(keys.tobytes()))
+        numpy_state = zlib.crc32(repr((kind, rest)).encode(), zlib.crc32(keys.tobytes()))
     return (
-        int(row_fingerprints(state[None], words=state.numel())[0]),
+        int(row_fingerprints(state[None], sample_size=state.numel())[0]),
         hash(random.getstate()),
-        theirs,
+        numpy_state,
     )
 
 
 def state_fingerprint(state: Any) -> int:
-    """Return a fingerprint of a network's state, whatever its keys are called; 0 for anything else.
+    """Return a fingerprint of a state dict, independent of its keys; 0 for other objects.
 
     Cost:
-        A few numbers of each tensor are read, from wherever it is.
+        Reads a few elements of each tensor, from whichever device holds it.
     """
     if not isinstance(state, Mapping):
         return 0
     tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    # A network that is read from a file may have no numbers before.
-    if not tensors or len(tensors) > _MOST_TENSORS or any(t.is_meta for t in tensors):
+    # A network that is about to be read from a file may have meta tensors.
+    if not tensors or len(tensors) > _MAX_TENSORS or any(t.is_meta for t in tensors):
         return 0
-    some = [t.detach().reshape(-1)[:_NUMBERS_OF_EACH].float().cpu() for t in tensors]
-    return zlib.crc32(torch.cat(some).numpy().tobytes()) or 1
+    samples = [t.detach().reshape(-1)[:_ELEMENTS_PER_TENSOR].float().cpu() for t in tensors]
+    return zlib.crc32(torch.cat(samples).numpy().tobytes()) or 1
 
 
-def bare(tensor: Tensor) -> Tensor | None:
-    """Return a tensor without what a class of its own adds, as names of what its rows are.
+def plain_tensor(tensor: Tensor) -> Tensor | None:
+    """Return a tensor as a plain one, without its subclass.
 
-    None where that class holds its numbers in another way, as a distributed tensor does.
+    None if the subclass stores its values in another way, as a distributed tensor does.
     """
     kind = type(tensor)
     if kind is Tensor or kind is torch.nn.Parameter:
         return tensor
-    has_numbers = not tensor.is_meta and "__torch_dispatch__" not in {
+    has_values = not tensor.is_meta and "__torch_dispatch__" not in {
         name for base in kind.__mro__ if base is not Tensor for name in vars(base)
     }
-    return tensor.as_subclass(Tensor) if has_numbers else None
+    return tensor.as_subclass(Tensor) if has_values else None
 
 
-def tensors_in(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch: alone, in a sequence or mapping, one level deep."""
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch: the batch itself, or the items of a sequence or mapping."""
     if isinstance(batch, Tensor):
         batch = [batch]
     if isinstance(batch, dict):
         batch = list(batch.values())
     if not isinstance(batch, list | tuple):
         return []
-    found = [bare(item) for item in batch if isinstance(item, Tensor)][:_MOST_FIELDS]
-    return [tensor for tensor in found if tensor is not None]
+    tensors = [plain_tensor(item) for item in batch if isinstance(item, Tensor)][:_MAX_FIELDS]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
-def content_fingerprint(batch: Any) -> int:
-    """Return a fingerprint of the rows of a batch, of at most 256 numbers each; 0 without any."""
-    told = [t for t in tensors_in(batch) if t.dim() and t.numel() and t.layout == torch.strided]
-    if not told:
+def batch_fingerprint(batch: Any) -> int:
+    """Return a fingerprint of a batch, from at most 256 elements per row; 0 without tensors."""
+    tensors = [
+        t for t in batch_tensors(batch) if t.dim() and t.numel() and t.layout == torch.strided
+    ]
+    if not tensors:
         return 0
-    rows = torch.cat([row_fingerprints(t, words=256) for t in told])
+    rows = torch.cat([row_fingerprints(t, sample_size=256) for t in tensors])
     return zlib.crc32(rows.cpu().numpy().tobytes()) or 1
 
 
-def field_fact(tensor: Tensor) -> FieldFact:
-    """Return what stands in one tensor of a batch."""
+def field_record(tensor: Tensor) -> FieldRecord:
+    """Return the record of one tensor of a batch."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if not tensor.numel() or tensor.is_complex():
         nan = float("nan")
-        return FieldFact(
+        return FieldRecord(
             shape=shape, dtype=dtype, smallest=nan, largest=nan, mean=nan, num_non_finite=0
         )
     values = tensor.detach()
     if values.is_floating_point():
         low, high = torch.aminmax(values)
         mean = values.mean(dtype=torch.float64)
-        # A sum or mean of anything that is not finite is not finite; few batches need the count.
-        bad = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
+        # The mean of non-finite values is non-finite, so few batches need the count.
+        num_non_finite = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
     else:
         low, high = torch.aminmax(values.to(torch.int64))
-        mean, bad = values.double().mean(), torch.tensor(0)
-    return FieldFact(
+        mean, num_non_finite = values.double().mean(), torch.tensor(0)
+    return FieldRecord(
         shape=shape,
         dtype=dtype,
         smallest=float(low),
         largest=float(high),
         mean=float(mean),
-        num_non_finite=int(bad),
+        num_non_finite=int(num_non_finite),
     )

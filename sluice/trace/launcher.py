@@ -1,4 +1,4 @@
-"""Runs a program with the tracer in it: no edit, same output, same exit code (TRACE-1)."""
+"""Runs a program with the tracer: without changes to its code, output or exit code."""
 
 import os
 import signal
@@ -14,51 +14,51 @@ from sluice.trace.settings import TraceSettings
 
 _INJECTED = Path(__file__).parent / "injected"
 _OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
-SIGNALLED = 128
-"""A shell adds this to the number of the signal that ended a program."""
+SIGNAL_EXIT_BASE = 128
+"""Exit code of a program ended by a signal: this plus the signal number, as in shells."""
 
 
 def launch(
     command: Sequence[str], *, out: Path, settings: TraceSettings, environ: Mapping[str, str]
 ) -> int:
-    """Run a command whose Python processes are traced, and return its exit code.
+    """Run a command, trace its Python processes, and return its exit code.
 
-    Every process below it that imports torch and trains writes a folder of its own in ``out``:
-    also under a shell script, ``torchrun`` or another launcher.
+    Every child process that imports torch and trains writes its own subfolder of ``out``, also
+    under a shell script, ``torchrun`` or another launcher.
 
     Args:
-        command: As on a command line, such as ``["python", "train.py"]``.
-        out: Folder of the traces; made here. One that cannot be written is said, and the program
-            runs untraced.
-        settings: Bounds of the trace.
-        environ: Of the program.
+        command: Program and arguments, such as ``["python", "train.py"]``.
+        out: Folder of the traces. If it cannot be written, the processes report that and run
+            untraced.
+        settings: Limits of the trace.
+        environ: Environment of the program.
 
     Returns:
-        The exit code; of a program that a signal ended 128 and its number.
+        The exit code; 128 plus the signal number if a signal ended the program.
 
     Raises:
-        ContractError: There is no command, or no such program.
+        ContractError: The command is empty, or the program does not exist.
     """
     if not command:
         raise ContractError(
-            "sluice trace needs a command to run; got none.",
-            fix="Give it after two dashes: sluice trace -- python train.py",
+            "sluice trace requires a command to run; got none.",
+            fix="Add the command after two dashes: sluice trace -- python train.py",
         )
     try:
         process = subprocess.Popen(command, env=traced_environment(out, settings, environ))
     except OSError as error:
         raise ContractError(
             f"Cannot start '{command[0]}' ({error.strerror or error}).",
-            fix="Check the spelling; write the command as the shell would run it.",
+            fix="Check the spelling. Write the command as you would in the shell.",
         ) from error
     code = _wait(process)
-    return code if code >= 0 else SIGNALLED - code
+    return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
 def traced_environment(
     out: Path, settings: TraceSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return an environment whose Python processes are traced."""
+    """Return the environment in which Python processes are traced."""
     path = [str(_INJECTED), *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
@@ -70,32 +70,32 @@ def traced_environment(
 
 
 def check_folder(out: Path) -> StorageError | None:
-    """Make the folder of traces, and return why not when that fails."""
+    """Create the folder of traces; return an error if it cannot be created or written."""
     try:
         make_folder(out)
     except OSError as error:
         return storage_error(out, error)
     if not os.access(out, os.W_OK):
         return StorageError(
-            f"Cannot write {out}: it belongs to somebody else or is read-only.",
-            fix="Name another folder with --out.",
+            f"Cannot write to {out}: the folder belongs to another user or is read-only.",
+            fix="Choose another folder with --out.",
         )
     return None
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the program; what should end this process is the program's to answer."""
+    """Wait for the program, and forward SIGTERM to it."""
 
-    def hand_on(number: int, _: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # Ctrl-C reaches the program by itself: it is in the terminal's foreground, too.
-    before = {
+    # The terminal sends Ctrl-C to the program, too, as it is in the same foreground group.
+    previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
     }
     try:
         return process.wait()
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

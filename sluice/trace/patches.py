@@ -1,4 +1,4 @@
-"""Replaced attributes, each put back when the trace ends."""
+"""Patched attributes, each restored when the trace ends."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,58 +10,61 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 class Patches:
-    """Attributes of modules and classes that were replaced, and what stood there."""
+    """Patched attributes of modules and classes, with their original values."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        """How each can be made, and taken back."""
+        """Pairs of functions that apply and undo each patch."""
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set ``owner.name`` until ``restore``; what another library sets later is left alone."""
+        """Set ``owner.name`` to ``new`` until ``restore``.
+
+        ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
+        """
         had_own = name in vars(owner)
         old = vars(owner).get(name)
 
         def undo() -> None:
             if vars(owner).get(name) is not new:
-                return  # somebody wrapped ours: it goes on as a pass-through
+                return  # another library wrapped ours, which stays as a pass-through
             if had_own:
                 setattr(owner, name, old)
             else:
                 delattr(owner, name)
 
-        self._make(lambda: setattr(owner, name, new), undo)
+        self._apply(lambda: setattr(owner, name, new), undo)
 
     def hook(self, register: Callable[[Any], Any], function: Any) -> None:
         """Register a hook until ``restore``."""
         handles: list[Any] = []
-        self._make(lambda: handles.append(register(function)), lambda: handles.pop().remove())
+        self._apply(lambda: handles.append(register(function)), lambda: handles.pop().remove())
 
-    def _make(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+    def _apply(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
         change()
         self._changes.append((change, undo))
         self._undo.append(undo)
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
-        """Replace a function of torch, also where it was imported by name already."""
+        """Replace a function of torch, also in modules that already imported it by name."""
         old = getattr(owner, name)
-        for module, held in _HOLDERS.of(old):
-            if vars(module).get(held) is old:
-                self.replace(module, held, new)
+        for module, attribute in _HOLDERS.of(old):
+            if vars(module).get(attribute) is old:
+                self.replace(module, attribute, new)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
-        """Call ``undo`` when the rest is put back."""
+        """Call ``undo`` when the patches are restored."""
         self._undo.append(undo)
 
     def restore(self) -> None:
-        """Put everything back, the last change first. A second call does nothing."""
+        """Restore all patches, the latest first. A second call does nothing."""
         self._changes.clear()
         while self._undo:
             self._undo.pop()()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Put everything back for a while: nothing of what happens then is seen."""
+        """Undo all patches in the block, so that nothing in it is traced."""
         for _, undo in reversed(self._changes):
             undo()
         try:
@@ -72,10 +75,10 @@ class Patches:
 
 
 class _Holders:
-    """Which modules hold a function of torch, and under which name.
+    """Modules that hold a function of torch, and the name under which they hold it.
 
-    One pass over all modules serves every function that is replaced, and every trace of a process
-    until it imports something new.
+    The scan of all modules is cached for the process, and repeated when the number of imported
+    modules changes.
     """
 
     def __init__(self) -> None:
@@ -83,19 +86,19 @@ class _Holders:
         self._modules = 0
 
     def of(self, function: Any) -> list[tuple[Any, str]]:
-        """Return the places that held a function when all modules were looked through."""
+        """Return the modules and names that held a function when the modules were scanned."""
         if self._modules != len(sys.modules):
             self._modules, self._found = len(sys.modules), {}
             for module in list(sys.modules.values()):
-                self._look(module)
+                self._scan(module)
         return self._found.get(id(function), [])
 
-    def _look(self, module: Any) -> None:
+    def _scan(self, module: Any) -> None:
         try:
-            held = list(vars(module).items())
-        except TypeError:  # not everything in there is a module
+            attributes = list(vars(module).items())
+        except TypeError:  # sys.modules may contain other objects
             return
-        for name, value in held:
+        for name, value in attributes:
             if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
                 self._found.setdefault(id(value), []).append((module, name))
 

@@ -1,4 +1,4 @@
-"""Everything a trace holds in memory before it is written, and when it is."""
+"""Buffers the records of a trace in memory, and writes them every few seconds."""
 
 import functools
 import operator
@@ -12,29 +12,29 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sluice.base.settings import Record
-from sluice.trace.deferred import Deferred
-from sluice.trace.evidence.trace import Start
-from sluice.trace.lane import Lane
+from sluice.trace.device_reads import BatchedDeviceReads
+from sluice.trace.event_interner import OVERFLOW, EventInterner
+from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import TraceFiles, line_of
-from sluice.trace.words import OVERFLOW, WordBook
+from sluice.trace.storage import TraceFiles, encode_line
+from sluice.trace.thread_state import ThreadState
 
 _RECENT_STEPS = 128
-"""Steps whose detail is kept from one flush to the next: a program that makes more is fast, and
-what it did last counts."""
+"""Maximum number of steps with detail between two flushes. A fast program has more; then only the
+latest are kept."""
 
-_MOST_LINES = 1024
-"""Lines of detail that wait for a flush; the oldest fall out."""
+_MAX_DETAIL_LINES = 1024
+"""Maximum number of detail records between two flushes; older ones are dropped."""
 
 NumbersRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
 ]
-"""Of one step: its number, losses, clips by optimizer, norm and bound, scale; whether it is kept
-for ever."""
+"""Numbers of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
+the row is kept in the history."""
 
 
 _STEP_FIELDS, _NUMBER_FIELDS = 6, 5
-"""Of a row."""
+"""Number of fields per row of ``_steps`` and per row of ``_numbers``."""
 
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
@@ -42,44 +42,50 @@ def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
 
 
 class EndedStep(NamedTuple):
-    """What a step left, or some that repeat an order, as the thread that made it held it."""
+    """Buffered data of one fully recorded step, or of several steps that repeated a pattern."""
 
     step: int
     thread: int
-    marks: list[int]
-    """Codes and times in turn."""
+    events: list[int]
+    """Event codes and times, alternating."""
     losses: list[Any]
-    """Of its backward passes; of steps that repeat an order, the number of each and its losses in
-    turn."""
+    """Losses of the backward passes. For repeated steps: step number, its losses, next step number,
+    its losses, and so on."""
     clips: list[tuple[int, Tensor | float, float]]
     scale: Tensor | None
-    ended: int
-    """By the clock [ns]; 0 of steps that repeat an order and were not looked at closely."""
-    began: int
-    """When the step before it in this thread had ended [ns]."""
-    took: int
-    """Since a step ended that was looked at closely [ns]."""
-    spent: int
-    """Of that, on statistics [ns]."""
+    ended_ns: int
+    """End time [ns]; 0 for repeated steps."""
+    began_ns: int
+    """End time of the previous step in this thread [ns]."""
+    took_ns: int
+    """Time since the end of the last fully recorded step [ns]."""
+    statistics_ns: int
+    """Part of ``took_ns`` spent on statistics [ns]."""
 
 
-class Thin:
-    """Chooses rows of a series so that their number grows with the logarithm of its length."""
+class LogSpacedSampler:
+    """Chooses rows of a series so that their number grows with the logarithm of its length.
+
+    Args:
+        initial_rows: Number of first rows that are all kept. Afterwards the interval between kept
+            rows doubles after every ``initial_rows // 2`` of them.
+    """
 
     __slots__ = ("_every", "_left", "_next", "_rows", "_seen")
 
-    def __init__(self, rows: int) -> None:
-        self._rows, self._left, self._every, self._seen, self._next = rows, rows, 1, 0, 0
+    def __init__(self, initial_rows: int) -> None:
+        self._rows = self._left = initial_rows
+        self._every, self._seen, self._next = 1, 0, 0
 
-    def skips(self, num: int) -> bool:
-        """Leave so many rows of the series out; not if one of them is to be kept."""
+    def skips_all(self, num: int) -> bool:
+        """Skip the next ``num`` rows if none of them is kept; return whether they were skipped."""
         if self._seen + num > self._next:
             return False
         self._seen += num
         return True
 
-    def takes_next(self) -> bool:
-        """Tell whether the next row of the series is kept."""
+    def keeps_next(self) -> bool:
+        """Return whether the next row of the series is kept."""
         seen = self._seen
         self._seen = seen + 1
         if seen < self._next:
@@ -92,11 +98,13 @@ class Thin:
 
 
 class Recorder:
-    """Takes what was seen and writes it every few seconds.
+    """Collects records and writes them at every flush.
 
     Args:
-        folder: Of this process; made when there is something to write.
-        start: Asked when the folder is made: a process knows its rank late.
+        folder: Folder of this process; created at the first flush.
+        settings: Limits of time and disk space.
+        start: Returns the description of this process. Called when the folder is created, because
+            a process learns its rank late.
         clock: Monotonic time [ns].
     """
 
@@ -104,103 +112,106 @@ class Recorder:
         self,
         folder: Path,
         settings: TraceSettings,
-        start: Callable[[], Start],
+        start: Callable[[], TraceStart],
         *,
         clock: Callable[[], int],
     ) -> None:
         self.folder = folder
         self._settings, self._start, self._clock = settings, start, clock
-        self.book = WordBook()
+        self.interner = EventInterner()
         self._files: TraceFiles | None = None
-        self._began = clock()
-        self.due = self._began
-        """When the next flush is [ns]; the first comes with the first step."""
-        self._needed: list[bytes] = []
-        self._series: list[tuple[str, Record]] = []
-        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MOST_LINES)
-        self._counts: dict[int, list[int]] = {}
-        # Rows lie flat: a container for each would have the program's garbage collected more often.
+        self._began_ns = clock()
+        self.flush_due_ns = self._began_ns
+        """Time of the next flush [ns]; the first is due at the first step."""
+        self._history_lines: list[bytes] = []
+        self._sampled_records: list[tuple[str, Record]] = []
+        """Statistics for the history, with their record names."""
+        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
+        self._sequence_counts: dict[int, list[int]] = {}
+        """First step, last step and number of steps, by sequence index."""
+        # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
-        """Of each step its number, word, the positions that are shown, all times, its end and the
-        end of the one before."""
+        """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
+        and end time of the previous step."""
         self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
-        """Rows of numbers that are not kept for ever."""
+        """Rows of numbers that are not kept in the history."""
         self._kept_numbers: list[NumbersRow] = []
-        self._read: list[tuple[list[Any], bool]] = []
-        self.rates: list[tuple[int, int, list[float]]] = []
-        """Step, optimizer and its new rates, until they are written."""
-        self._thin_numbers = Thin(settings.history_rows)
-        self._thin_measures = Thin(settings.history_rows)
-        self.deferred = Deferred()
-        self.dropped_words = 0
+        self._resolved_numbers: list[tuple[list[Any], bool]] = []
+        """Rows whose values were read from the device, and whether they are kept in the history."""
+        self.learning_rates: list[tuple[int, int, list[float]]] = []
+        """Changed learning rates that are not written yet: step, optimizer, learning rates."""
+        self._number_sampler = LogSpacedSampler(settings.history_rows)
+        self._measure_sampler = LogSpacedSampler(settings.history_rows)
+        self.device_reads = BatchedDeviceReads()
+        self.num_overflow_steps = 0
 
-    def write(self, record: str, fact: Record) -> None:
-        """Keep a fact for ever."""
-        self._needed.append(line_of(record, fact.model_dump()))
+    def write(self, name: str, record: Record) -> None:
+        """Add a record to the history."""
+        self._history_lines.append(encode_line(name, record.model_dump()))
 
-    def write_detail(self, record: str, fact: Record) -> None:
-        """Keep a fact while it is recent."""
-        self._detail.append((record, fact))
+    def write_detail(self, name: str, record: Record) -> None:
+        """Add a record that is kept while it is recent."""
+        self._detail.append((name, record))
 
-    def write_measures(self, fact: Record) -> None:
-        """Keep a fact while it is recent, and some of these for ever."""
-        self._detail.append(("measures", fact))
-        if self._thin_measures.takes_next():
-            self._series.append(("measures", fact))
+    def write_measures(self, record: Record) -> None:
+        """Add statistics that are kept while recent; a sample of them is added to the history."""
+        self._detail.append(("measures", record))
+        if self._measure_sampler.keeps_next():
+            self._sampled_records.append(("measures", record))
 
-    def settle(self, rows: Iterable[EndedStep]) -> None:
-        """Sort what some steps left."""
+    def add_steps(self, rows: Iterable[EndedStep]) -> None:
+        """Add the data of ended steps."""
         for row in rows:
-            word, shown = self.book.close(row.marks[::2], row.thread)
-            num, first = (1, row.step) if row.ended else (len(row.losses) // 2, row.losses[0])
-            counted = self._counts.get(word)
-            if counted is None:
-                self._counts[word] = [first, row.step, num]
+            sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
+            num, first = (1, row.step) if row.ended_ns else (len(row.losses) // 2, row.losses[0])
+            count_row = self._sequence_counts.get(sequence)
+            if count_row is None:
+                self._sequence_counts[sequence] = [first, row.step, num]
             else:
-                counted[1] = row.step
-                counted[2] += num
-            if word == OVERFLOW:
-                self.dropped_words += num
-            if not row.ended:
-                self._settle_repeats(row.losses)
+                count_row[1] = row.step
+                count_row[2] += num
+            if sequence == OVERFLOW:
+                self.num_overflow_steps += num
+            if not row.ended_ns:
+                self._add_repeats(row.losses)
                 continue
-            # Nothing for the garbage collector to look at.
-            times = array("q", row.marks[1::2])
-            self._steps += (row.step, word, shown, times, row.ended, row.began)
+            # The garbage collector does not track arrays.
+            times = array("q", row.events[1::2])
+            self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
             if row.losses or row.clips or row.scale is not None:
-                keep = self._thin_numbers.takes_next()
+                keep = self._number_sampler.keeps_next()
                 numbers = (row.step, row.losses, row.clips, row.scale, keep)
                 if keep:
                     self._kept_numbers.append(numbers)
                 else:
                     self._numbers += numbers
 
-    def _settle_repeats(self, flat: Sequence[Any]) -> None:
-        thin = self._thin_numbers
-        are_skipped = thin.skips(len(flat) // 2)
+    def _add_repeats(self, flat: Sequence[Any]) -> None:
+        sampler = self._number_sampler
+        are_skipped = sampler.skips_all(len(flat) // 2)
         for step, losses in _rows(flat, 2):
-            keep = not are_skipped and thin.takes_next()
+            keep = not are_skipped and sampler.keeps_next()
             if keep:
                 self._kept_numbers.append((step, losses, [], None, keep))
             else:
                 self._numbers += (step, losses, (), None, keep)
 
-    def end_open_word(self, step: int, lane: Lane) -> None:
-        """Keep the order of what led to no step any more."""
-        word, _ = self.book.close(lane.codes, lane.number)
-        if word != OVERFLOW:
-            self._counts[-1 - word] = [step, step, 1]
+    def record_open_events(self, step: int, thread: ThreadState) -> None:
+        """Add the events of the unfinished step at the end of the trace."""
+        sequence, _ = self.interner.intern_step(thread.codes, thread.index)
+        if sequence != OVERFLOW:
+            self._sequence_counts[-1 - sequence] = [step, step, 1]
 
-    def read_deferred(self) -> None:
-        """Wait for the device, once, and read everything that was asked for."""
-        self._ask_numbers()
-        self.deferred.read()
+    def read_device_values(self) -> None:
+        """Read all requested values, with one device synchronization."""
+        self._request_numbers()
+        self.device_reads.read()
 
     def flush(self) -> None:
-        """Write everything that was seen and read so far.
+        """Write all buffered records.
 
         Raises:
-            OSError: The folder cannot be made or written.
+            OSError: The folder cannot be created or written.
         """
         numbers, kept = self._number_lines()
         if self._files is None:
@@ -209,99 +220,110 @@ class Recorder:
                 recent_bytes=self._settings.recent_bytes,
                 history_bytes=self._settings.history_bytes,
             )
-            first = [line_of("start", self._start().model_dump())]
+            first = [encode_line("start", self._start().model_dump())]
             self._files.write_history(first, needed=True)
         was_full = self._files.is_full
-        self._files.write_history(self._order_lines(), needed=True)
+        self._files.write_history(self._sequence_lines(), needed=True)
         self._files.write_history(
-            [*(line_of(name, fact.model_dump()) for name, fact in self._series), *kept],
+            [
+                *(encode_line(name, record.model_dump()) for name, record in self._sampled_records),
+                *kept,
+            ],
             needed=False,
         )
-        self._files.write_history(self._needed, needed=True)
+        self._files.write_history(self._history_lines, needed=True)
         self._files.write_recent(
             [
-                *(line_of(name, fact.model_dump()) for name, fact in self._detail),
+                *(encode_line(name, record.model_dump()) for name, record in self._detail),
                 *self._step_lines(),
                 *numbers,
             ]
         )
         if self._files.is_full and not was_full:
-            text = f"The history reached {self._settings.history_bytes:,} bytes; later series lack."
+            text = (
+                f"The history reached its limit of {self._settings.history_bytes:,} bytes. Later "
+                "losses, norms and statistics are not added to it. Raise history_bytes to keep "
+                "them."
+            )
             note = {
                 "step": self._steps[-_STEP_FIELDS] if self._steps else 0,
                 "kind": "full",
                 "text": text,
             }
-            self._files.write_history([line_of("note", note)], needed=True)
-        self._needed, self._series = [], []
+            self._files.write_history([encode_line("note", note)], needed=True)
+        self._history_lines, self._sampled_records = [], []
         self._detail.clear()
         self._steps.clear()
-        self.due = self._clock() + int(self._settings.flush_s * 1e9)
+        self.flush_due_ns = self._clock() + int(self._settings.flush_s * 1e9)
 
     def close(self) -> None:
-        """Close the files. What was not flushed is lost."""
+        """Close the files. Records that were not flushed are lost."""
         if self._files is not None:
             self._files.close()
 
     @property
-    def has_seen_anything(self) -> bool:
-        """Whether the process did anything that is worth a folder."""
-        return self._files is not None or bool(self._counts) or bool(self._needed)
+    def has_records(self) -> bool:
+        """Whether the process has records to write."""
+        return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
 
-    def _order_lines(self) -> Iterable[bytes]:
-        for index, thread, marks in self.book.new:
-            yield line_of("word", {"index": index, "thread": thread, "marks": marks})
-        self.book.new.clear()
-        if self._counts:
-            rows = [[key, *counted] for key, counted in self._counts.items()]
-            yield line_of("order", {"rows": rows})
-            self._counts = {}
-        if self.rates:
-            yield line_of("rates", {"rows": self.rates})
-            self.rates = []
+    def _sequence_lines(self) -> Iterable[bytes]:
+        for index, thread, events in self.interner.unwritten:
+            # "word" and "marks" are the stored names of a sequence and its events.
+            yield encode_line("word", {"index": index, "thread": thread, "marks": events})
+        self.interner.unwritten.clear()
+        if self._sequence_counts:
+            rows = [[key, *count_row] for key, count_row in self._sequence_counts.items()]
+            # "order" is the stored name of the sequence counts.
+            yield encode_line("order", {"rows": rows})
+            self._sequence_counts = {}
+        if self.learning_rates:
+            yield encode_line("rates", {"rows": self.learning_rates})
+            self.learning_rates = []
 
     def _step_lines(self) -> Iterable[bytes]:
         if self._steps:
-            began = self._began
+            began = self._began_ns
             rows = [
                 [
                     step,
-                    word,
-                    [(times[i] - began) // 1000 for i in shown],
+                    sequence,
+                    [(times[i] - began) // 1000 for i in kept_positions],
                     (end - began) // 1000,
                     (start - began) // 1000,
                 ]
-                for step, word, shown, times, end, start in _rows(self._steps, _STEP_FIELDS)
-                if word != OVERFLOW
+                for step, sequence, kept_positions, times, end, start in _rows(
+                    self._steps, _STEP_FIELDS
+                )
+                if sequence != OVERFLOW
             ]
-            yield line_of("steps", {"rows": rows})
+            yield encode_line("steps", {"rows": rows})
 
-    def _ask_numbers(self) -> None:
+    def _request_numbers(self) -> None:
         recent: Iterator[Any] = _rows(self._numbers, _NUMBER_FIELDS)
         rows: list[NumbersRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
         self._numbers.clear()
         self._kept_numbers = []
-        asked: list[Tensor | float] = []
+        requested: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
-            asked += losses
+            requested += losses
             for _, norm, _ in clips:
-                asked.append(norm)
+                requested.append(norm)
             if scale is not None:
-                asked.append(scale)
+                requested.append(scale)
         if rows:
-            self.deferred.ask(asked, functools.partial(self._numbers_read, rows))
+            self.device_reads.request(requested, functools.partial(self._on_numbers, rows))
 
-    def _numbers_read(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
-        given = iter(values)
+    def _on_numbers(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
+        remaining = iter(values)
         for step, losses, clips, scale, is_kept in rows:
-            told = list(islice(given, len(losses)))
-            norms = [(index, next(given), most) for index, _, most in clips]
-            row = [step, told, norms, None if scale is None else next(given)]
-            self._read.append((row, is_kept))
+            loss_values = list(islice(remaining, len(losses)))
+            norms = [(index, next(remaining), max_norm) for index, _, max_norm in clips]
+            row = [step, loss_values, norms, None if scale is None else next(remaining)]
+            self._resolved_numbers.append((row, is_kept))
 
     def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the line of recent numbers, and of those that are kept for ever instead."""
-        rows, self._read = self._read, []
-        told = [row for row, kept in rows if not kept], [row for row, kept in rows if kept]
-        recent, kept = ([line_of("numbers", {"rows": some})] if some else [] for some in told)
+        """Return the lines of recent numbers, and of those kept in the history."""
+        rows, self._resolved_numbers = self._resolved_numbers, []
+        both = [row for row, kept in rows if not kept], [row for row, kept in rows if kept]
+        recent, kept = ([encode_line("numbers", {"rows": some})] if some else [] for some in both)
         return recent, kept

@@ -1,55 +1,58 @@
-"""What a folder of traces says: as records, and as text."""
+"""Report on a folder of traces: as records, and as text for a terminal."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis, diagnose
-from sluice.trace.evidence.trace import Trace
-from sluice.trace.finding import Finding
-from sluice.trace.profile import Profile, profile
-from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.finding import TraceFinding
+from sluice.trace.records.trace import Trace
 from sluice.trace.rules.library import RULES, judge_all, judge_ranks
+from sluice.trace.step_profile import StepProfile, profile_steps
+from sluice.trace.trace_reader import find_traces, read_trace
 
 _SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
 
-_SKEWED = 1.5
-"""Mean time of a step beside the median: from this ratio on both are shown."""
+_SKEW_RATIO = 1.5
+"""The report also shows the median step time if mean / median exceeds this."""
 
 
 class ProcessReport(Record):
-    """One process and what is wrong with its training."""
+    """Report on one traced process: how it ended, the problems found, and its step times."""
 
     folder: str
     rank: int
     steps: int
     conclusion: Conclusion
-    is_cut_off: bool = Field(False, description="Tracing stopped, and the program went on.")
+    is_cut_off: bool = Field(False, description="Whether tracing stopped before the program ended.")
     notes: tuple[str, ...]
-    profile: Profile | None
+    profile: StepProfile | None
     diagnoses: tuple[Diagnosis, ...]
 
 
-def report_on(out: Path) -> tuple[ProcessReport, ...]:
-    """Judge every traced process in a folder; what is wrong between ranks is told by the first.
+def report_traces(out: Path) -> tuple[ProcessReport, ...]:
+    """Return a report for each traced process in a folder.
+
+    Problems between ranks are in the first report.
 
     Raises:
-        StorageError: There is no trace.
+        StorageError: The folder contains no trace.
         ContractError: A trace is damaged.
     """
     folders = find_traces(out)
     traces = [read_trace(folder) for folder in folders]
-    between = judge_ranks(_ranks(traces))
+    rank_findings = judge_ranks(_ranks(traces))
     return tuple(
-        _report(folder, trace, between if number == 0 else ())
+        _report(folder, trace, rank_findings if number == 0 else ())
         for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
     )
 
 
-def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessReport:
+def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
     findings, failed = judge_all(trace)
     return ProcessReport(
         folder=str(folder),
@@ -58,24 +61,25 @@ def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessRe
         conclusion=conclude(trace),
         is_cut_off=any(note.kind == "failed" for note in trace.notes),
         notes=(*(note.text for note in trace.notes), *failed),
-        profile=profile(trace),
-        diagnoses=diagnose([*findings, *between]),
+        profile=profile_steps(trace),
+        diagnoses=diagnose([*findings, *rank_findings]),
     )
 
 
-def as_text(report: ProcessReport) -> str:
-    """Return a report as lines for a terminal: causes first, each with its consequences."""
+def format_report(report: ProcessReport) -> str:
+    """Format a report for a terminal: root causes first, each with its consequences."""
     end = report.conclusion
-    lines = [f"{report.folder}: rank {report.rank}, {report.steps} steps, {end.ending}"]
+    steps = pluralize(report.steps, "step")
+    lines = [f"{report.folder}: rank {report.rank}, {steps}, {end.ending}"]
     lines += [f"  note: {note}" for note in report.notes]
     if end.what:
         lines += [f"  {end.what}", f"    do:   {end.fix}"]
     for diagnosis in report.diagnoses:
         lines += _lines(diagnosis)
     if report.is_cut_off:
-        lines.append(f"  what came after step {report.steps} was not looked at")
+        lines.append(f"  steps after {report.steps} were not checked")
     elif not report.steps and not report.diagnoses:
-        lines.append("  no step was seen: of a training nothing can be said")
+        lines.append("  no optimizer step was recorded: nothing can be checked")
     elif not report.diagnoses:
         lines += _no_finding(report)
     if report.profile is not None:
@@ -84,12 +88,12 @@ def as_text(report: ProcessReport) -> str:
 
 
 def _no_finding(report: ProcessReport) -> Iterable[str]:
-    """Return what was checked; 'nothing wrong' only where the program ended without an error."""
+    """Yield what was checked; "no problem" only if the program ended without an error."""
     end = report.conclusion
     if end.ending == "ended":
-        yield f"  nothing wrong was found by {len(RULES)} rules"
+        yield f"  no problem found by {len(RULES)} rules"
     else:
-        yield f"  no rule names a cause up to step {report.steps}"
+        yield f"  no rule found the cause up to step {report.steps}"
     yield f"    checked:     {'; '.join(end.checked)}"
     if end.unchecked:
         yield f"    not checked: {'; '.join(end.unchecked)}"
@@ -107,31 +111,31 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         yield f"          {other}"
     yield f"    why:  {finding.cause}"
     yield f"    do:   {finding.fix}"
-    yield f"    not so if: {finding.contradicted_by}"
+    yield f"    false alarm if: {finding.contradicted_by}"
     for effect in diagnosis.explains:
-        yield f"    so also, step {effect.step}: {effect.what}"
+        yield f"    consequence, step {effect.step}: {effect.what}"
 
 
-def _time(told: Profile) -> Iterable[str]:
-    shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in told.phases)
-    yield f"  time of a step: {told.step_us / 1000:.3g} ms ({shares})"
-    if told.step_us > _SKEWED * told.median_us:
+def _time(times: StepProfile) -> Iterable[str]:
+    shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in times.phases)
+    yield f"  step time: {times.step_us / 1000:.3g} ms ({shares})"
+    if times.step_us > _SKEW_RATIO * times.median_us:
         yield (
-            f"    some steps are much slower: half of them take under "
-            f"{told.median_us / 1000:.3g} ms"
+            f"    some steps are much slower: half of the steps take under "
+            f"{times.median_us / 1000:.3g} ms"
         )
-    if told.peak_host_bytes:
-        device = f", {told.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    if times.peak_host_bytes:
+        device = f", {times.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
         yield (
-            f"  memory at most: {told.peak_host_bytes / 2**20:,.0f} MiB"
-            f"{device if told.peak_device_bytes else ''}"
+            f"  peak memory: {times.peak_host_bytes / 2**20:,.0f} MiB"
+            f"{device if times.peak_device_bytes else ''}"
         )
-    yield f"    {told.bottleneck} first: {told.advice}"
+    yield f"    bottleneck: {times.bottleneck}. {times.advice}"
 
 
 def _ranks(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the latest trace of each rank of the largest group that ran together."""
+    """Return the latest trace of each rank, for the largest world size in the folder."""
     size = max((trace.start.world_size for trace in traces), default=1)
-    in_turn = sorted(traces, key=lambda trace: trace.start.began)
-    by_rank = {t.start.rank: t for t in in_turn if t.start.world_size == size and t.num_steps}
+    by_time = sorted(traces, key=lambda trace: trace.start.began)
+    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == size and t.num_steps}
     return [by_rank[rank] for rank in sorted(by_rank)]

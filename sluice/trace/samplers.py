@@ -1,4 +1,4 @@
-"""What a loader's sampler is: whether it shuffles, from which seed, and which shard it gives."""
+"""Reads the properties of a DataLoader's sampler: shuffling, seed and shard."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,32 +6,33 @@ from typing import Any
 
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_DEEPEST = 4
+_RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_MAX_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerFacts:
-    """As torch's own and other libraries' samplers call it."""
+class SamplerProperties:
+    """Properties of a sampler, read from the attributes that torch and other libraries use."""
 
     shuffles: bool
     sets_epoch: bool
     epoch: int
-    """-1 when it has none."""
+    """Epoch of the sampler; -1 if it has none."""
     seed: int
-    """-1 when it has none."""
+    """Seed of the sampler; -1 if it has none."""
     replicas: int
-    """0 when it makes no shards."""
+    """Number of shards; 0 if the sampler does not shard."""
     rank: int
-    """-1 when it makes no shards."""
+    """Index of the shard; -1 if the sampler does not shard."""
 
 
-def sampler_facts(loader: Any) -> SamplerFacts:
-    """Return the facts of a DataLoader's sampler, also of one inside of a batch sampler."""
+def sampler_properties(loader: Any) -> SamplerProperties:
+    """Return the properties of a DataLoader's sampler, including one inside a batch sampler."""
     samplers = tuple(_samplers(loader))
-    return SamplerFacts(
+    return SamplerProperties(
         shuffles=any(
-            isinstance(s, _RANDOM) or getattr(s, "shuffle", False) is True for s in samplers
+            isinstance(s, _RANDOM_SAMPLERS) or getattr(s, "shuffle", False) is True
+            for s in samplers
         ),
         sets_epoch=any(callable(getattr(s, "set_epoch", None)) for s in samplers),
         epoch=_number(samplers, ("epoch",), -1),
@@ -44,7 +45,7 @@ def sampler_facts(loader: Any) -> SamplerFacts:
 def _samplers(loader: Any) -> Iterator[Any]:
     for first in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         sampler = first
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             if sampler is None:
                 break
             yield sampler

@@ -1,4 +1,4 @@
-"""What a trace may cost: time, memory, disk."""
+"""Settings of a trace: its cost in time, memory and disk, and the non-finite guard."""
 
 from pydantic import Field
 
@@ -6,69 +6,87 @@ from sluice.base.settings import Settings
 
 
 class TraceSettings(Settings):
-    """Bounds of a trace; the order of events is recorded at every step whatever they are."""
+    """Limits of a trace. The order of events is recorded at every step, whatever the limits."""
 
     cost_share: float = Field(
         0.005,
         gt=0,
         le=1,
-        description="Share of the program's time that statistics may take; they are taken every "
-        "so many steps that it holds.",
+        description="Maximum share of the program's run time spent on statistics. The sampling "
+        "interval adapts to stay below it.",
     )
-    most_steps_between: int = Field(
-        100, ge=1, description="Statistics are taken at least this often, cost or not [steps]."
+    max_steps_between_samples: int = Field(
+        100,
+        ge=1,
+        description="Maximum interval between samples of gradient and weight norms, whatever they "
+        "cost [steps].",
     )
-    quick_step_s: float = Field(
+    fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Steps that are shorter and repeat one order are told by their order and loss "
-        "alone, but for one in ``closely_every`` [s].",
+        description="Steps shorter than this that repeat a known event pattern are recorded as "
+        "that pattern and their losses; one step in ``full_sample_every`` is recorded fully [s].",
     )
-    closely_every: int = Field(
+    full_sample_every: int = Field(
         16,
         ge=1,
-        description="One in so many of them is looked at closely: what gradients it finds, its "
-        "rates and norms, the times of its parts; 1 looks at every step so.",
+        description="Interval at which repeated fast steps are recorded fully: gradient state, "
+        "learning rates, norms and event times. 1 records every step fully [steps].",
     )
     flush_s: float = Field(
-        2.0, ge=0, description="What a kill loses at most: the last so many seconds [s]."
+        2.0,
+        ge=0,
+        description="Interval between writes to disk, the maximum time lost when the process is "
+        "killed [s].",
     )
     recent_bytes: int = Field(
-        8 * 2**20, ge=2**16, description="Disk for the detail of the most recent steps [bytes]."
+        8 * 2**20,
+        ge=2**16,
+        description="Disk space for the detailed records of the most recent steps [bytes].",
     )
     history_bytes: int = Field(
-        64 * 2**20, ge=2**16, description="Disk for the thin history of the whole run [bytes]."
+        64 * 2**20,
+        ge=2**16,
+        description="Disk space for the downsampled history of the whole run [bytes].",
     )
     history_rows: int = Field(
         1024,
         ge=16,
-        description="Rows of a series in the history before every second one is left out, then "
-        "three of four, and so on.",
+        description="Rows that the history keeps of a series at full rate. After that it keeps "
+        "every second row, then every fourth, and so on.",
     )
-    row_words: int = Field(
-        256, ge=1, description="Numbers of a data row that its fingerprint reads, evenly spread."
+    row_sample_size: int = Field(
+        256,
+        ge=1,
+        description="Number of elements, evenly spaced, from which the fingerprint of a data row "
+        "is computed.",
     )
-    hashed_batches: int = Field(
-        64, ge=0, description="Batches at the start of each loader whose rows are fingerprinted."
+    fingerprinted_batches: int = Field(
+        64,
+        ge=0,
+        description="Number of batches at the start of each loader whose rows are fingerprinted.",
     )
     sampled_weights: int = Field(
-        4096, ge=1, description="Numbers of a parameter from which the size of its update is told."
+        4096,
+        ge=1,
+        description="Number of elements of a parameter from which the norm of its update is "
+        "estimated.",
     )
-    most_modules: int = Field(
-        256, ge=1, description="Modules of a network whose outputs are measured."
+    max_modules: int = Field(
+        256, ge=1, description="Maximum number of modules per network whose outputs are measured."
     )
     stop_after: int = Field(
         0,
         ge=0,
-        description="Losses in a row that are not finite, after which the program is ended with "
-        "its last good state on disk; 0 for never. Reads the loss at every step.",
+        description="Number of consecutive non-finite losses after which the program is stopped "
+        "and its last good state saved; 0 for never. Reads the loss at every step.",
     )
-    skip_poisoned: bool = Field(
-        False, description="Leave out steps on the gradients of a loss that is not finite."
+    skip_nonfinite: bool = Field(
+        False, description="Skip optimizer steps on the gradients of a non-finite loss."
     )
-    keep_every: int = Field(
+    checkpoint_every: int = Field(
         100,
         ge=1,
-        description="A copy of the last good state is made so often; before, at steps 1, 2, 4, 8 "
-        "and so on [steps].",
+        description="Interval between copies of the last good state; during the first steps a "
+        "copy is made at steps 1, 2, 4, 8 and so on [steps].",
     )

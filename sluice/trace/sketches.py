@@ -1,22 +1,22 @@
-"""Samples of sets of whole numbers, compared between processes."""
+"""Compares bottom-k sketches of integer sets between processes."""
 
 from collections.abc import Sequence
 
-from sluice.trace.evidence.batches import SketchFact
+from sluice.trace.records.batches import SketchRecord
 
-_WORLD = 2**64
-
-
-def limit_of(sketches: Sequence[SketchFact]) -> int:
-    """Return the largest mixed number up to which all sketches are whole."""
-    return min((s.values[-1] for s in sketches if not s.is_whole), default=_WORLD // 2 - 1)
+_MODULUS = 2**64
 
 
-def up_to(limit: int, sketch: SketchFact) -> frozenset[int]:
-    """Return the values of a sketch up to a limit."""
+def common_threshold(sketches: Sequence[SketchRecord]) -> int:
+    """Return the largest hash up to which all sketches are complete."""
+    return min((s.values[-1] for s in sketches if not s.is_complete), default=_MODULUS // 2 - 1)
+
+
+def values_up_to(limit: int, sketch: SketchRecord) -> frozenset[int]:
+    """Return the hashes of a sketch up to a limit."""
     return frozenset(value for value in sketch.values if value <= limit)
 
 
-def share_below(limit: int) -> float:
-    """Return the share of all numbers that are mixed to one up to a limit."""
-    return (limit + _WORLD // 2 + 1) / _WORLD
+def hash_share_up_to(limit: int) -> float:
+    """Return the share of all integers whose hash is at most a limit."""
+    return (limit + _MODULUS // 2 + 1) / _MODULUS

@@ -1,8 +1,8 @@
-"""The files of one traced process: a history that grows slowly, and a ring of recent detail.
+"""Files of one traced process: a history that grows slowly, and a ring buffer of recent detail.
 
-``history.ndjson`` is appended to. Of ``recent-0.ndjson`` and ``recent-1.ndjson`` one is appended to
-until it is full, then the other is emptied and takes its place. Every write is whole lines, so a
-kill leaves at most one torn line at the end of each.
+``history.ndjson`` is append-only. Detail is appended to one of ``recent-0.ndjson`` and
+``recent-1.ndjson`` until it is full; then the other one is truncated and used. Every write consists
+of whole lines, so a killed process leaves at most one incomplete line at the end of each file.
 """
 
 import os
@@ -20,40 +20,40 @@ HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")
 
 
-def unused_folder(parent: Path, label: str) -> Path:
-    """Return a folder name that does not repeat, such as ``20260102-030405-pid7-9f1c0a``.
+def unique_folder(parent: Path, label: str) -> Path:
+    """Return the path of a new, unique folder, such as ``20260102-030405-pid7-9f1c0a``.
 
-    A process id alone repeats: in a container the training process has the same one at every start,
-    and several containers may share the parent. The folder is not made here.
+    A process id alone is not unique: in a container the training process has the same id at every
+    start, and several containers may share the parent folder. The folder is not created here.
 
     Args:
-        parent: The folder that will contain it.
-        label: What the name says between local time and random characters.
+        parent: Folder that will contain the new folder.
+        label: Part of the name between local time and random characters.
     """
-    # Not the random module: its state belongs to the traced program.
+    # Do not use the random module: its state belongs to the traced program.
     return parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(3)}"
 
 
 def workers_file(folder: Path) -> Path:
-    """Return the file beside a folder in which the workers of its loaders write whole lines."""
+    """Return the file next to a trace folder to which DataLoader workers append whole lines."""
     return folder.with_name(f"{folder.name}.workers.ndjson")
 
 
 class TraceFiles:
-    """The one writer of a folder.
+    """Writer of a trace folder; each folder has exactly one.
 
     Args:
-        folder: Made here; it must not be there yet.
-        recent_bytes: Both files of the ring together.
-        history_bytes: From here on only lines that are ``needed`` are written.
+        folder: Created here; must not exist.
+        recent_bytes: Size limit of both ring files together.
+        history_bytes: Size from which only ``needed`` lines are written to the history.
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
         make_folder(folder.parent)
         folder.mkdir()
         self.folder = folder
-        self._most_recent = recent_bytes // len(RECENT)
-        self._most_history = history_bytes
+        self._max_recent_bytes = recent_bytes // len(RECENT)
+        self._max_history_bytes = history_bytes
         self._history = _open(folder / HISTORY)
         self._recent = [_open(folder / name) for name in RECENT]
         self._turn = 0
@@ -61,18 +61,18 @@ class TraceFiles:
         self.is_full = False
 
     def write_history(self, lines: Iterable[bytes], *, needed: bool) -> None:
-        """Append lines, which are left out when the history is full and they are not needed."""
+        """Append lines; lines that are not needed are dropped if the history is full."""
         content = b"".join(lines)
-        if not needed and self._size["history"] + len(content) > self._most_history:
+        if not needed and self._size["history"] + len(content) > self._max_history_bytes:
             self.is_full = True
             return
         self._size["history"] += len(content)
         _write(self._history, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
-        """Append lines to the ring; the oldest ones fall out."""
+        """Append lines to the ring buffer; the oldest ones are dropped."""
         content = b"".join(lines)
-        if self._size["recent"] + len(content) > self._most_recent:
+        if self._size["recent"] + len(content) > self._max_recent_bytes:
             self._turn = 1 - self._turn
             os.ftruncate(self._recent[self._turn], 0)
             self._size["recent"] = 0
@@ -88,8 +88,8 @@ class TraceFiles:
                 os.close(handle)
 
 
-def line_of(record: str, fields: Mapping[str, Any]) -> bytes:
-    """Return one record as a line."""
+def encode_line(record: str, fields: Mapping[str, Any]) -> bytes:
+    """Return a record as one JSON line."""
     return to_json({"record": record, **fields}, inf_nan_mode="constants") + b"\n"
 
 
@@ -98,7 +98,7 @@ def _open(path: Path) -> int:
 
 
 def _write(handle: int, content: bytes) -> None:
-    """Append whole lines, or nothing when the disk has no room for all of them."""
+    """Append whole lines, or nothing if the disk has no space for all of them."""
     size = os.fstat(handle).st_size
     view = memoryview(content)
     try:

@@ -1,8 +1,8 @@
-"""The one tracer of a process: what its seams tell it becomes evidence.
+"""Collects events from the hooks of one process and turns them into trace records.
 
-Nothing here may stop the program or change what it computes. Every call from a seam goes through
-``guard``, or stands in a ``try`` of its own where it runs at every step: a failure is noted, the
-tracer detaches, and the program goes on untraced.
+The tracer must not stop the program or change what it computes. Every call from a hook goes through
+``run_safely``, or has its own ``try`` block where it runs at every step. After a failure the tracer
+records a note and detaches, and the program continues untraced.
 """
 
 import sys
@@ -13,419 +13,460 @@ from itertools import chain, count, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.base.files import NO_ROOM, NO_ROOM_LEFT, free_bytes
-from sluice.trace.cadence import Cadence
-from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
-from sluice.trace.evidence.order import MarkKind
-from sluice.trace.evidence.trace import End, Note, Start
-from sluice.trace.fingerprints import RowPrints
-from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
-from sluice.trace.lane import Lane
-from sluice.trace.looks import Looks
-from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
+from sluice.base.files import DISK_FULL_ERRNOS, DISK_FULL_MESSAGE, free_bytes
+from sluice.trace.fast_path import StepPatternPredictor
+from sluice.trace.fingerprints import RowFingerprintCache
+from sluice.trace.gradient_checks import GradientChecks
+from sluice.trace.hooks.gradient_edits import detect_gradient_edit
+from sluice.trace.membership_sampler import MembershipSampler
+from sluice.trace.object_index import ObjectIndex
+from sluice.trace.object_tracker import ObjectTracker, OptimizerEntry, SchedulerEntry
 from sluice.trace.patches import Patches
-from sluice.trace.phases import Phases
 from sluice.trace.recorder import EndedStep, Recorder
-from sluice.trace.routine import Routine
-from sluice.trace.seams.means import check_seal
+from sluice.trace.records.events import TraceEventKind
+from sluice.trace.records.step_statistics import (
+    OptimizerStatistics,
+    OutputStatistics,
+    StepStatistics,
+)
+from sluice.trace.records.trace import TraceEnd, TraceNote, TraceStart
+from sluice.trace.sampling_budget import SamplingBudget
 from sluice.trace.settings import TraceSettings
-from sluice.trace.subjects import Registry
-from sluice.trace.survey import Survey
+from sluice.trace.step_statistics import PendingStep, begin_statistics, end_statistics, peak_memory
+from sluice.trace.thread_state import ThreadState
+from sluice.trace.training_phases import TrainingPhases
 
-if TYPE_CHECKING:  # both are told of the tracer
-    from sluice.trace.guarding import Guard
-    from sluice.trace.seams.bare import BareWatch
-    from sluice.trace.seams.by_hand import ByHand
-    from sluice.trace.seams.inputs import InputWatch
-    from sluice.trace.seams.losses import LossWatch
-    from sluice.trace.seams.own_steps import OwnSteps
+if TYPE_CHECKING:  # these modules import the tracer
+    from sluice.trace.hooks.functional_models import FunctionalModelWatch
+    from sluice.trace.hooks.inputs import InputWatch
+    from sluice.trace.hooks.losses import LossWatch
+    from sluice.trace.hooks.manual_losses import ManualLossWatch
+    from sluice.trace.hooks.manual_updates import ManualUpdateWatch
+    from sluice.trace.nonfinite_guard import NonFiniteGuard
 
-_MOST_ENDED = 64
-"""Steps that wait until they are sorted."""
+_MAX_PENDING_STEPS = 64
+"""Maximum number of ended steps that are buffered before they are passed on."""
 
-_MOST_MARKS = 4096
-"""Marks without a step, as of a long evaluation, before repeats are folded."""
+_MAX_EVENTS = 4096
+"""Number of events without a step, as in a long evaluation, from which repeats are folded."""
 
 
-class _Local(threading.local):
-    """Makes a lane for each thread when it asks for the first time."""
+class _LocalState(threading.local):
+    """Creates the state of each thread at its first access."""
 
     def __init__(self) -> None:
-        self.lane = Lane()
+        self.thread = ThreadState()
 
 
 class Tracer:
-    """Collects the evidence of one process.
+    """Tracer of one process.
 
     Args:
-        folder: For the files of this process; made when there is something to write.
-        settings: Bounds of time, memory and disk.
-        describe: Tells who is traced.
+        folder: Folder for the files of this process; created at the first write.
+        settings: Limits of time, memory and disk.
+        describe: Returns the description of this process; called at the first write.
         clock: Monotonic time [ns].
-        say: Takes one line for the user.
+        print_line: Prints one line for the user.
     """
 
-    # An attribute in a slot is found with one look at memory, one in a dictionary with five: what
-    # runs between two operations of the program finds nothing at hand.
+    # Reading a slot takes one memory access, reading a dictionary entry five. Code that runs
+    # between two operations of the program finds its data out of the processor's cache.
     __slots__ = (
-        "__weakref__", "_began", "_describe", "_ended", "_last_step", "_lock", "_measured",
-        "_settles", "_threads", "acts", "after_step", "backward_codes", "backward_marks", "bare",
-        "before_end", "before_step", "by_hand", "cadence", "clock", "flows", "has_norms",
-        "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses", "numbers",
-        "on_begin", "on_end", "own_steps", "patches", "phases", "recorder", "routine",
-        "row_prints", "say", "schedulers", "settings", "steps", "survey",
+        "__weakref__", "_began_ns", "_describe", "_last_step_ns", "_lock", "_pending_due_step",
+        "_pending_measures", "_pending_steps", "_thread_states", "after_step",
+        "all_backward_codes", "backward_event_codes", "before_end", "before_step", "clock",
+        "fast_path", "fingerprint_cache", "forward_inspector", "functional_models",
+        "gradient_checks", "inputs", "is_on", "local", "losses", "manual_losses",
+        "manual_updates", "membership_sampler", "nonfinite_guard", "objects", "on_begin",
+        "on_end", "patches", "phases", "print_line", "recorder", "samples_norms",
+        "samples_statistics", "sampling_budget", "schedulers", "settings", "step_numbers",
+        "steps",
     )  # fmt: skip
 
     def __init__(
         self,
         folder: Path,
         settings: TraceSettings,
-        describe: Callable[[], Start],
+        describe: Callable[[], TraceStart],
         *,
         clock: Callable[[], int],
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self.settings, self.clock = settings, clock
-        self._describe, self.say = describe, say
+        self._describe, self.print_line = describe, print_line
         self.is_on = True
-        self.local = _Local()
-        """Holds the lane of the thread that asks; no property, as every event asks for it."""
+        self.local = _LocalState()
+        """State of the calling thread. Not a property, because every event reads it."""
         self.patches = Patches()
         self.on_begin: list[Callable[[], None]] = []
-        """What has a state of its own to forget when a trace begins anew."""
+        """Callbacks that reset the state of hooks when a new trace begins."""
         self.before_end: list[Callable[[], None]] = []
-        """What may still end a step when the trace ends."""
+        """Callbacks at the end of the trace that may still end a step."""
         self.on_end: list[Callable[[], None]] = []
-        """What still has something to write when the trace ends."""
+        """Callbacks at the end of the trace that write remaining records."""
         self.before_step: list[Callable[[OptimizerEntry, Any], None]] = []
-        """What else looks at an optimizer before its step."""
+        """Callbacks before each optimizer step."""
         self.after_step: list[Callable[[OptimizerEntry, Any], None]] = []
-        """And after it."""
-        self.acts: Guard | None = None
-        """Ends the program or leaves out steps, where that was asked for."""
+        """Callbacks after each optimizer step."""
+        self.nonfinite_guard: NonFiniteGuard | None = None
+        """Stops the program or skips steps after non-finite losses; None unless enabled."""
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
-        self.bare: BareWatch
-        """Of ``seams.bare``."""
-        self.by_hand: ByHand | None = None
-        self.own_steps: OwnSteps | None = None
-        """None from the first optimizer on that is made, or steps."""
+        self.functional_models: FunctionalModelWatch
+        """Set by ``hooks.no_grad_listener``."""
+        self.manual_losses: ManualLossWatch | None = None
+        self.manual_updates: ManualUpdateWatch | None = None
+        """None once an optimizer was created or made a step."""
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
-        """Begin an empty trace: at first, and in a process that was forked off."""
+        """Begin an empty trace: at the start, and in a forked process."""
         self.recorder = Recorder(folder, self.settings, self._describe, clock=self.clock)
-        self.inventory = Inventory()
-        self.schedulers: Registry[SchedulerEntry]
-        self.flows: Any
-        """The passes that are looked at; of ``seams.modules``."""
-        self.cadence = Cadence(
-            cost_share=self.settings.cost_share, most_between=self.settings.most_steps_between
+        self.objects = ObjectTracker()
+        self.schedulers: ObjectIndex[SchedulerEntry]
+        self.forward_inspector: Any
+        """Inspector of forward passes; set by ``hooks.modules``."""
+        self.sampling_budget = SamplingBudget(
+            cost_share=self.settings.cost_share,
+            max_interval=self.settings.max_steps_between_samples,
         )
-        self.row_prints = RowPrints()
-        self.survey = Survey(self.inventory, self.recorder)
-        self.looks = Looks(self)
-        self.routine = Routine(self)
-        self.phases = Phases(self)
-        self.steps, self.numbers = 0, count(1)
-        """Of the last step, and of those that come: two threads never get the same."""
-        self.has_norms = True
-        """Whether the step that comes next has norms of gradients and weights."""
-        self.has_statistics = True
-        """And everything else that takes time."""
-        self.backward_codes: dict[tuple[str, ...], int] = {}
-        """Of backward passes, by their flags."""
-        self.backward_marks: set[int] = set()
-        """All of these."""
-        self._ended: list[tuple[Any, ...]] = []
-        self._settles = 0
-        """The step at which what ended is sorted."""
-        self._threads: list[Lane] = []
-        self._began = self._last_step = self.clock()
-        self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
+        self.fingerprint_cache = RowFingerprintCache()
+        self.membership_sampler = MembershipSampler(self.objects, self.recorder)
+        self.gradient_checks = GradientChecks(self)
+        self.fast_path = StepPatternPredictor(self)
+        self.phases = TrainingPhases(self)
+        self.steps, self.step_numbers = 0, count(1)
+        """Number of the last step, and the counter that hands out the next ones (unique across
+        threads)."""
+        self.samples_norms = True
+        """Whether the norms of gradients and weights are sampled in the next step."""
+        self.samples_statistics = True
+        """Whether all other statistics are sampled in the next step, too."""
+        self.backward_event_codes: dict[tuple[str, ...], int] = {}
+        """Event codes of backward passes by their flags."""
+        self.all_backward_codes: set[int] = set()
+        """Set of all event codes of backward passes."""
+        self._pending_steps: list[tuple[Any, ...]] = []
+        self._pending_due_step = 0
+        """Step at which the buffered steps are passed on."""
+        self._thread_states: list[ThreadState] = []
+        self._began_ns = self._last_step_ns = self.clock()
+        self._pending_measures: list[
+            tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
+        ] = []
         self._lock = threading.Lock()
-        lane = self.local.lane
-        lane.begin_word()
-        lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
-        lane.at, lane.order, lane.repeating, lane.began = -1, None, [], self._began
-        lane.stepper = lane.network = None
-        lane.last_loss = lane.bad_input = None
-        lane.called, lane.given, lane.made, lane.group = -1, (), None, None
+        thread = self.local.thread
+        thread.reset_step()
+        thread.index, thread.max_events_length = -1, 0
+        thread.pending_step, thread.output_measures = None, []
+        thread.position, thread.expected, thread.repeated_patterns, thread.step_began_ns = (
+            -1,
+            None,
+            [],
+            self._began_ns,
+        )
+        thread.optimizer_entry = thread.network_entry = None
+        thread.last_loss = thread.nonfinite_input = None
+        thread.last_network, thread.inputs, thread.output, thread.call_group = -1, (), None, None
         for reset in self.on_begin:
             reset()
 
-    def guard(self, work: Callable[..., None], *args: Any) -> None:
-        """Do some of the tracer's own work; a failure ends the trace, never the program."""
+    def run_safely(self, work: Callable[..., None], *args: Any) -> None:
+        """Call a function of the tracer; a failure ends the trace, never the program."""
         try:
             work(*args)
         except Exception as error:  # the edge of the program that is traced
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Detach after a failure of our own, and say so."""
+        """Detach after a failure of the tracer, and report it to the user."""
         if not self.is_on:
             return
         self.detach()
-        place = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" at {Path(place[0].filename).name}:{place[0].lineno}" if place else ""
+        frames = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" at {Path(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
         text = f"{type(error).__name__}: {error}{where}"
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             folder = self.recorder.folder
             text = (
-                f"{NO_ROOM_LEFT} {folder}: {error.strerror}, {free_bytes(folder):,} bytes "
+                f"{DISK_FULL_MESSAGE} {folder}: {error.strerror}, {free_bytes(folder):,} bytes "
                 "are free on its disk"
             )
-        lost = ""
+        loss_text = ""
         try:
-            self._settle()
-            self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
+            self._add_pending_steps()
+            self.recorder.write("note", TraceNote(step=self.steps, kind="failed", text=text))
             self.recorder.flush()
             self.recorder.close()
-        except Exception as second:  # the folder is full or gone, as the first one says
-            lost = f" The last seconds are not written ({type(second).__name__})."
-        self.say(f"sluice trace: tracing stopped ({text}); the program goes on.{lost}")
+        except Exception as second:  # the folder is full or removed, as in the first error
+            loss_text = f" The last seconds of the trace are lost ({type(second).__name__})."
+        self.print_line(
+            f"sluice trace: tracing stopped ({text}); the program continues.{loss_text}"
+        )
 
     def detach(self) -> None:
-        """Put everything back that was replaced."""
+        """Restore everything that was patched."""
         self.is_on = False
         self.patches.restore()
 
     def end(self, raised: str) -> None:
-        """Write what is left and detach."""
+        """Write the remaining records and detach."""
         if not self.is_on:
             return
-        self.guard(self._end, raised)
+        self.run_safely(self._write_end, raised)
         if self.is_on:
             self.detach()
             self.recorder.close()
 
-    def leave(self, raised: str) -> None:
-        """Write what is left of a process that ends now: nothing needs to be put back."""
+    def end_process(self, raised: str) -> None:
+        """Write the remaining records of a process that exits now, without restoring patches."""
         if self.is_on:
-            self.guard(self._end, raised)
+            self.run_safely(self._write_end, raised)
         if self.is_on:
             self.is_on = False
             self.recorder.close()
 
-    def _end(self, raised: str) -> None:
+    def _write_end(self, raised: str) -> None:
         for finish in self.before_end:
             finish()
-        here = self.local.lane
-        for lane in self._threads:
-            if lane.at >= 0:
-                self.routine.leave(lane)
-            if lane.marks:
-                open_word = Lane()
-                open_word.marks, open_word.number = lane.marks, lane.number
-                self.recorder.end_open_word(self.steps, open_word)
-        here.begin_word()
-        self._settle()
-        if not self.recorder.has_seen_anything:
+        current_thread = self.local.thread
+        for thread in self._thread_states:
+            if thread.position >= 0:
+                self.fast_path.stop(thread)
+            if thread.events:
+                open_step = ThreadState()
+                open_step.events, open_step.index = thread.events, thread.index
+                self.recorder.record_open_events(self.steps, open_step)
+        current_thread.reset_step()
+        self._add_pending_steps()
+        if not self.recorder.has_records:
             return
         for finish in self.on_end:
             finish()
-        if self.recorder.dropped_words:
-            text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
+        if self.recorder.num_overflow_steps:
+            text = (
+                f"{self.recorder.num_overflow_steps} steps had event sequences beyond the maximum "
+                "number of distinct ones; only their number is recorded."
+            )
             self.note("full", text)
-        seconds = (self.clock() - self._began) / 1e9
+        seconds = (self.clock() - self._began_ns) / 1e9
         host, device = peak_memory()
-        told = End(
+        record = TraceEnd(
             steps=self.steps,
             seconds=seconds,
             raised=raised,
             peak_host_bytes=host,
             peak_device_bytes=device,
         )
-        self.recorder.write("end", told)
+        self.recorder.write("end", record)
         self.flush()
 
     def note(self, kind: Any, text: str) -> None:
-        """Keep something that a reader must know."""
-        self.recorder.write("note", Note(step=self.steps, kind=kind, text=text))
+        """Write a note for the reader of the trace."""
+        self.recorder.write("note", TraceNote(step=self.steps, kind=kind, text=text))
 
-    def structure_changed(self) -> None:
-        """Hear that a module or parameter was added somewhere."""
-        self.inventory.forget_structure()
-        lane = self.local.lane
-        if lane.at >= 0:
-            self.routine.leave(lane)
+    def on_structure_change(self) -> None:
+        """Handle that a module or parameter was added to some network."""
+        self.objects.invalidate_structure()
+        thread = self.local.thread
+        if thread.position >= 0:
+            self.fast_path.stop(thread)
 
-    def mark(
+    def record_event(
         self,
-        lane: Lane,
-        kind: MarkKind,
-        subject: int = -1,
-        about: int = -1,
+        thread: ThreadState,
+        kind: TraceEventKind,
+        object_id: int = -1,
+        related_id: int = -1,
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        self.event(lane, self.code(kind, subject, about, flags))
+        self.record_code(thread, self.event_code(kind, object_id, related_id, flags))
 
-    def event(self, lane: Lane, code: int) -> None:
-        """Record an event by its number; or see that it is the one that is expected."""
-        at = lane.at
-        if at >= 0:
-            if lane.word[at] == code:
-                lane.at = at + 1
+    def record_code(self, thread: ThreadState, code: int) -> None:
+        """Record an event by its code, or match it with the predicted one."""
+        position = thread.position
+        if position >= 0:
+            if thread.expected_codes[position] == code:
+                thread.position = position + 1
                 return
-            self.routine.leave(lane)
-        lane.marks += code, self.clock()
-        if len(lane.marks) > lane.room:
-            self.make_room(lane)
+            self.fast_path.stop(thread)
+        thread.events += code, self.clock()
+        if len(thread.events) > thread.max_events_length:
+            self.compact_events(thread)
 
-    def code(
-        self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
+    def event_code(
+        self,
+        kind: TraceEventKind,
+        object_id: int = -1,
+        related_id: int = -1,
+        flags: tuple[str, ...] = (),
     ) -> int:
-        """Return the number of an event, to be kept by what makes it at every step."""
-        return self.recorder.book.code((kind, subject, about, flags, 0))
+        """Return the code of an event; hooks that record it at every step keep the code."""
+        return self.recorder.interner.intern((kind, object_id, related_id, flags, 0))
 
-    def clear_before_update(self, lane: Lane) -> None:
-        """Hear that the step that was marked last finds gradients that were cleared since."""
-        code, when = lane.marks[-2:]
-        kind, subject, about, flags, _ = self.recorder.book.mark(code)
+    def mark_cleared_before_update(self, thread: ThreadState) -> None:
+        """Correct the last recorded step: its gradients were cleared after it was recorded."""
+        code, when = thread.events[-2:]
+        kind, object_id, related_id, flags, _ = self.recorder.interner.event(code)
         if kind == "step":
-            step = self.code(kind, subject, about, ("zero", *flags[1:]))
-            lane.marks[-2:] = self.code("zero", subject), when, step, when
+            step = self.event_code(kind, object_id, related_id, ("zero", *flags[1:]))
+            thread.events[-2:] = self.event_code("zero", object_id), when, step, when
 
-    def make_room(self, lane: Lane) -> None:
-        """Give a thread its number at its first mark; fold repeats when there are too many."""
-        if lane.number < 0:
-            lane.number = len(self._threads)
-            self._threads.append(lane)
-            lane.room = 2 * _MOST_MARKS - 1
-            lane.began = lane.began or self.clock()
-        if len(lane.marks) >= 2 * _MOST_MARKS:
-            shown, positions = self.recorder.book.fold(lane.codes)
-            if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
-                shown, positions = shown[-_MOST_MARKS // 4 :], positions[-_MOST_MARKS // 4 :]
-            times = lane.marks[1::2]
-            told = ((code, times[i]) for code, i in zip(shown, positions, strict=True))
-            lane.marks = [*chain.from_iterable(told)]
+    def compact_events(self, thread: ThreadState) -> None:
+        """Assign a thread its index at its first event; fold repeats if it has too many events."""
+        if thread.index < 0:
+            thread.index = len(self._thread_states)
+            self._thread_states.append(thread)
+            thread.max_events_length = 2 * _MAX_EVENTS - 1
+            thread.step_began_ns = thread.step_began_ns or self.clock()
+        if len(thread.events) >= 2 * _MAX_EVENTS:
+            shown, positions = self.recorder.interner.fold_repeats(thread.codes)
+            if len(shown) >= _MAX_EVENTS // 2:  # no repeats: keep the latest events
+                shown, positions = shown[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
+            times = thread.events[1::2]
+            kept = ((code, times[i]) for code, i in zip(shown, positions, strict=True))
+            thread.events = [*chain.from_iterable(kept)]
 
-    def begin_step(self, lane: Lane, entry: OptimizerEntry) -> None:
-        """See what an optimizer is about to do."""
+    def begin_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
+        """Record the step that an optimizer is about to make, and take samples before it."""
         if not entry.steps:
-            self.own_steps = None
-        if (not entry.steps or self.phases.jumps) and self.phases.may_begin():
+            self.manual_updates = None
+        if (not entry.steps or self.phases.has_loss_jump) and self.phases.may_begin():
             with self._lock:
-                self._settle()
+                self._add_pending_steps()
                 self.phases.begin()
-        may_be_zero = lane.zero_after_backward or (
-            entry.look.seen is not None and entry.look.is_cleared()
+        may_be_zero = thread.is_zeroed_after_backward or (
+            entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
         )
-        flags = entry.watch.at_step(entry, may_be_zero=may_be_zero)
-        if lane.has_closure or lane.in_scaler or lane.in_backward:
+        flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
+        if thread.has_closure or thread.in_scaler or thread.in_backward:
             flags = (
                 *flags,
-                *("closure",) * lane.has_closure,
-                *("by scaler",) * lane.in_scaler,
-                *("in backward",) * lane.in_backward,
+                *("closure",) * thread.has_closure,
+                *("by scaler",) * thread.in_scaler,
+                *("in backward",) * thread.in_backward,
             )
-        if lane.sealed:
-            check_seal(lane)
-            flags += ("edited",) * lane.is_edited
-        code = entry.codes.get(flags)
+        if thread.gradient_snapshots:
+            detect_gradient_edit(thread)
+            flags += ("edited",) * thread.has_gradient_edit
+        code = entry.step_codes.get(flags)
         if code is None:
-            code = entry.codes[flags] = self.code("step", entry.index, flags=flags)
-        lane.marks += code, self.clock()
-        if self.has_norms or self.inventory.is_stale or self.steps >= self.survey.due:
+            code = entry.step_codes[flags] = self.event_code("step", entry.index, flags=flags)
+        thread.events += code, self.clock()
+        if (
+            self.samples_norms
+            or self.objects.is_stale
+            or self.steps >= self.membership_sampler.due_step
+        ):
             began = self.clock()
-            self.survey.look(self.steps)
-            if self.has_norms:
-                lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
-            lane.spent += self.clock() - began
+            self.membership_sampler.sample_if_due(self.steps)
+            if self.samples_norms:
+                thread.pending_step = begin_statistics(entry, sampled=self.settings.sampled_weights)
+            thread.statistics_ns += self.clock() - began
 
-    def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
-        """Close the word of a step that was made, or skipped by a scaler."""
+    def end_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
+        """Close a step that was made, or skipped by a gradient scaler."""
         with self._lock:
-            self.steps = next(self.numbers)
-            lane.steps += 1
+            self.steps = next(self.step_numbers)
+            thread.steps += 1
             entry.steps += 1
-            if lane.work is not None:
-                self._measure(lane, entry, lane.work)
-            if lane.number < 0:
-                self.make_room(lane)
+            if thread.pending_step is not None:
+                self._end_statistics(thread, entry, thread.pending_step)
+            if thread.index < 0:
+                self.compact_events(thread)
             now = self.clock()
-            took, spent, lane.spent = now - self._last_step, lane.spent, 0
-            marks = lane.marks
-            # The fields of an EndedStep, which are told apart when they are sorted.
-            self._ended.append(
+            took, spent, thread.statistics_ns = now - self._last_step_ns, thread.statistics_ns, 0
+            events = thread.events
+            # A plain tuple with the fields of EndedStep, which is created later, when the steps are
+            # passed on.
+            self._pending_steps.append(
                 (
-                    self.steps, lane.number, marks, lane.losses, lane.clips, lane.scale, now,
-                    lane.began, took, spent,
+                    self.steps, thread.index, events, thread.losses, thread.clips,
+                    thread.loss_scale, now, thread.step_began_ns, took, spent,
                 )
             )  # fmt: skip
-            lane.last_loss = lane.losses[-1] if lane.losses else None
-            lane.begin_word()
-            if spent or self.steps >= self._settles:
-                self._settle()
-            if now >= self.recorder.due:
+            thread.last_loss = thread.losses[-1] if thread.losses else None
+            thread.reset_step()
+            if spent or self.steps >= self._pending_due_step:
+                self._add_pending_steps()
+            if now >= self.recorder.flush_due_ns:
                 self.flush()
                 now = self.clock()
-            self._last_step = lane.began = now
-            if not self.has_norms:
-                self.routine.begin(lane, marks[::2], self._settles)
+            self._last_step_ns = thread.step_began_ns = now
+            if not self.samples_norms:
+                self.fast_path.start(thread, events[::2], self._pending_due_step)
 
-    def add_ended(self, *fields: Any) -> None:
-        """Hear of steps that were as expected: the fields of an EndedStep."""
+    def add_repeated_steps(self, *fields: Any) -> None:
+        """Buffer steps that matched their prediction, given the fields of an EndedStep."""
         with self._lock:
-            self._ended.append(fields)
+            self._pending_steps.append(fields)
 
-    def _settle(self) -> None:
-        """Sort what the last steps left, and ask when the next statistics are due.
+    def _add_pending_steps(self) -> None:
+        """Pass the buffered steps on, and determine which step is sampled next.
 
-        Many steps at once cost far less than each: what sorts them stays at hand for the processor.
+        Passing on many steps at once costs far less than one at a time, because code and data stay
+        in the processor's cache.
         """
-        if not self._ended:
+        if not self._pending_steps:
             return
-        rows, self._ended = [*starmap(EndedStep, self._ended)], []
+        rows, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         is_due = False
         for row in rows:
-            if row.ended:
-                is_due = self.cadence.add(step_ns=row.took, cost_ns=row.spent)
+            if row.ended_ns:
+                is_due = self.sampling_budget.add_step(
+                    step_ns=row.took_ns, cost_ns=row.statistics_ns
+                )
             else:
-                self.cadence.add_repeats(len(row.losses) // 2)
-        self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
-        self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
-        self.recorder.settle(rows)
-        self.phases.hear(rows)
-        self.routine.settle(rows)
+                self.sampling_budget.add_repeats(len(row.losses) // 2)
+        self.samples_norms, self.samples_statistics = (
+            is_due,
+            is_due and self.sampling_budget.is_full_sample,
+        )
+        self._pending_due_step = self.steps + min(
+            max(self.sampling_budget.steps_until_due, 1), _MAX_PENDING_STEPS
+        )
+        self.recorder.add_steps(rows)
+        self.phases.add_steps(rows)
+        self.fast_path.observe_steps(rows)
 
-    def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
+    def _end_statistics(
+        self, thread: ThreadState, entry: OptimizerEntry, pending: PendingStep
+    ) -> None:
         began = self.clock()
-        measure = end_step(
+        statistics = end_statistics(
             entry,
-            work,
-            self.inventory,
-            self.recorder.deferred,
+            pending,
+            self.objects,
+            self.recorder.device_reads,
             sampled=self.settings.sampled_weights,
         )
-        self._measured.append((self.steps, measure, lane.outputs))
-        lane.work, lane.outputs = None, []
-        lane.spent += self.clock() - began
+        self._pending_measures.append((self.steps, statistics, thread.output_measures))
+        thread.pending_step, thread.output_measures = None, []
+        thread.statistics_ns += self.clock() - began
 
     def flush(self) -> None:
-        """Read what is on the device, and write everything."""
-        self._settle()
-        began, num = self.clock(), len(self._measured)
-        self.recorder.read_deferred()
+        """Read the requested values from the device, and write all records."""
+        self._add_pending_steps()
+        began, num = self.clock(), len(self._pending_measures)
+        self.recorder.read_device_values()
         self.phases.read()
-        for step, optimizers, outputs in self._measured:
-            fact = StepMeasures(
+        for step, optimizers, outputs in self._pending_measures:
+            record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
-                outputs=tuple(m for found in outputs for m in found),
+                outputs=tuple(one for values in outputs for one in values),
             )
-            self.recorder.write_measures(fact)
-        self._measured = []
-        self.survey.write()
+            self.recorder.write_measures(record)
+        self._pending_measures = []
+        self.membership_sampler.write()
         self.recorder.flush()
-        self.cadence.add_flush(cost_ns=self.clock() - began, num_statistics=num)
+        self.sampling_budget.add_flush(cost_ns=self.clock() - began, num_statistics=num)
 
 
-def say_on_stderr(text: str) -> None:
-    """Print one line for the user, if there is still somewhere to print."""
+def print_to_stderr(text: str) -> None:
+    """Print one line to stderr; do nothing if stderr is closed."""
     try:
         print(text, file=sys.stderr)
-    except (OSError, ValueError, AttributeError):  # closed, or None
+    except (OSError, ValueError, AttributeError):  # stderr is closed or None
         return

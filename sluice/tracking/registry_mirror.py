@@ -1,7 +1,7 @@
-"""Tell Weights & Biases what happens in the registry: a consumer of its history (TRK-1).
+"""Mirrors the registry's history to Weights & Biases, as a consumer of the outbox.
 
-Each line of history makes one run, named by its content: a line that is told twice is mirrored
-once. A mirror that fails stops nothing; the line waits for the next time.
+Each history entry becomes one run, identified by its content, so that a repeated delivery is
+mirrored once. A failure stops nothing; the entry stays pending until the next time.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import SluiceError
 from sluice.eventlog.event_log import read_events
 from sluice.registry.ledger import Ledger
-from sluice.registry.migrations import MIRROR
+from sluice.registry.migrations import MIRROR_CONSUMER
 from sluice.registry.outbox import Delivery, Publication
-from sluice.registry.records import Event, HistoryEntry, Version
-from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, unit_task
+from sluice.registry.records import HistoryEntry, HistoryEvent, Version
+from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
 from sluice.tracking.wandb_mirror import TrackingSettings, mirror
 
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
@@ -33,28 +33,27 @@ def mirror_history(
     folder: Path,
     environ: Mapping[str, str],
 ) -> Publication:
-    """Mirror every line of a model's history that was not mirrored yet.
+    """Mirror all pending entries of a model's history.
 
     Args:
-        ledger: Holds the history, and notes what was mirrored.
-        model: Its name.
-        settings: Where to, and the time limit of one line.
-        store: Holds the event logs.
+        ledger: Ledger with the history, which records what was mirrored.
+        model: Name of the model.
+        settings: Destination, and time limit of one entry.
+        store: Store of the event logs.
         folder: See ``mirror``.
         environ: See ``mirror``.
 
     Returns:
-        How many lines were told and how many wait, with the reason; wandb's failures are no
-        errors.
+        Number of delivered and pending entries, with the reasons. Failures of wandb do not raise.
 
     Cost:
-        About 2 s a line, offline.
+        About 2 s per entry in offline mode.
     """
 
-    def deliver(event: Event) -> Delivery:
+    def deliver(event: HistoryEvent) -> Delivery:
         entry = event.entry
         if entry.action in _NOT_MIRRORED:
-            return Delivery(ok=True, reason=f"Not mirrored: {entry.action} is the registry's own.")
+            return Delivery(ok=True, reason=f"Not mirrored: {entry.action} has no results.")
         try:
             run = _run(ledger.version(model, entry.to_version), entry, store)
         except SluiceError as error:
@@ -62,7 +61,7 @@ def mirror_history(
         done = mirror(run, settings, folder=folder, environ=environ)
         return Delivery(ok=done.ok, reason=done.reason)
 
-    return ledger.publish(model, MIRROR, deliver)
+    return ledger.publish(model, MIRROR_CONSUMER, deliver)
 
 
 def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> TrackedRun:
@@ -86,13 +85,13 @@ def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> Tracked
 
 def _curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     digest = version.lineage.artifacts.get("event log")
-    if digest is None or version.is_imported:  # a stranger's log is kept, and parsed by nobody
+    if digest is None or version.is_imported:  # an imported log is untrusted and never parsed
         return []
-    store.get(digest)  # its bytes are checked here; the reader takes a path
+    store.get(digest)  # verifies the content; the reader needs a path
     return [
         Scalar(
             split=split,
-            task=unit_task(int(line["seed"]), int(line["fold_id"])),
+            task=fold_run_task(int(line["seed"]), int(line["fold_id"])),
             metric="loss",
             value=float(line[column]),
             epoch=int(line["epoch"]),

@@ -1,4 +1,4 @@
-"""What is told about one finished run: names, plain numbers, and the candidate's manifest."""
+"""Content mirrored for one finished run: scalars, config and the candidate's manifest."""
 
 import json
 import numbers
@@ -11,14 +11,14 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError
 
 Split = Literal["train", "val", "test", "system"]
-"""What a number was measured on: rows, or the machine."""
+"""Source of a scalar: a split of the rows, or the machine (system)."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
 
 
-def unit_task(seed: int, fold_id: int) -> str:
-    """Return the task name of one training unit.
+def fold_run_task(seed: int, fold_id: int) -> str:
+    """Return the task name of one fold run.
 
-    >>> unit_task(0, 1)
+    >>> fold_run_task(0, 1)
     'seed0-fold1'
     """
     return f"seed{seed}-fold{fold_id}"
@@ -26,15 +26,14 @@ def unit_task(seed: int, fold_id: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """One number under its name (TRK-1).
+    """One named number.
 
-    It is `{split}/{metric}`, `{split}/{task}/{metric}`, or `system/{resource}` of the machine.
-
-    ``epoch`` counts from 1; without it the number is a result of the whole run.
+    The name is ``{split}/{metric}``, ``{split}/{task}/{metric}``, or ``system/{resource}`` of the
+    machine. ``epoch`` counts from 1; without it the number is a result of the whole run.
 
     Raises:
         ContractError: The value is not a plain real number (a tensor, an array, a text), or a
-            part of the name holds other characters than letters, digits and '_.@:-'.
+            part of the name has characters other than letters, digits and '_.@:-'.
     """
 
     split: Split
@@ -47,30 +46,30 @@ class Scalar:
         for part in (self.split, self.metric, *([self.task] if self.task else [])):
             if not _NAME.fullmatch(part):
                 raise ContractError(
-                    f"A tracked name must be of letters, digits and '_.@:-', got {part!r}.",
+                    f"A tracked name must consist of letters, digits and '_.@:-', got {part!r}.",
                     fix="Rename the metric or task; '/' separates the parts of a name.",
                 )
         if isinstance(self.value, bool) or not isinstance(self.value, numbers.Real):
             raise ContractError(
                 f"{self.name} must be a plain number, got {type(self.value).__name__}.",
-                cause="Tracking takes scalars, never tensors or arrays.",
+                cause="Tracking accepts scalars, not tensors or arrays.",
                 fix="Reduce it and convert it with float(...) first.",
             )
         object.__setattr__(self, "value", float(self.value))
 
     @property
     def name(self) -> str:
-        """The name it is tracked under."""
+        """Full name of the scalar."""
         return "/".join(part for part in (self.split, self.task, self.metric) if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """Everything that is mirrored of one run.
+    """Content mirrored for one run.
 
     Raises:
-        ContractError: ``config`` or ``manifest`` is not plain JSON, or a name comes twice for
-            one epoch.
+        ContractError: ``config`` or ``manifest`` is not plain JSON, or a scalar is duplicated for
+            an epoch.
     """
 
     name: str
@@ -80,12 +79,12 @@ class TrackedRun:
 
     config: Mapping[str, Any]
     manifest: Mapping[str, Any]
-    """Stored as a versioned artifact ``candidate-<pipeline>``."""
+    """Manifest of the candidate, stored as a versioned artifact ``candidate-<pipeline>``."""
 
     scalars: tuple[Scalar, ...]
     tags: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    """Further names of the manifest's artifact, 'production' for one."""
+    """Additional names of the manifest's artifact, such as 'production'."""
 
     def __post_init__(self) -> None:
         try:
@@ -93,7 +92,7 @@ class TrackedRun:
         except (TypeError, ValueError) as error:
             raise ContractError(
                 f"Config and manifest of a tracked run must be plain JSON, got: {error}.",
-                fix="Hand over model_dump(mode='json') of the settings.",
+                fix="Pass model_dump(mode='json') of the settings.",
             ) from None
         seen: set[tuple[str, int | None]] = set()
         for scalar in self.scalars:
@@ -102,14 +101,14 @@ class TrackedRun:
                 raise ContractError(
                     f"{scalar.name} must be tracked once per epoch, got it twice "
                     f"for epoch {scalar.epoch}.",
-                    fix="Give each training unit its own task name (unit_task).",
+                    fix="Use a separate task name for each fold run (fold_run_task).",
                 )
             seen.add(key)
 
     @property
     def run_id(self) -> str:
-        """Name of the content: the same run has the same id, however often it is mirrored."""
+        """Digest of the content: a run has the same id each time it is mirrored."""
         content = asdict(self)
-        if not self.aliases:  # a run without them keeps the id it always had
+        if not self.aliases:  # keeps the ids of runs from before aliases existed
             del content["aliases"]
         return digest_json(content)[:16]

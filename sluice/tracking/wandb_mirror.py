@@ -1,8 +1,8 @@
-"""Mirror a finished run to Weights & Biases: the one adapter to wandb (TRK-1).
+"""Mirrors finished runs to Weights & Biases.
 
-A mirror may fail without stopping anything, so it works in a process of its own: what wandb
-prints, changes or waits for stays there, and a time limit ends it. Nothing is ever read back.
-Offline by default; everything a later ``wandb sync`` needs lies in one folder.
+The mirror runs wandb in a separate process with a time limit, so that its output, side effects and
+failures do not affect the caller. Nothing is ever read back. The default mode is offline, with all
+files for a later ``wandb sync`` in one folder.
 """
 
 import contextlib
@@ -40,22 +40,22 @@ QUIET: dict[str, Any] = {
     "x_disable_machine_info": True,
     "x_save_requirements": False,
 }
-"""Settings of wandb with which it prints nothing, and sends nothing of this machine."""
+"""Settings of wandb that disable its output and the collection of data about this machine."""
 
 
 class TrackingSettings(Settings):
-    """Where runs are mirrored to, and for how long that may be tried."""
+    """Settings of the mirror to Weights & Biases."""
 
     mode: Mode = Field(
         "offline",
         description="'offline' writes files for a later sync, 'online' sends them with the key in "
         "WANDB_API_KEY, 'off' does nothing.",
     )
-    project: str = Field("sluice", min_length=1, description="Project the runs appear in.")
-    entity: str | None = Field(None, description="User or team; the key's own when empty.")
-    group: str | None = Field(None, description="Group of the runs; the pipeline when empty.")
+    project: str = Field("sluice", min_length=1, description="Project of the runs.")
+    entity: str | None = Field(None, description="User or team; by default the key's owner.")
+    group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
-    timeout_s: float = Field(60.0, gt=0, le=3600, description="Longest time a mirror takes [s].")
+    timeout_s: float = Field(60.0, gt=0, le=3600, description="Time limit of one mirror [s].")
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -64,32 +64,32 @@ class TrackingSettings(Settings):
 
 
 class MirrorResult(Record):
-    """What became of a mirror; a failure is told, never raised."""
+    """Result of mirroring a run; failures are reported here and never raised."""
 
     ok: bool
     mode: Mode
     run_id: str
-    folder: str | None = Field(description="The run's own folder, when there is one.")
-    reason: str = Field(description="One sentence for people.")
+    folder: str | None = Field(description="Folder of the run, if it has one.")
+    reason: str = Field(description="Result in one sentence.")
     seconds: float = Field(description="Wall time [s].")
 
 
 def mirror(
     run: TrackedRun, settings: TrackingSettings, *, folder: Path, environ: Mapping[str, str]
 ) -> MirrorResult:
-    """Tell Weights & Biases about ``run``, once: the same content again does nothing.
+    """Mirror a run to Weights & Biases; a run with the same content is mirrored only once.
 
     Args:
-        run: What to tell.
-        settings: Where to, and the time limit.
-        folder: Holds everything wandb writes: runs, staged artifact files, caches, its own config.
-        environ: The caller's environment; online, the key is read from WANDB_API_KEY only.
+        run: The run.
+        settings: Destination and time limit.
+        folder: Folder for all files of wandb: runs, staged artifacts, caches, configuration.
+        environ: Environment of the caller; in online mode the key is read only from WANDB_API_KEY.
 
     Returns:
-        ``ok=False`` with the reason when wandb failed or took too long; this never raises.
+        The result, with ``ok=False`` and the reason if wandb failed or took too long.
 
     Cost:
-        About 2 s offline, in another process.
+        About 2 s in offline mode, in another process.
     """
     start = time.monotonic()
 
@@ -113,15 +113,15 @@ def mirror(
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
     earlier = _earlier(done_path)
     if earlier is not None:
-        return result(True, "This run was mirrored before.", earlier)
+        return result(True, "This run was mirrored already.", earlier)
     try:
         make_folder(folder)
         run_folder = _in_own_process(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
     except (_MirrorFailed, OSError, StorageError) as error:
-        # A torn offline run would be found by a later sync.
-        for torn in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
-            shutil.rmtree(torn, ignore_errors=True)
+        # A later sync would upload an incomplete offline run.
+        for incomplete in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
+            shutil.rmtree(incomplete, ignore_errors=True)
         return result(False, f"Not mirrored to Weights & Biases: {error}")
     sync = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
     return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync}", run_folder)
@@ -159,14 +159,14 @@ def _in_own_process(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # its service process is ended with it
+        start_new_session=True,  # its service process is killed with it
     )
     try:
-        answer, complaint = process.communicate(
+        output, errors = process.communicate(
             json.dumps(payload).encode(), timeout=settings.timeout_s
         )
     except subprocess.TimeoutExpired:
-        raise _MirrorFailed(f"no end after {settings.timeout_s:g} s (timeout_s).") from None
+        raise _MirrorFailed(f"not finished after {settings.timeout_s:g} s (timeout_s).") from None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -174,12 +174,12 @@ def _in_own_process(
             assert pipe is not None
             pipe.close()
         process.wait()
-    lines = complaint.decode(errors="replace").strip().splitlines()
+    lines = errors.decode(errors="replace").strip().splitlines()
     if process.returncode:
         raise _MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
-    run_folder = Path(json.loads(answer)["folder"])
+    run_folder = Path(json.loads(output)["folder"])
     if not run_folder.is_relative_to(folder):  # wandb falls back to a temporary folder
-        raise _MirrorFailed(f"it wrote to {run_folder}, {folder} is not writable.")
+        raise _MirrorFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
     return run_folder
 
 
@@ -192,14 +192,14 @@ def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
         **kept,
         **dict.fromkeys((*places, "WANDB_ARTIFACT_DIR"), str(folder)),
         "WANDB_ERROR_REPORTING": "false",
-        # A key is taken from the environment only, never from a login on this machine.
+        # The key is read only from the environment, never from a login on this machine.
         "NETRC": os.devnull,
         "PYTHONPATH": os.pathsep.join(path),
     }
 
 
-def _tell(payload: Mapping[str, Any]) -> str:
-    """Run one wandb session; return the run's folder. Called in the process of its own."""
+def _log_run(payload: Mapping[str, Any]) -> str:
+    """Log one run with wandb and return its folder; called in the separate process."""
     import wandb
 
     quiet = wandb.Settings(mode=payload["mode"], **QUIET)
@@ -236,4 +236,4 @@ def _tell(payload: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"folder": _tell(json.load(sys.stdin))}))
+    print(json.dumps({"folder": _log_run(json.load(sys.stdin))}))

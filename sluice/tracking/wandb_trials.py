@@ -1,7 +1,7 @@
-"""The trials of a search as live runs of Weights & Biases, by Ray Tune's own callback.
+"""Logs the trials of a search as live runs of Weights & Biases, with Ray Tune's callback.
 
-A failure of W&B neither stops nor delays a search: runs are sent by processes of their own, the
-first failure is reported once, and nothing is sent after it.
+A failure of W&B neither stops nor delays a search: separate processes send the runs, the first
+failure is reported once, and nothing is sent after it.
 """
 
 import json
@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
 from sluice.tracking.wandb_mirror import QUIET, Mode, TrackingSettings
 
 _MAX_WAIT_S = 30
-"""Longest wait for the last uploads when a search ends."""
+"""Maximum wait for the last uploads when a search ends [s]."""
 _MAX_INIT_S = 15.0
-"""Longest wait of a run for W&B's server before it counts as unreachable."""
+"""Maximum wait of a run for W&B's server before it counts as unreachable [s]."""
 
 Values = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From Tune's config of a trial to its values by path."""
+"""Converts the Tune config of a trial to its values by path."""
 
 
 def trial_callbacks(
@@ -33,21 +33,21 @@ def trial_callbacks(
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> list[Any]:
-    """Return the callbacks that send each trial of a search while it trains.
+    """Return the callbacks that log each trial of a search while it trains.
 
     Args:
-        settings: Where to; nothing is sent unless the mode is 'online' and there is a key.
-        group: Group of the runs, one for each search.
-        folder: Where wandb keeps its files.
-        values: Translates Tune's config of a trial.
-        environ: The caller's environment, for the key; a login on this machine is not used.
-        warn: Receives the reason when trials are not sent.
+        settings: Destination; nothing is sent unless the mode is 'online' and there is a key.
+        group: Group of the runs, one per search.
+        folder: Folder for wandb's files.
+        values: Converts the Tune config of a trial.
+        environ: Environment of the caller with the key; a login on this machine is not used.
+        warn: Called with the reason if trials are not sent.
 
     Returns:
-        One callback, or none.
+        A list with one callback, or empty.
 
     Cost:
-        Two more processes for each trial under way.
+        Two additional processes per running trial.
     """
     if settings.mode != "online":
         return []
@@ -80,32 +80,32 @@ def wandb_callback(
     warn: Callable[[str], None],
     base_url: str | None = None,
 ) -> Any:
-    """Return Ray Tune's callback with runs that keep their identity over a restart.
+    """Return Ray Tune's W&B callback, modified so that runs keep their ids after a restart.
 
-    The step of a run is the epoch, and its history has every epoch of the trial.
+    The step of a run is the epoch, and its history contains every epoch of the trial.
 
     Args:
         settings: Project, entity, tags and time limit.
         group: Group of the runs.
         mode: Mode of ``wandb.init``.
-        folder: Where wandb keeps its files.
-        values: Translates Tune's config of a trial.
-        warn: Receives the reason when trials are not sent.
-        base_url: Address of a W&B server; wandb's own choice when absent.
+        folder: Folder for wandb's files.
+        values: Converts the Tune config of a trial.
+        warn: Called with the reason if trials are not sent.
+        base_url: URL of a W&B server; by default chosen by wandb.
     """
     import ray
     from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
     from ray.tune import Callback
 
     class RunOfTrial(_WandbLoggingActor):
-        """Process of one run, which uses no login of the machine."""
+        """Process of one run, which does not use a login on the machine."""
 
         def run(self) -> None:
             keep_key_only()
             super().run()  # type: ignore[no-untyped-call]
 
     class TrialRuns(WandbLoggerCallback):
-        """Names the run of a trial by the group and the trial's number."""
+        """W&B callback with run ids made of the group and the number of the trial."""
 
         _logger_actor_cls = RunOfTrial
 
@@ -116,12 +116,12 @@ def wandb_callback(
                 super().setup(*args, **options)  # type: ignore[no-untyped-call]
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return Callback, ()  # Tune stores its callbacks; a resumed search makes its own
+            return Callback, ()  # Tune pickles its callbacks; a resumed search creates new ones
 
         def on_trial_start(
             self, iteration: int, trials: list[Any], trial: Any, **info: Any
         ) -> None:
-            # A resumed study adds all its trials again, in the order of their numbers.
+            # A resumed study adds all trials again in the order of their numbers.
             if trial not in self._numbers:
                 self._numbers[trial] = trials.index(trial)
             super().on_trial_start(iteration, trials, trial, **info)
@@ -155,7 +155,7 @@ def wandb_callback(
                 super().log_trial_result(iteration, trial, epoch_result | {"config": config})
 
         def log_trial_end(self, trial: Any, failed: bool = False) -> None:
-            # A resumed study ends what had ended, without a start.
+            # A resumed study ends trials again that ended before, without starting them.
             if trial in self._trial_queues and self._is_sound():
                 super().log_trial_end(trial, failed=failed)
 
@@ -166,13 +166,13 @@ def wandb_callback(
             _, late = ray.wait(futures, num_returns=len(futures), timeout=self._upload_timeout)
             if self._is_sound() and late:
                 self._stop(
-                    f"{counted(len(late), 'run')} not sent {self._upload_timeout:g} s after the "
+                    f"{pluralize(len(late), 'run')} not sent {self._upload_timeout:g} s after the "
                     "search"
                 )
             self._cleanup_logging_actors(kill_on_timeout=True)
 
         def _is_sound(self) -> bool:
-            """Return whether no run has failed; end all runs with the first failure."""
+            """Return whether no run has failed; stop all runs at the first failure."""
             futures = list(self._trial_logging_futures.values())
             if not self._has_failed and futures:
                 ended, _ = ray.wait(futures, num_returns=len(futures), timeout=0)
@@ -189,8 +189,8 @@ def wandb_callback(
             for trial in list(self._trial_logging_actors):
                 self._cleanup_logging_actor(trial)
             warn(
-                f"Trials are no longer sent to Weights & Biases: {redact(reason)}. The search goes "
-                "on. Correct WANDB_API_KEY or the connection for the next one."
+                f"Trials are no longer sent to Weights & Biases: {redact(reason)}. The search "
+                "continues. Correct WANDB_API_KEY or the connection before the next search."
             )
 
     limits = {"init_timeout": min(_MAX_INIT_S, settings.timeout_s / 2)}
@@ -209,7 +209,7 @@ def wandb_callback(
 
 
 def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a result for each epoch since the trial's last report."""
+    """Return one result per epoch since the trial's last report."""
     names = ("epoch", "train_loss", "val_loss", "loss")
     curve = [dict(zip(names, row, strict=True)) for row in json.loads(result.get("curve") or "[]")]
     # A failed trial reports its reason without an epoch.
@@ -220,18 +220,18 @@ def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class _Outbox:
-    """Puts items into Tune's queue of a run without waiting for the process of the queue."""
+    """Queue wrapper whose ``put`` does not wait for the actor of Tune's queue."""
 
     def __init__(self, queue: Any) -> None:
         self.actor = queue.actor
 
     def put(self, item: Any) -> None:
-        """Send an item; the order is kept."""
+        """Send an item; preserves the order."""
         self.actor.put_nowait.remote(item)
 
 
 def keep_key_only() -> None:
-    """Take the key from the environment only, never from a login on this machine."""
+    """Make wandb read the key only from the environment, not from a login on this machine."""
     os.environ["NETRC"] = os.devnull
     os.environ["WANDB_ERROR_REPORTING"] = "false"
 

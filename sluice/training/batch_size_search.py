@@ -1,4 +1,4 @@
-"""The largest batch that fits into memory, by running it (TRACE-17)."""
+"""Searches for the largest batch size that fits into memory, by running training steps."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -11,22 +11,26 @@ from sluice.base.memory import available_bytes
 from sluice.base.settings import Record
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.training.step_probe import Attempt, StepProbe
+from sluice.training.step_probe import BatchSizeAttempt, StepProbe
 from sluice.workloads.workload import Examples, Workload
 
 
 class BatchSizeResult(Record):
-    """The largest size that was run and fitted."""
+    """The largest batch size that was run and fitted into memory."""
 
-    rows: int = Field(description="Examples of a batch.")
-    peak_bytes: int = Field(description="Growth of memory at this size [bytes].")
-    bound: Literal["memory", "limit_rows"] = Field(description="What a larger batch would break.")
-    memory_bytes: int = Field(description="Largest growth allowed [bytes].")
-    attempts: tuple[Attempt, ...] = Field(description="In the order they were run.")
+    rows: int = Field(description="Examples per batch.")
+    peak_bytes: int = Field(description="Growth of memory at this batch size [bytes].")
+    bound: Literal["memory", "limit_rows"] = Field(
+        description="Limit that prevents a larger batch."
+    )
+    memory_bytes: int = Field(description="Maximum growth of memory [bytes].")
+    attempts: tuple[BatchSizeAttempt, ...] = Field(
+        description="Attempts in the order in which they were run."
+    )
 
 
-Probe = Callable[[int], Attempt]
-"""Runs one size."""
+Probe = Callable[[int], BatchSizeAttempt]
+"""Function that runs training steps with one batch size."""
 
 
 def largest_batch(
@@ -44,35 +48,35 @@ def largest_batch(
 ) -> BatchSizeResult:
     """Return the largest batch whose training steps fit into ``memory_bytes``.
 
-    Sizes are doubled until one does not fit, then the gap is halved. The size that is returned
-    was run; none is taken from a formula. On a CPU no size is tried that could need more than
-    there is, going by the largest one that fitted: peak memory grows at most in proportion to
-    the rows, and a process that takes too much is killed without a word.
+    Batch sizes are doubled until one does not fit, then the gap is halved. The returned size was
+    run, not extrapolated. On a CPU, no size is tried that could need more memory than is available,
+    judged by the largest size that fitted: peak memory grows at most in proportion to the rows, and
+    the system kills a process that exceeds memory without an error.
 
     Args:
-        workload: Builds the model and has the loss.
+        workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Train rows; a batch is never larger than these.
-        training: The real training's settings; ``batch_rows`` is ignored.
+        training: Settings of the real training; ``batch_rows`` is ignored.
         limit_rows: Largest batch of interest [rows].
-        memory_bytes: How much memory may grow by training [bytes].
-        gap_share: Stop when the smallest size that does not fit is within this share of the
-            largest that does; 0 finds it to the row.
-        device: Where to run.
+        memory_bytes: Maximum growth of memory during training [bytes].
+        gap_share: Stop when the smallest size that does not fit is within this share of the largest
+            that fits; 0 searches to the exact row.
+        device: Device to run on.
         seed: Base seed of weights and dropout.
-        probe: Runs one size; a ``StepProbe`` when absent.
+        probe: Runs one batch size; a ``StepProbe`` if None.
 
     Raises:
-        ContractError: A limit is not positive, the budget is more than there is, or not even one
-            row fits.
-        Exception: Whatever the model's or the loss's own code raises.
+        ContractError: A limit is not positive, the budget exceeds the available memory, or not even
+            one row fits.
+        Exception: Raised by the code of the model or of the loss.
 
     Cost:
         About 2 log2(limit_rows) attempts of two steps each, fewer with a larger ``gap_share``.
     """
     usable = available_bytes() if device.type == "cpu" else None
     limit = min(limit_rows, len(train))
-    _require_sound(limit, memory_bytes, gap_share, usable)
+    _require_valid(limit, memory_bytes, gap_share, usable)
     run = probe or StepProbe(
         workload,
         model_settings,
@@ -85,12 +89,12 @@ def largest_batch(
     attempts = tuple(_search(run, limit, gap_share, usable))
     fitting = [attempt for attempt in attempts if attempt.fits]
     if not fitting:
-        least = attempts[-1]
+        last = attempts[-1]
         raise ContractError(
-            f"At least one row must fit into {memory_bytes:,} bytes, a batch of {least.rows} grew "
-            f"memory by {least.peak_bytes:,}. {least.problem}".rstrip(),
-            cause="The weights with gradients and moments alone may need more than that.",
-            fix="Make the model or seq_len smaller, or give more memory.",
+            f"At least one row must fit into {memory_bytes:,} bytes, but a batch of {last.rows} "
+            f"increased memory by {last.peak_bytes:,}. {last.problem}".rstrip(),
+            cause="Weights, gradients and optimizer state alone may exceed this limit.",
+            fix="Make the model or seq_len smaller, or raise the memory limit.",
         )
     best = max(fitting, key=lambda attempt: attempt.rows)
     return BatchSizeResult(
@@ -104,20 +108,20 @@ def largest_batch(
 
 def _search(
     probe: Probe, limit: int, gap_share: float, usable_bytes: int | None
-) -> Iterator[Attempt]:
-    # From two rows, not one: batch norm cannot be trained on one.
-    rows, fits, too_many = min(2, limit), 0, limit + 1
-    while fits < rows < too_many:
+) -> Iterator[BatchSizeAttempt]:
+    # Start with two rows: batch normalisation cannot be trained on one.
+    rows, fits, too_large = min(2, limit), 0, limit + 1
+    while fits < rows < too_large:
         attempt = probe(rows)
         yield attempt
         if attempt.fits:
             fits = rows
         else:
-            too_many = rows
+            too_large = rows
         if fits == 0:
             rows = rows // 2
-        elif too_many <= limit:
-            gap = too_many - fits
+        elif too_large <= limit:
+            gap = too_large - fits
             rows = fits if gap <= max(1, gap_share * fits) else fits + gap // 2
         else:
             rows = min(2 * fits, limit)
@@ -125,7 +129,7 @@ def _search(
             rows = min(rows, max(fits, fits * usable_bytes // attempt.peak_bytes))
 
 
-def _require_sound(limit: int, memory_bytes: int, gap_share: float, usable: int | None) -> None:
+def _require_valid(limit: int, memory_bytes: int, gap_share: float, usable: int | None) -> None:
     if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
             "limit_rows, the number of train rows and memory_bytes must be positive and gap_share "
@@ -134,8 +138,8 @@ def _require_sound(limit: int, memory_bytes: int, gap_share: float, usable: int 
         )
     if usable is not None and memory_bytes > usable:
         raise ContractError(
-            f"memory_bytes must be within the memory that is free, got {memory_bytes:,} of "
-            f"{usable:,} bytes.",
-            cause="A process that takes more is killed by the system.",
-            fix="Lower memory_bytes, or end what uses the memory.",
+            f"memory_bytes must not exceed the free memory, got {memory_bytes:,} of {usable:,} "
+            "bytes.",
+            cause="The system kills a process that exceeds the memory.",
+            fix="Lower memory_bytes, or end other processes that use memory.",
         )

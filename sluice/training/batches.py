@@ -1,4 +1,4 @@
-"""The batches of every epoch, in an order that nothing but seed and epoch decides (REPRO-3)."""
+"""Batches of every epoch, in an order that depends only on the seed and the epoch."""
 
 import functools
 import os
@@ -10,34 +10,35 @@ from torch.utils.data import DataLoader, Dataset
 
 from sluice.base.seeding import derive_seed
 from sluice.training.orphans import end_with_parent
-from sluice.training.ranks import ALL, Split
+from sluice.training.ranks import WHOLE_BATCH, RankShard
 from sluice.workloads.workload import Examples
 
 Batch = tuple[Tensor, Tensor]
-"""Inputs of this rank's rows, and the targets of all rows."""
+"""Inputs of this rank's rows, and the targets of all rows of the batch."""
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> Tensor:
-    """Return the rows in the order of one epoch, on the CPU.
+    """Return the row order of one epoch, on the CPU.
 
-    It follows from (seed, epoch) alone, so a training that goes on after any epoch, with any
-    number of loader processes, sees the same batches.
+    It depends only on (seed, epoch), so a training that resumes after any epoch, with any number of
+    loader processes, gets the same batches.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, f"order_{epoch}"))
     return torch.randperm(num_rows, generator=generator)
 
 
 class Batches:
-    """The batches of a training, epoch by epoch.
+    """The batches of a training, by epoch.
 
     Args:
-        rows: What to gather from.
-        batch_rows: Rows of a batch; the last of an epoch may have fewer.
-        seed: Base seed; the order of every epoch has its own, derived from it.
-        device: Where a batch is handed out.
-        workers: Processes that gather ahead, for rows that are slow to read (memory-mapped); 0
-            gathers in this one. They draw nothing, so their number changes no bit.
-        split: Which rows of a batch are this process's; all of them when it is alone.
+        rows: Examples to gather from.
+        batch_rows: Rows of a batch; the last batch of an epoch may have fewer.
+        seed: Base seed, from which the seed of each epoch's order is derived.
+        device: Device of the returned batches.
+        workers: Processes that gather batches ahead, for rows that are slow to read
+            (memory-mapped); 0 gathers in this process. They use no random numbers, so their number
+            changes no bit.
+        shard: Rows of a batch that belong to this process; all rows without other ranks.
     """
 
     def __init__(
@@ -48,16 +49,16 @@ class Batches:
         seed: int,
         device: torch.device,
         workers: int,
-        split: Split = ALL,
+        shard: RankShard = WHOLE_BATCH,
     ) -> None:
         self._rows = rows
         self._batch_rows = batch_rows
         self._seed = seed
         self._device = device
-        self._gather = _Gather(rows, split)
-        self._order = _Order()
+        self._gather = _Gather(rows, shard)
+        self._order = _EpochSampler()
         self._loader: DataLoader[Batch] | None = None
-        # Processes cannot share what lies on a device.
+        # Loader processes cannot share tensors on a device.
         if workers and rows.x.device.type == "cpu":
             self._loader = DataLoader(
                 self._gather,
@@ -65,24 +66,25 @@ class Batches:
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
-                # They hold what this process has open, its locks among it: none may outlive it.
-                worker_init_fn=functools.partial(_begin, os.getpid()),
-                # Without one of its own the loader draws from the global generator.
+                # Loader processes inherit open files and locks, so they must not outlive this
+                # process.
+                worker_init_fn=functools.partial(_init_worker, os.getpid()),
+                # Without a generator the loader uses torch's global one.
                 generator=torch.Generator().manual_seed(derive_seed(seed, "loader")),
             )
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         return -(-len(self._rows) // self._batch_rows)
 
     @property
-    def largest(self) -> int:
+    def max_rows(self) -> int:
         """Rows of the largest batch."""
         return min(self._batch_rows, len(self._rows))
 
     def sizes(self) -> list[int]:
-        """Return the rows of each batch of an epoch."""
+        """Return the number of rows of each batch of an epoch."""
         full, rest = divmod(len(self._rows), self._batch_rows)
         return [self._batch_rows] * full + [rest] * bool(rest)
 
@@ -99,18 +101,18 @@ class Batches:
             for x, y in self._loader:
                 yield x.to(self._device), y.to(self._device)
             return
-        # In one go: an order that goes to a device part by part makes it wait at every step.
+        # Moved at once: moving the order batch by batch would synchronise the device at every step.
         for part in order.to(self._rows.x.device).split(self._batch_rows):
             x, y = self._gather[part]
             yield x.to(self._device), y.to(self._device)
 
 
-def _begin(parent: int, _worker: int) -> None:
+def _init_worker(parent: int, _worker: int) -> None:
     end_with_parent(parent)
 
 
-class _Order:
-    """What the loader reads its rows from; another one every epoch."""
+class _EpochSampler:
+    """Sampler of the loader; its batches are replaced every epoch."""
 
     parts: Sequence[Tensor] = ()
 
@@ -122,10 +124,10 @@ class _Order:
 
 
 class _Gather(Dataset[Batch]):
-    """The rows, by whole batches."""
+    """Dataset that is indexed by whole batches."""
 
-    def __init__(self, rows: Examples, split: Split) -> None:
-        self._x, self._y, self._split = rows.x, rows.y, split
+    def __init__(self, rows: Examples, shard: RankShard) -> None:
+        self._x, self._y, self._shard = rows.x, rows.y, shard
 
     def __getitem__(self, part: Tensor) -> Batch:
-        return self._x.index_select(0, self._split.own(part)), self._y.index_select(0, part)
+        return self._x.index_select(0, self._shard.local_rows(part)), self._y.index_select(0, part)

@@ -1,4 +1,4 @@
-"""When a checkpoint is written: every so many epochs, or as often as costs little."""
+"""Decides when a checkpoint is written: at a fixed interval, or whenever the overhead is small."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,22 +8,24 @@ from typing import Any
 from sluice.training.checkpoint import save_checkpoint
 from sluice.training.loop import TrainState
 
-_PAUSE = 50.0
-"""Training goes on for this many times the last checkpoint's cost before the next: 2 %."""
+_MIN_INTERVAL_RATIO = 50.0
+"""Minimum time between checkpoints, as a multiple of the last checkpoint's cost: at most 2 %
+overhead."""
 _FIRST_COST_S = 0.02
-"""Taken for the cost before it is known, so the first is written after a second of training. Less
-than that is trained again sooner than a process starts."""
+"""Assumed cost before the first measurement, so the first checkpoint is written after one second of
+training. Repeating less than that is faster than starting a process."""
 
 
 class CheckpointWriter:
-    """Write the states of one training that are due; which ones are changes no bit of it.
+    """Writes the due checkpoints of one training; the choice changes no bit of the result.
 
     Args:
-        folder: As ``save_checkpoint`` takes it.
-        subject: As ``save_checkpoint`` takes it.
-        every_epochs: Write exactly every so many epochs. When absent, write once training went on
-            for 50 times as long as the last checkpoint took: what a kill costs is that much.
-        clock: Monotonic time [s]; training begins now.
+        folder: As for ``save_checkpoint``.
+        subject: As for ``save_checkpoint``.
+        every_epochs: Interval between checkpoints [epochs]. If None, write once the training has
+            run for 50 times the duration of the last checkpoint: a kill then loses at most that
+            much.
+        clock: Monotonic time [s]; training starts now.
     """
 
     def __init__(
@@ -34,27 +36,27 @@ class CheckpointWriter:
         every_epochs: int | None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._folder, self._subject, self._every = folder, subject, every_epochs
+        self._folder, self._subject, self._every_epochs = folder, subject, every_epochs
         self._clock, self._last_end = clock, clock()
         self._cost_s = _FIRST_COST_S
         self.spent_s = 0.0
-        """Time all checkpoints so far took [s]."""
+        """Total time of all checkpoints so far [s]."""
 
-    def offer(self, state: TrainState, *, must: bool = False) -> None:
-        """Write ``state`` if it is due, or in any case when it ``must`` be.
+    def write_if_due(self, state: TrainState, *, force: bool = False) -> None:
+        """Write ``state`` if it is due, or in any case with ``force``.
 
         Raises:
-            StorageError: As ``save_checkpoint``.
+            StorageError: As for ``save_checkpoint``.
         """
-        if not (must or self._due(len(state.history))):
+        if not (force or self._due(len(state.history))):
             return
-        began = self._clock()
+        started = self._clock()
         save_checkpoint(self._folder, state, subject=self._subject)
         self._last_end = self._clock()
-        self._cost_s = self._last_end - began
+        self._cost_s = self._last_end - started
         self.spent_s += self._cost_s
 
     def _due(self, epochs: int) -> bool:
-        if self._every is not None:
-            return epochs % self._every == 0
-        return self._clock() - self._last_end >= _PAUSE * self._cost_s
+        if self._every_epochs is not None:
+            return epochs % self._every_epochs == 0
+        return self._clock() - self._last_end >= _MIN_INTERVAL_RATIO * self._cost_s

@@ -1,9 +1,8 @@
-"""Which code determines the bits of a trained model.
+"""Identity of the code that determines the bits of a trained model.
 
-The digest covers the modules of the workload and of an architecture named by import path, all
-modules of the user's that these import, directly or through each other, the installed
-distributions that they import, the data files that the workload declares, and Sluice's own
-training code.
+The digest covers the modules of the workload and of an architecture given by import path, all user
+modules that these import, directly or indirectly, the installed distributions that they import, the
+data files that the workload declares, and Sluice's own training code.
 """
 
 import errno
@@ -17,7 +16,7 @@ from pathlib import Path
 import sluice
 from sluice.base.digests import digest_bytes, digest_files, digest_json
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
+from sluice.base.imports import import_object
 from sluice.models.settings import ModelSettings
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.distributions import distribution_of
@@ -27,7 +26,7 @@ from sluice.workloads.workload import Workload
 
 _PACKAGES = ("data", "models", "training", "workloads")
 _NUMERICS = ("numpy", "pandas", "torch")
-"""Distributions that every training stands on."""
+"""Distributions that every training uses."""
 
 
 def code_digest(workload: Workload, model: ModelSettings | None = None) -> str:
@@ -40,15 +39,15 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
     Args:
         workload: The workload.
-        model: Names the architecture; only one by import path adds to the identity.
+        model: Names the architecture; only an import path adds to the identity.
 
     Raises:
         SettingsError: A class was not read from a file, as in an interactive session, the
             architecture does not import, or a declared data file is missing.
 
     Cost:
-        About 0.1 s for the first call of a process, milliseconds for a further one: sources are
-        read again, and parsed again only when they changed. Data files are read once.
+        About 0.1 s for the first call in a process, milliseconds for later ones: sources are read
+        again, and parsed again only if they changed. Data files are read once.
     """
     graph = follow_code(workload, model)
     modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
@@ -58,7 +57,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         if name.split(".")[1:2] not in [[package] for package in _PACKAGES]
     }
     return CodeIdentity(
-        modules=modules | _sluices_own(),
+        modules=modules | _sluice_packages(),
         distributions=graph.distributions | _numerics(),
         data_files=dict(_data_files(workload)),
         not_followed=tuple(sorted(graph.not_followed)),
@@ -66,21 +65,21 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
 
 def optimizer_code(training: TrainSettings) -> dict[str, str]:
-    """Return the digest of the code of an optimizer by import path, as 'optimizer_code'.
+    """Return the digest of the code of an optimizer given by import path, under 'optimizer_code'.
 
-    It stands beside the settings and not in ``identify_code``: whoever loads a trained model needs
-    its network and not its optimizer, and must not import that.
+    It is stored beside the settings and not in ``identify_code``: loading a trained model requires
+    its network and not its optimizer, and must not import the optimizer.
 
     Args:
-        training: Names the optimizer; nothing is returned for a short name.
+        training: Names the optimizer; the result is empty for a short name.
 
     Raises:
-        SettingsError: It does not import, or was not read from a file.
+        SettingsError: The optimizer does not import, or was not read from a file.
     """
     path = training.optimizer
     if ":" not in path:
         return {}
-    import_named(path, what="optimizer")
+    import_object(path, what="optimizer")
     module = path.partition(":")[0]
     _require_file(module)
     graph = follow_imports([module])
@@ -93,11 +92,11 @@ def optimizer_code(training: TrainSettings) -> dict[str, str]:
 
 
 def follow_code(workload: Workload, model: ModelSettings | None = None) -> ImportGraph:
-    """Return the user's own modules behind a model, and what they import.
+    """Return the user's modules that define a model, and their imports.
 
     Args:
         workload: The workload.
-        model: Names the architecture; only one by import path adds a module.
+        model: Names the architecture; only an import path adds a module.
 
     Raises:
         SettingsError: A class was not read from a file, or the architecture does not import.
@@ -108,7 +107,7 @@ def follow_code(workload: Workload, model: ModelSettings | None = None) -> Impor
         for cls in owner.__mro__
     } - {"builtins", "abc"}
     if model is not None and ":" in model.architecture:
-        import_named(model.architecture, what="architecture")
+        import_object(model.architecture, what="architecture")
         roots.add(model.architecture.partition(":")[0])
     own = {name for name in roots if not _is_library(name)}
     for name in own:
@@ -116,7 +115,7 @@ def follow_code(workload: Workload, model: ModelSettings | None = None) -> Impor
     return follow_imports(sorted(own))
 
 
-def _sluices_own() -> dict[str, str]:
+def _sluice_packages() -> dict[str, str]:
     root = Path(sluice.__file__).parent
     return {
         f"sluice.{package}": digest_files(
@@ -145,30 +144,30 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
             yield name, digest_json(parts)
         except OSError as error:
             raise SettingsError(
-                f"The data file '{name}' that {type(workload).__name__} declares is required at "
-                f"{path} and cannot be read: {error.strerror or error}.",
-                cause="Its content determines the trained model. A relative name counts from the "
+                f"The data file '{name}' that {type(workload).__name__} declares cannot be read "
+                f"from {path}: {error.strerror or error}.",
+                cause="Its content determines the trained model. A relative path starts at the "
                 "folder of the workload's module.",
-                fix="Put the file there, or correct the workload's data_files.",
+                fix="Create the file at that path, or correct the workload's data_files.",
             ) from error
 
 
 def _content_digest(file: Path) -> str:
-    """Return the digest of a file, read again where size or time of its last change differ."""
+    """Return the digest of a file; read it again only after its size, inode or time changed."""
     state = file.stat()
-    if not stat.S_ISREG(state.st_mode):  # the settings of a version may name it: it must end
-        raise OSError(errno.EINVAL, "it is a pipe or a device, and no regular file")
+    if not stat.S_ISREG(state.st_mode):  # reading a device might never end
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
     return _digest_at(file, state.st_size, state.st_mtime_ns, state.st_ino)
 
 
 @functools.lru_cache(maxsize=4096)
-def _digest_at(file: Path, *state: int) -> str:  # noqa: ARG001 - the state is the key
+def _digest_at(file: Path, *state: int) -> str:  # noqa: ARG001 - the state is the cache key
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_library(name: str) -> bool:
-    """Return whether a base class is Sluice's or Python's: their code enters in another way."""
+    """Return whether a base class belongs to Sluice or Python, which are identified separately."""
     top = name.split(".")[0]
     return top in ("sluice", "pydantic") or (top in sys.stdlib_module_names and top != "__main__")
 
@@ -177,7 +176,7 @@ def _require_file(name: str) -> None:
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or not Path(file).is_file():
         raise SettingsError(
-            f"The module '{name}' must be read from a file, and there is none.",
-            cause="Its source determines the trained model, and other processes import it.",
-            fix="Save it as a module and name it by import path.",
+            f"The module '{name}' must be read from a file, but it has no source file.",
+            cause="The source determines the trained model, and other processes import the module.",
+            fix="Save the code as a module and use its import path.",
         )

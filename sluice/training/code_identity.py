@@ -1,4 +1,4 @@
-"""The record of the code behind a model, part by part, so that a difference can be named."""
+"""Record of the code behind a model, by part, so that a difference can be named."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,36 +8,37 @@ from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
 _SHOWN = 5
-"""Changes that a phrase names; the others are counted."""
+"""Number of changes that a description lists; further changes are counted."""
 
 
 class CodeIdentity(Record):
-    """The code behind a model, part by part, so that a difference can be named."""
+    """The code behind a model, by part, so that a difference can be named."""
 
     modules: dict[str, str] = Field(
-        description="Digest of the source by dotted name: the user's own modules, and Sluice's."
+        description="Digest of the source by dotted name: the user's modules and Sluice's."
     )
     distributions: dict[str, str] = Field(description="Version of each distribution, by name.")
     data_files: dict[str, str] = Field(
         description="Digest of the content of each data file that the workload declares."
     )
     not_followed: tuple[str, ...] = Field(
-        (), description="Imports and code computed at run time, which the digest does not cover."
+        (),
+        description="Imports and code that are computed at run time and not covered by the digest.",
     )
 
     @property
     def digest(self) -> str:
-        """Digest of everything that is covered."""
+        """Digest of all covered parts."""
         return digest_json([self.modules, self.distributions, self.data_files])
 
     @property
     def gap(self) -> str:
-        """What the digest does not cover, as one sentence; "" when it covers everything."""
+        """What the digest does not cover, as one sentence; "" if it covers everything."""
         if not self.not_followed:
             return ""
         return (
-            f"The code digest does not cover what is computed at run time: "
-            f"{'; '.join(self.not_followed)}. A change there is not noticed."
+            "The code digest does not cover code that is computed at run time: "
+            f"{'; '.join(self.not_followed)}. Changes there are not detected."
         )
 
     def changes(self, earlier: "CodeIdentity") -> tuple[str, ...]:
@@ -50,7 +51,7 @@ class CodeIdentity(Record):
 
 
 def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
-    """Return what changed since an earlier identity, as a phrase; "code" when that is not known."""
+    """Return what changed since an earlier identity, as a phrase; "code" if it is unknown."""
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"

@@ -1,4 +1,4 @@
-"""Where a noisy curve of loss over learning rate falls most steeply, if it falls at all (TRAIN-2).
+"""Finds where a noisy curve of loss over learning rate descends most steeply, if at all.
 
 Shape legend: N = steps, W = steps of a window, C = N - W + 1 windows.
 """
@@ -14,30 +14,33 @@ from pydantic import Field, model_validator
 from sluice.base.settings import Settings
 
 ROUNDING = 10 * float(np.finfo(np.float32).eps)
-"""A fall below this share of the loss is rounding."""
+"""Decreases below this share of the loss are rounding."""
 
 _WIDTHS = (1, 2, 4)
-"""Windows tried, in multiples of the narrowest. The error of a slope falls with the width to the
-power 1.5, and where batches differ much a narrow window shows no descent that a wide one does."""
+"""Window widths in multiples of the narrowest. The standard error of a slope falls with the width
+to the power 1.5, so a wide window can detect a descent between noisy batches that a narrow one
+misses."""
 
 
 class RangeTestSettings(Settings):
-    """How the rates are tried and what counts as a descent."""
+    """Learning rates that are tried, and the criteria for a descent."""
 
-    lowest_rate: float = Field(1e-7, gt=0, le=1, description="First rate tried.")
-    highest_rate: float = Field(10.0, gt=0, le=1000, description="Last rate tried.")
-    num_steps: int = Field(200, ge=20, le=100_000, description="Optimizer steps, one a rate.")
+    lowest_rate: float = Field(1e-7, gt=0, le=1, description="First learning rate.")
+    highest_rate: float = Field(10.0, gt=0, le=1000, description="Last learning rate.")
+    num_steps: int = Field(
+        200, ge=20, le=100_000, description="Number of optimizer steps, one per learning rate."
+    )
     window_decades: float = Field(
-        0.8, gt=0, le=4, description="Narrowest width of a fitted slope [factors of ten]."
+        0.8, gt=0, le=4, description="Narrowest window of a fitted slope [decades]."
     )
     confidence: float = Field(
-        0.99, gt=0.5, lt=1, description="Chance of no descent found where there is none."
+        0.99, gt=0.5, lt=1, description="Probability of finding no descent if there is no descent."
     )
     diverged_ratio: float = Field(
         4.0,
         ge=1,
-        description="Stop when the loss is this many times further above its start than it had "
-        "fallen and than batches differ, both together.",
+        description="Stop when the loss exceeds its start by this many times the sum of its "
+        "largest decrease and the standard deviation between batches.",
     )
 
     @model_validator(mode="after")
@@ -50,13 +53,14 @@ class RangeTestSettings(Settings):
         if not 5 <= self.window_steps <= self.num_steps // 2:
             raise ValueError(
                 f"window_decades {self.window_decades:g} must hold 5 to {self.num_steps // 2} of "
-                f"the {self.num_steps} steps, it holds {self.window_steps}: change one of the two"
+                f"the {self.num_steps} steps, but it holds {self.window_steps}: change "
+                "window_decades or num_steps"
             )
         return self
 
     @property
     def step_decades(self) -> float:
-        """Distance of two rates [factors of ten]."""
+        """Ratio of two consecutive learning rates [decades]."""
         return math.log10(self.highest_rate / self.lowest_rate) / (self.num_steps - 1)
 
     @property
@@ -67,7 +71,7 @@ class RangeTestSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slopes:
-    """Straight lines fitted to windows of the curve; one entry per centre of a window."""
+    """Straight lines fitted to windows of the curve; one entry per window centre."""
 
     window: int
     mean_C: NDArray[np.float64]
@@ -78,23 +82,23 @@ class Slopes:
 def steepest_descent(
     loss_N: NDArray[np.float64], settings: RangeTestSettings
 ) -> tuple[Slopes, int | None]:
-    """Return the lines of the narrowest width that shows a descent, and which is steepest.
+    """Return the lines of the narrowest width with a significant descent, and the steepest of them.
 
     Args:
-        loss_N: Losses at evenly spaced logarithms of the rate.
-        settings: Distance of the rates, narrowest width, confidence.
+        loss_N: Losses at evenly spaced logarithms of the learning rate.
+        settings: Spacing of the rates, narrowest width, confidence.
 
     Returns:
-        The lines, and the index of the steepest; without a descent those of the narrowest width,
-        and None.
+        The lines, and the index of the steepest. Without a descent: the lines of the narrowest
+        width, and None.
     """
     narrowest = settings.window_steps
     widths = [width * (narrowest - 1) + 1 for width in _WIDTHS]
     fitted = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
     for fits in fitted:
-        sure_C = _sure(fits, settings)
-        if sure_C.any():
-            return fits, int(np.where(sure_C, fits.slope_C, np.inf).argmin())
+        significant_C = _significant(fits, settings)
+        if significant_C.any():
+            return fits, int(np.where(significant_C, fits.slope_C, np.inf).argmin())
     return fitted[0], None
 
 
@@ -114,20 +118,20 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     return Slopes(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
-def _sure(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return which windows fall beyond doubt, up to the lowest."""
-    # scipy.special, not scipy.stats: the same quantile without a second of import.
+def _significant(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
+    """Return which windows descend significantly, up to the window of the lowest loss."""
+    # scipy.special instead of scipy.stats: the same quantile without a second of import time.
     from scipy.special import stdtrit
 
     num_windows = len(fits.slope_C)
     if not num_windows:
         return np.zeros(0, dtype=bool)
-    doubt = (1 - settings.confidence) / num_windows / len(_WIDTHS)
-    required = float(stdtrit(fits.window - 2, 1 - doubt))
+    tail = (1 - settings.confidence) / num_windows / len(_WIDTHS)
+    required = float(stdtrit(fits.window - 2, 1 - tail))
     fall_C = -fits.slope_C * settings.step_decades * fits.window
-    sure_C: NDArray[np.bool_] = (
+    significant_C: NDArray[np.bool_] = (
         (-fits.slope_C > required * fits.error_C)
         & (fall_C > ROUNDING * np.abs(fits.mean_C))
         & (np.arange(num_windows) <= int(fits.mean_C.argmin()))
     )
-    return sure_C
+    return significant_C

@@ -1,7 +1,8 @@
-"""Ranks that are processes of a torch.distributed group: gloo on processors, NCCL on GPUs.
+"""Ranks that are processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs.
 
-``DistributedDataParallel`` sends gradients while the backward pass still runs. It averages over
-ranks; a loss times ``world`` times the rank's share of the batch makes that the mean over rows.
+``DistributedDataParallel`` sends gradients during the backward pass and averages them over ranks.
+Multiplying the loss by ``world_size`` and the rank's share of the batch turns that into the mean
+over rows.
 """
 
 import contextlib
@@ -16,29 +17,29 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sluice.base.errors import RankLost, SluiceError
-from sluice.training.ranks import Ranks, Split
+from sluice.training.ranks import Ranks, RankShard
 
 T = TypeVar("T")
 
-_OF_THE_GROUP = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Gloo reports a lost connection as a RuntimeError of no type of its own."""
+_LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
+"""Matches gloo's RuntimeError for a lost connection, which has no specific type."""
 
 
-class GroupRanks(Ranks):
-    """This process as a rank of the group that it joined."""
+class DistributedRanks(Ranks):
+    """This process as a rank of the torch.distributed group that it joined."""
 
     def __init__(self) -> None:
-        self.split = Split(rank=dist.get_rank(), world=dist.get_world_size())
+        self.shard = RankShard(rank=dist.get_rank(), world_size=dist.get_world_size())
         self._device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model in ``DistributedDataParallel``, with the first rank's weights.
 
-        It looks for parameters without a gradient, which costs a walk over the graph and makes
-        torch say so once: else it lays out its messages anew after the first step. With three
-        ranks or more the layout decides the order of sums, and a training that was resumed would
-        not have the bits of one that was not (REPRO-4). Such parameters are also left alone then,
-        as one process leaves them.
+        It searches for unused parameters, which costs a traversal of the graph and one warning of
+        torch. Otherwise it would rebuild its gradient buckets after the first step. With three
+        ranks or more the buckets determine the order of sums, and a resumed training would not have
+        the bits of an uninterrupted one. Unused parameters are also left unchanged, as in one
+        process.
         """
         return DistributedDataParallel(
             model,
@@ -47,20 +48,20 @@ class GroupRanks(Ranks):
             gradient_as_bucket_view=True,
         )
 
-    def alone(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Leave out sending; the next backward pass outside sends the sum."""
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Skip sending gradients; the next backward pass outside sends the sum."""
         assert isinstance(model, DistributedDataParallel)
-        quiet: contextlib.AbstractContextManager[None] = model.no_sync()
-        return quiet
+        context: contextlib.AbstractContextManager[None] = model.no_sync()
+        return context
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sum over all ranks, where ``values`` are."""
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all ranks, on the device of ``values``."""
         sums = values.detach().to(self._device, copy=True)
         dist.all_reduce(sums)
         return sums.to(values.device)
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Send what ``make`` returned, or the error it raised on purpose, to all ranks."""
+    def broadcast_from_first(self, make: Callable[[], T]) -> T:
+        """Send what ``make`` returned, or the ``SluiceError`` that it raised, to all ranks."""
         content: list[T | SluiceError | None] = [None]
         if self.is_first:
             try:
@@ -75,45 +76,48 @@ class GroupRanks(Ranks):
 
 
 @contextlib.contextmanager
-def joined_group(*, rank: int, world: int, meet: str, timeout_s: float) -> Iterator[Ranks]:
-    """Be a rank of a gloo group inside; leave it on the way out.
+def joined_group(
+    *, rank: int, world_size: int, init_method: str, timeout_s: float
+) -> Iterator[Ranks]:
+    """Join a gloo process group as a rank; leave it at the end of the context.
 
     Args:
-        rank: Of this process, from 0.
-        world: Number of ranks.
-        meet: Where the ranks find each other, as ``init_method`` of torch.distributed: a
-            'file://' path that does not exist yet, or 'tcp://host:port'.
+        rank: Rank of this process, from 0.
+        world_size: Number of ranks.
+        init_method: URL at which the ranks connect, as for
+            ``torch.distributed.init_process_group``: a 'file://' path that does not exist yet, or
+            'tcp://host:port'.
         timeout_s: Longest wait for another rank [s].
 
     Raises:
         RankLost: Another rank ended, or did not answer in time.
     """
-    with told_when_lost(rank):
+    with raising_rank_lost(rank):
         dist.init_process_group(
             "gloo",
-            init_method=meet,
+            init_method=init_method,
             rank=rank,
-            world_size=world,
+            world_size=world_size,
             timeout=timedelta(seconds=timeout_s),
         )
         try:
-            yield GroupRanks()
+            yield DistributedRanks()
         finally:
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def told_when_lost(rank: int) -> Iterator[None]:
-    """Raise ``RankLost`` for what torch raises inside when another rank is gone."""
+def raising_rank_lost(rank: int) -> Iterator[None]:
+    """Raise ``RankLost`` in place of torch's errors when another rank was lost."""
     try:
         yield
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or _OF_THE_GROUP.search(str(error))):
+        if not (isinstance(error, dist.DistError) or _LOST_CONNECTION.search(str(error))):
             raise
         raise RankLost(
-            f"All ranks must take part in every step; rank {rank} waited for another one in vain: "
-            f"{str(error).partition('. ')[0][:300]}.",
+            f"All ranks must take part in every step, but rank {rank} got no answer from another "
+            f"rank: {str(error).partition('. ')[0][:300]}.",
             cause="The other process ended: its memory ran out, its machine was lost, or it "
-            "raised an error of its own, which is then the one to look at.",
-            fix="Run again: the training goes on from its last checkpoint.",
+            "raised an error, which is then the one to fix.",
+            fix="Run again: the training resumes from its last checkpoint.",
         ) from error

@@ -1,4 +1,4 @@
-"""Which installed distribution a top-level module belongs to, and in which version."""
+"""Finds the installed distribution of a top-level module, and its version."""
 
 import functools
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ class Distribution:
 def distribution_of(folder: Path, module: str) -> Distribution | None:
     """Return the distribution that installed a module into a folder.
 
-    The metadata beside the module are read, not those of ``importlib.metadata``: that a project is
-    installed editable does not make its sources an installed distribution.
+    The metadata beside the module are read, not ``importlib.metadata``: an editable install does
+    not make the sources of a project an installed distribution.
 
     Args:
-        folder: What holds the module's file, or its package's folder.
+        folder: Folder that contains the module's file or its package.
         module: Top-level name, or the dotted name of a part of a namespace package.
 
     Returns:
-        None where no metadata beside the module claim it. In a folder for installed packages the
-        module is then a distribution of its own name and unknown version.
+        None if no metadata beside the module claim it. In a folder for installed packages the
+        module then counts as a distribution of its own name and unknown version.
     """
     try:
         changed = folder.stat().st_mtime_ns  # an installer renames the folder with the version
@@ -44,9 +44,9 @@ def distribution_of(folder: Path, module: str) -> Distribution | None:
 @functools.lru_cache(maxsize=64)
 def _owners(
     folder: Path,
-    changed: int,  # noqa: ARG001 - another state of the folder is read again
+    changed: int,  # noqa: ARG001 - part of the cache key
 ) -> dict[str, list[tuple[str, str, str]]]:
-    """Return name, version and record of files by top-level module."""
+    """Return name, version and RECORD text of the owners of each top-level module."""
     owners: dict[str, list[tuple[str, str, str]]] = {}
     patterns = ("*.dist-info", "*.egg-info") if folder.name in _SITE else ("*.dist-info",)
     for metadata in sorted(path for pattern in patterns for path in folder.glob(pattern)):
@@ -55,9 +55,9 @@ def _owners(
         listed = _text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
         for top in listed:
             owners.setdefault(top, []).append((name, version, f"\n{record}"))
-    # Who owns which part matters for namespace packages alone; a record can have a megabyte.
+    # The RECORD is needed only for namespace packages with several owners; it can have a megabyte.
     return {
-        top: those if len(those) > 1 else [(*those[0][:2], "")] for top, those in owners.items()
+        top: found if len(found) > 1 else [(*found[0][:2], "")] for top, found in owners.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of torch that do not load a compiler which nobody called."""
+"""Optimizers of torch that do not import ``torch.compile``."""
 
 import inspect
 from typing import Any
@@ -10,15 +10,15 @@ _DECORATED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 def eager(cls: type[Optimizer]) -> type[Optimizer]:
-    """Return ``cls`` with the same operations, bits and hooks, outside ``torch.compile``.
+    """Return ``cls`` with the same operations, bits and hooks, without torch's compiler decorators.
 
     torch decorates these methods so that its compiler does not trace them. The decorators import
-    the compiler when the first optimizer is made: a second of processor time in every process that
-    trains, three times what all else between ``import torch`` and the first step takes. Here the
-    functions below the decorators are called.
+    the compiler when the first optimizer is created: a second of CPU time in every process that
+    trains, three times everything else between ``import torch`` and the first step. This class
+    calls the undecorated functions.
 
     Args:
-        cls: An optimizer of torch's own.
+        cls: An optimizer class of torch.
 
     Assumes:
         The step is not compiled: a compiler would trace into it.

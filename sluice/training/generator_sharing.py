@@ -1,4 +1,4 @@
-"""Who draws from which generator: two operations never share one (TRACE-6)."""
+"""Detects random generators that several operations share."""
 
 import hashlib
 import itertools
@@ -14,84 +14,90 @@ from sluice.base.seeding import rng_state
 from sluice.base.settings import Record
 
 Generator = torch.Generator | np.random.Generator | random.Random
-"""A generator that a caller holds."""
+"""A random generator object of torch, NumPy or Python."""
 
 
 class SharedGenerator(Record):
-    """One stream that several draw from, or that several repeat."""
+    """One random stream that several operations use, or that several generators repeat."""
 
     users: tuple[str, ...]
     why: str
 
 
 class OperationDraws(Record):
-    """Which generators one operation moved."""
+    """Generators whose state one operation changed."""
 
     operation: str
-    moved: tuple[str, ...] = Field(description="Global ones are named as in the audit's sources.")
+    moved: tuple[str, ...] = Field(
+        description="Names of the changed generators; global ones are "
+        "named as in the audit's sources."
+    )
 
 
 def shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedGenerator, ...]:
-    """Return which of ``generators`` are one object, or are at the same point of one stream.
+    """Return which ``generators`` are the same object, or have the same state.
 
-    Two of one object: what the one draws depends on how often the other did. Two at the same
-    point: both draw the same numbers, as two unseeded ``torch.Generator()`` do.
+    If two operations share one object, the numbers of one depend on how often the other samples. If
+    two generators have the same state, both produce the same numbers, as two unseeded
+    ``torch.Generator()`` do.
 
     Args:
-        generators: By the name of the operation that draws from them.
+        generators: Generators by the name of the operation that uses them.
     """
     found = []
     for left, right in itertools.combinations(generators, 2):
         one, other = generators[left], generators[right]
         if _identity(one) == _identity(other):
-            found.append(SharedGenerator(users=(left, right), why="they hold the same object"))
+            found.append(SharedGenerator(users=(left, right), why="they use the same object"))
         elif type(one) is type(other) and _fingerprint(one) == _fingerprint(other):
-            found.append(SharedGenerator(users=(left, right), why="both draw the same numbers"))
+            found.append(SharedGenerator(users=(left, right), why="both produce the same numbers"))
     return tuple(found)
 
 
 def generator_use(
     operations: Mapping[str, Callable[[], Any]], generators: Mapping[str, Generator]
 ) -> tuple[tuple[OperationDraws, ...], tuple[SharedGenerator, ...]]:
-    """Run the operations in turn; return what each moved, and what more than one moved.
+    """Run the operations in order; return which generators each changed, and which several changed.
 
-    An operation that puts a generator back, as ``Stream.active`` does, has not moved it.
+    An operation that restores a generator, as ``Stream.active`` does, has not changed it.
 
     Args:
-        operations: By name.
-        generators: Those that are held by somebody, by name; the global ones are watched anyway.
+        operations: Operations by name.
+        generators: Generator objects by name; the global generators are always watched.
 
     Returns:
-        One entry per operation, and one per generator that several moved.
+        One entry per operation, and one per generator that several operations changed.
     """
     draws = []
     for name, operation in operations.items():
         before = _all_fingerprints(generators)
         operation()
         after = _all_fingerprints(generators)
-        # An accelerator that was started inside is new, not moved.
+        # The generator of an accelerator that the operation initialised is new, not changed.
         moved = tuple(key for key in after if before.get(key, after[key]) != after[key])
         draws.append(OperationDraws(operation=name, moved=moved))
     shared = []
     for key in dict.fromkeys(key for draw in draws for key in draw.moved):
         users = tuple(draw.operation for draw in draws if key in draw.moved)
         if len(users) > 1:
-            shared.append(SharedGenerator(users=users, why=f"all draw from '{key}'"))
+            shared.append(SharedGenerator(users=users, why=f"all use '{key}'"))
     return tuple(draws), tuple(shared)
 
 
-def _identity(held: Generator) -> int:
+def _identity(generator: Generator) -> int:
     # Two NumPy generators over one bit generator are one stream.
-    return id(held.bit_generator) if isinstance(held, np.random.Generator) else id(held)
+    return (
+        id(generator.bit_generator) if isinstance(generator, np.random.Generator) else id(generator)
+    )
 
 
-def _fingerprint(held: Generator) -> str:
-    if isinstance(held, torch.Generator):
-        content = bytes(held.get_state().numpy())
-    elif isinstance(held, np.random.Generator):
-        content = repr(held.bit_generator.state).encode()
+def _fingerprint(generator: Generator) -> str:
+    if isinstance(generator, torch.Generator):
+        content = bytes(generator.get_state().numpy())
+    elif isinstance(generator, np.random.Generator):
+        content = repr(generator.bit_generator.state).encode()
     else:
-        content = repr(held.getstate()).encode()
+        content = repr(generator.getstate()).encode()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -104,4 +110,6 @@ def _all_fingerprints(generators: Mapping[str, Generator]) -> dict[str, str]:
         name = f"torch cuda:{index}" if source == "cuda" else names[source]
         parts[name] = parts.get(name, b"") + bytes(tensor.numpy().tobytes())
     found = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-    return found | {f"generator of {n}": _fingerprint(held) for n, held in generators.items()}
+    return found | {
+        f"generator of {n}": _fingerprint(generator) for n, generator in generators.items()
+    }

@@ -1,8 +1,8 @@
 """Follows the imports of a program's own modules in their source, without running them.
 
-An own module is one that no installed distribution owns and that is neither Sluice's nor Python's.
-Its imports are followed wherever they are in the source, also inside functions. An import that
-is computed at run time cannot be followed and is reported.
+An own module belongs to no installed distribution, and neither to Sluice nor to Python. Its imports
+are followed wherever they are in the source, also inside functions. An import that is computed at
+run time cannot be followed and is reported.
 """
 
 import ast
@@ -28,12 +28,12 @@ _DYNAMIC = frozenset(
         "eval",
     }
 )
-"""Calls that may run code whose place is not in the source."""
+"""Calls that may run code whose location is not in the source."""
 
 
 @dataclass(slots=True)
 class ImportGraph:
-    """What a program's own modules consist of and stand on."""
+    """A program's own modules and their dependencies."""
 
     own: dict[str, Path] = field(default_factory=dict)
     """File of each own module, by dotted name."""
@@ -45,28 +45,28 @@ class ImportGraph:
     """Version of each installed distribution that an own module imports, by name."""
 
     not_followed: set[str] = field(default_factory=set)
-    """What may run besides, as 'module, line: call'."""
+    """Imports and calls that may run other code, as 'module, line: call'."""
 
 
 def follow_imports(roots: Iterable[str]) -> ImportGraph:
-    """Return the graph below some modules.
+    """Return the import graph that starts at some modules.
 
     Args:
-        roots: Dotted names. One that Python has already imported is read from where it was
-            imported from; any other is searched for on ``sys.path``.
+        roots: Dotted names. A module that Python has already imported is read from its loaded file;
+            any other is searched for on ``sys.path``.
     """
     graph, finder = ImportGraph(), _Finder()
-    waiting = list(roots)
+    pending = list(roots)
     seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen or _is_pythons(name):
+    while pending:
+        name = pending.pop()
+        if name in seen or _is_standard_library(name):
             continue
         seen.add(name)
         module = finder.find(name)
         if module is None:
             continue
-        if name.split(".")[0] == _SLUICE:  # also from a wheel, whatever its distribution's name
+        if name.split(".")[0] == _SLUICE:  # also from a wheel of any distribution name
             if module.file is not None:
                 graph.sluice[name] = module.file
             continue
@@ -74,18 +74,18 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         if distribution is not None:
             graph.distributions[distribution.name] = distribution.version
         else:
-            waiting += _parents(name)
+            pending += _parents(name)
             if module.file is not None:
                 graph.own[name] = module.file
-                waiting += _read(name, module, graph)
+                pending += _read(name, module, graph)
     return graph
 
 
 def _read(name: str, module: "_Module", graph: ImportGraph) -> Iterator[str]:
-    """Yield what a module imports; note what it may run besides."""
+    """Yield the imports of a module; record calls that may run other code."""
     assert module.file is not None
     if not module.file.name.endswith(tuple(SOURCE_SUFFIXES)):
-        graph.not_followed.add(f"{name}: compiled, its imports are not known")
+        graph.not_followed.add(f"{name}: compiled, its imports are unknown")
         return
     content = module.file.read_bytes()
     found = _imports_in(digest_bytes(content), content)
@@ -102,14 +102,14 @@ def _read(name: str, module: "_Module", graph: ImportGraph) -> Iterator[str]:
 @dataclass(frozen=True, slots=True)
 class _Imports:
     targets: tuple[tuple[int, str], ...]
-    """Level (0 for absolute) and dotted name; a name may be that of a value of a module."""
+    """Level (0 for absolute) and dotted name; the name may be that of a module's attribute."""
 
     dynamic: tuple[tuple[int, str], ...]
     """Line and call."""
 
 
 _parsed: dict[str, _Imports] = {}
-"""By the digest of the source: a process parses each version of a file once."""
+"""Cache by the digest of the source: a process parses each version of a file once."""
 
 
 def _imports_in(digest: str, content: bytes) -> _Imports:
@@ -125,7 +125,7 @@ def _parse(content: bytes) -> _Imports:
         return _Imports((), ((error.lineno or 0, "the source does not parse"),))
     targets: list[tuple[int, str]] = []
     dynamic: list[tuple[int, str]] = []
-    nodes = list(_running(tree))
+    nodes = list(_executed_nodes(tree))
     aliases = {
         alias.asname or alias.name
         for node in nodes
@@ -152,26 +152,26 @@ def _parse(content: bytes) -> _Imports:
     return _Imports(tuple(targets), tuple(sorted(set(dynamic))))
 
 
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node but those that only a type checker reads."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every node except those under ``TYPE_CHECKING``."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         yield node
         children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If) and _is_type_checking(node.test):
             children = list(node.orelse)
-        waiting += children
+        pending += children
 
 
 def _is_type_checking(test: ast.expr) -> bool:
-    """Return whether a condition is ``TYPE_CHECKING`` alone; what is beside it may run."""
+    """Return whether a condition is exactly ``TYPE_CHECKING``."""
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
     return bool(name == "TYPE_CHECKING")
 
 
 def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
-    """Return the name of what may run unknown code, called or handed on; "" for anything else.
+    """Return the name of a function that may run unknown code; "" for anything else.
 
     A method ``eval`` of an object is not the builtin.
     """
@@ -184,7 +184,7 @@ def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
 
 
 def _literal_import(call: ast.Call) -> str:
-    """Return the module of ``import_module("a.b")``; "" for a name that is computed."""
+    """Return the module of ``import_module("a.b")``; "" if the name is computed."""
     function = call.func
     called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if called not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
@@ -199,7 +199,7 @@ class _Module:
     """None for a namespace package."""
 
     folders: tuple[Path, ...]
-    """Where its submodules are."""
+    """Folders of its submodules."""
 
     @property
     def is_package(self) -> bool:
@@ -213,18 +213,20 @@ class _Finder:
         self._found: dict[str, _Module | None] = {}
 
     def find(self, name: str) -> _Module | None:
-        """Return a module's place, or None when there is no such module."""
+        """Return the location of a module, or None if it does not exist."""
         if name not in self._found:
             self._found[name] = _loaded(name) or self._search(name)
         return self._found[name]
 
     def distribution(self, name: str) -> Distribution | None:
-        """Return the distribution that installed a module, or None for one of the program's own."""
+        """Return the distribution that installed a module, or None for an own module."""
         top = name.split(".")[0]
         module = self.find(top)
         if module is None or (module.file is None and not module.folders):
             return None
-        if module.is_package and module.file is None:  # a namespace: several may own a part
+        if (
+            module.is_package and module.file is None
+        ):  # namespace package with possibly several owners
             return self._namespace_part(name, module)
         place = module.file or module.folders[0]
         return distribution_of(place.parent.parent if module.is_package else place.parent, top)
@@ -247,7 +249,7 @@ class _Finder:
 
 
 def _loaded(name: str) -> _Module | None:
-    """Return the place of a module that Python has already imported."""
+    """Return the location of a module that Python has already imported."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if module is None or (file is None and not hasattr(module, "__path__")):
@@ -271,7 +273,7 @@ def _in_folders(last: str, folders: Iterable[Path]) -> _Module | None:
 
 
 def _by_finders(name: str) -> _Module | None:
-    """Ask the finders that editable installs add; for a top-level name none of them imports."""
+    """Query the finders that editable installs add; finding a top-level name imports nothing."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -289,5 +291,5 @@ def _parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _is_pythons(name: str) -> bool:
+def _is_standard_library(name: str) -> bool:
     return name.split(".")[0] in sys.stdlib_module_names

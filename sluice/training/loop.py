@@ -1,25 +1,25 @@
-"""The training loop: a generator that yields one result per epoch and ends with the best weights.
+"""The training loop: a generator that yields one result per epoch and restores the best weights.
 
-Covers: any optimizer with parameter groups, warmup and cosine, clipping, all with changes in
-mid-training, early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed
-activations, a GPU; several processes for one model (``ranks``).
-Does not cover: writing anything.
+Covers: any optimizer with parameter groups, warmup and cosine schedule, clipping, changes during
+training, early stopping, best weights, exact resume, gradient accumulation, bf16 and fp16,
+activation checkpointing, a GPU, and several processes for one model (``ranks``).
+Does not cover: writing files.
 
-Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
+Every source of randomness has its own seed, the SHA-256 of ``<seed>_<stage>``:
 
 =================  ==============================  ==========================================
-what is drawn      stage, after the base seed      where
+random numbers     stage, after the base seed      where
 =================  ==============================  ==========================================
 initial weights    ``init``                        ``models.scaled.prepare_model``
 row order          ``order_<epoch>``               ``training.batches.epoch_order``
-dropout and all    ``dropout``                     ``train``; the state is in the checkpoint
-else while fitting ``dropout_<rank>_<epoch>``      ``train``, in ranks but the first
-loader processes   ``loader``                      ``training.batches``; draws no number used
-the user's code    ``unit``                        ``training.unit``: workload, metrics
+dropout etc.       ``dropout``                     ``train``, first rank; state in the checkpoint
+dropout etc.       ``dropout_<rank>_<epoch>``      ``train``, other ranks
+loader processes   ``loader``                      ``training.batches``; set, but never used
+the user's code    ``unit``                        ``training.fold_run``: workload, metrics
 =================  ==============================  ==========================================
 
-``data_seed`` replaces the base seed of the row order alone, so the same weights and dropout can be
-fitted in another order, or the other way round.
+``data_seed`` replaces the base seed of the row order only, so that row order and initial weights
+can be varied independently.
 
 Shape legend: N = train rows, B = rows of a batch, O = outputs.
 """
@@ -35,83 +35,83 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.out_of_memory import naming_memory, scoring_fix
-from sluice.base.pluralize import counted
-from sluice.base.seeding import Stream, derive_seed
+from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
+from sluice.base.pluralize import pluralize
+from sluice.base.seeding import RandomStream, derive_seed
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
-from sluice.training.accumulation import Weigh, count_rows, require_separable
+from sluice.training.accumulation import LossWeight, count_rows, require_splittable
 from sluice.training.batches import Batches
-from sluice.training.device import device_of, place, resolve_device, start_device
-from sluice.training.epoch import Fitted, diverged, fit_epoch
-from sluice.training.memory_advice import first_steps, step_of
+from sluice.training.device import device_of, place_rows, resolve_device, start_device
+from sluice.training.epoch import EpochStatistics, fit_epoch, non_finite_error
+from sluice.training.memory_advice import describe_step, suggest_settings
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
-from sluice.training.precision import Arithmetic, ScaleState
-from sluice.training.ranks import ONE, Ranks, Split
+from sluice.training.precision import MixedPrecision, ScaleState
+from sluice.training.ranks import SINGLE_PROCESS, Ranks, RankShard
 from sluice.training.recompute import recomputing
 from sluice.training.settings import Precision, TrainSettings
 from sluice.training.weights import differing_shapes
 from sluice.workloads.best_epoch import best_epoch
 from sluice.workloads.workload import Examples
 
-Select = Callable[[Mapping[int, float]], int]
+SelectEpoch = Callable[[Mapping[int, float]], int]
 
 _EVAL_ROWS = 4096
-"""Rows scored at once: bounds memory, and is part of the bits, so it is no setting."""
+"""Rows scored at once. It bounds memory and affects the bits, so it is not a setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResult:
-    """What one full pass over the train rows did."""
+    """Result of one full pass over the train rows."""
 
     epoch: int
-    """Counted from 1."""
+    """Number of the epoch, counted from 1."""
     train_loss: float
-    """Mean over the epoch's batches while the weights moved, in the workload's loss unit."""
+    """Mean over the epoch's batches during the updates, in the workload's loss unit."""
     val_loss: float
     """Mean over the validation rows after the epoch, in the workload's loss unit."""
     learning_rate: float
-    """At the epoch's last step, of a group whose ``rate_share`` is 1."""
+    """Learning rate of the epoch's last step, for a group with ``rate_share`` 1."""
     grad_norm_mean: float
-    """Of the global norms before clipping."""
+    """Mean of the global gradient norms before clipping."""
     grad_norm_max: float
     clipped_share: float
-    """Share of steps whose gradient was cut to ``clip_norm``."""
+    """Share of steps whose gradient was clipped to ``clip_norm``."""
     improved: bool
-    """The selector now prefers this epoch to all before."""
+    """Whether the epoch selector prefers this epoch to all earlier ones."""
     seconds: float
-    """Wall time of training and validation [s]; all other fields are the same in every run."""
+    """Wall time of training and validation [s]; all other fields are equal in every run."""
     precision: Precision = "fp32"
-    """In effect after the epoch: fp32 once fp16 was given up (TRACE-10)."""
+    """Precision after the epoch: fp32 once fp16 was abandoned."""
     skipped_steps: int = 0
-    """Steps that fp16 left out because their gradient overflowed."""
+    """Steps that fp16 skipped because their gradient overflowed."""
     loss_scale: float = ScaleState(precision="fp16").scale
-    """Of fp16, after the epoch; of no effect in another precision."""
+    """Loss scale of fp16 after the epoch; unused in other precisions."""
     loss_scale_steps: int = 0
-    """Sound steps since the scale last changed."""
+    """Finite steps since the loss scale last changed."""
     failed_unscales: int = 0
-    """Steps left out in a row, up to the epoch's last."""
+    """Consecutive steps skipped for non-finite fp16 gradients, up to the end of the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """All that training needs to go on after an epoch as if nothing had happened (REPRO-4).
+    """Everything that training needs to resume after an epoch with the same bits.
 
-    The tensors are the live ones: write them down before training goes on.
+    The tensors are live: copy or write them before training continues.
     """
 
     history: tuple[EpochResult, ...]
     steps: int
-    """Optimizer steps taken; the schedule's position."""
+    """Number of optimizer steps; the position in the schedule."""
     best_epoch: int
     model: dict[str, Tensor]
     best: dict[str, Tensor]
-    """The model's weights after ``best_epoch``."""
+    """Weights of the model after ``best_epoch``."""
     optimizer: dict[str, Tensor]
-    """Moments, by 'index of the parameter/name of the moment'."""
+    """Optimizer state tensors, by 'parameter index/state name'."""
     optimizer_tree: Mapping[str, Any]
-    """Numbers of the optimizer's state beside its tensors, as ``split_state`` returns them."""
+    """Other optimizer state, as returned by ``split_state``."""
     rng: Mapping[str, Tensor]
 
 
@@ -126,87 +126,92 @@ def train(
     seed: int,
     data_seed: int | None = None,
     groups: ParameterGroups | None = None,
-    select: Select = best_epoch,
-    weigh: Weigh = count_rows,
+    select: SelectEpoch = best_epoch,
+    loss_weight: LossWeight = count_rows,
     resume: TrainState | None = None,
     keep: Callable[[TrainState], None] | None = None,
-    ranks: Ranks = ONE,
+    ranks: Ranks = SINGLE_PROCESS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[EpochResult]:
-    """Fit ``model`` in place; yield after every epoch; leave it with the chosen epoch's weights.
+    """Fit ``model`` in place; yield after every epoch; end with the weights of the selected epoch.
 
-    Stops after ``max_epochs``, or when the chosen epoch lies ``patience_epochs`` back. A caller
-    that stops earlier keeps the weights of the last epoch. The caller's random generators are
-    neither read nor moved. For the same bits everywhere, run inside ``seeds.deterministic()``.
-    On a GPU the model is moved there and, at the end, back; the bits are those of one kind of GPU.
+    Stops after ``max_epochs``, or when the selected epoch is ``patience_epochs`` back. A caller
+    that stops earlier gets the weights of the last epoch. The caller's random generators are
+    neither read nor changed. For bit-identical results on every machine, run inside
+    ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it and back at the
+    end; results are bit-identical only on the same GPU model.
 
     Args:
-        model: From ``train.x`` to predictions.
-        loss_fn: (output, y) to the scalar that is minimised.
-        losses_fn: (output, y) to one loss per row (B,); their mean is the validation loss.
-        train: Rows to fit.
-        val: Rows to choose the epoch by.
-        settings: How to fit.
-        seed: Base seed; row order and dropout have their own, derived from it.
-        data_seed: Base seed of the row order; ``seed`` when absent.
-        groups: The parameters to fit, as ``Workload.parameter_groups`` returns them; one group
-            of all trainable ones when absent.
-        select: From validation loss by epoch to the epoch whose weights are kept. It may return
+        model: Maps ``train.x`` to predictions.
+        loss_fn: Function of (output, y) to the scalar that is minimised.
+        losses_fn: Function of (output, y) to one loss per row (B,); their mean is the validation
+            loss.
+        train: Train rows.
+        val: Validation rows, by which the epoch is selected.
+        settings: Settings of the training.
+        seed: Base seed, from which the seeds of row order and dropout are derived.
+        data_seed: Base seed of the row order; ``seed`` if None.
+        groups: The parameters to fit, as returned by ``Workload.parameter_groups``; one group of
+            all trainable parameters if None.
+        select: Maps validation losses by epoch to the epoch whose weights are kept. It may return
             the newest epoch or the one it returned before: other weights are not kept.
-        weigh: From a part's targets to what ``loss_fn`` is the mean over, when that is not rows;
-            read only where ``micro_batch_rows`` or ``ranks`` splits a batch.
-        resume: Where to go on, as ``keep`` received it.
-        keep: Called after every epoch, before it is yielded, with all that is needed to go on.
-        ranks: The processes that fit the model together; each calls this with the same arguments
-            and the same ``resume``, takes all epochs, and ends with the same weights. Only ``keep``
-            and ``clock`` may differ.
+        loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
+            the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
+        resume: State to resume from, as received by ``keep``.
+        keep: Called after every epoch, before the result is yielded, with the state to resume from.
+        ranks: The processes that train the model together. Each calls this function with the same
+            arguments and the same ``resume``, consumes all epochs, and ends with the same weights.
+            Only ``keep`` and ``clock`` may differ.
         clock: Monotonic time [s].
 
     Raises:
-        TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
-        ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
-            model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
-            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``,
-            a change of the dropout rate.
-        SettingsError: ``device`` is 'cuda' and there is none, or the optimizer or one of its
+        TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
+        ContractError: There is nothing to train, ``groups`` are invalid, ``resume`` belongs to
+            another model or other rows, ``select`` returned an epoch whose weights were not kept,
+            or a setting does not suit the network: ``micro_batch_rows``, ``ranks``,
+            ``recompute_activations``, a change of the dropout rate.
+        SettingsError: ``device`` is 'cuda' and not available, or the optimizer or one of its
             arguments is refused.
-        OutOfMemory: A step or the validation needs more memory than there is.
+        OutOfMemory: A step or the validation exceeds the memory.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         raise ContractError(
-            f"Training requires at least one trainable parameter, {type(model).__name__} has none.",
-            cause="Every parameter is frozen, or the network holds none.",
-            fix="Set requires_grad on what is to be fitted.",
+            f"Training requires at least one trainable parameter, but {type(model).__name__} has "
+            "none.",
+            cause="Every parameter is frozen, or the network has no parameters.",
+            fix="Set requires_grad on the parameters to train.",
         )
-    home, device = trainable[0].device, resolve_device(settings.device)
+    original_device, device = trainable[0].device, resolve_device(settings.device)
     start_device(device)
     model.to(device)
     try:
         if settings.dropout_at(settings.max_epochs) is not None:
             require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
-        val_share = ranks.split.share(val.y, count_rows)
-        val = place(_part(val, ranks.split), device)
+        val_share = ranks.shard.share(val.y, count_rows)
+        val = place_rows(_part(val, ranks.shard), device)
         batches = Batches(
-            place(train, device),
+            place_rows(train, device),
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,
             device=device,
             workers=settings.loader_workers,
-            split=ranks.split,
+            shard=ranks.shard,
         )
-        if splits := _splits(settings, ranks, batches.largest):
-            require_separable(model, loss_fn, *batches.first(3), weigh=weigh, setting=splits)
+        if splits := _batch_splitting_setting(settings, ranks, batches.max_rows):
+            require_splittable(
+                model, loss_fn, *batches.first(3), loss_weight=loss_weight, setting=splits
+            )
         called = ranks.wrap(model)
-        stream = Stream(derive_seed(seed, "dropout"), resume.rng if resume else None)
+        stream = RandomStream(derive_seed(seed, "dropout"), resume.rng if resume else None)
         history: list[EpochResult] = []
         chosen, best = 0, dict[str, Tensor]()
         if resume is not None:
-            _take_over(model, optimizer, resume, batches.steps)
+            _restore(model, optimizer, resume, batches.steps)
             history, chosen = list(resume.history), resume.best_epoch
             best = {name: tensor.clone() for name, tensor in resume.best.items()}
-        arithmetic = Arithmetic(_scale_state(history, settings), device)
+        mixed_precision = MixedPrecision(_scale_state(history, settings), device)
 
         while len(history) < settings.max_epochs and (
             len(history) - chosen < settings.patience_epochs
@@ -216,40 +221,40 @@ def train(
             if dropout is not None:
                 set_dropout(model, dropout)
             if not ranks.is_first:
-                # Not in the checkpoint, which the first rank writes.
-                stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))
+                # The state of this stream is not in the checkpoint, which the first rank writes.
+                stream = RandomStream(derive_seed(seed, f"dropout_{ranks.shard.rank}_{epoch}"))
             with stream.active():
                 with (
                     recomputing(model, on=settings.recompute_activations),
-                    naming_memory(
-                        step_of(settings, batches.largest),
-                        lambda: first_steps(settings, batches.largest),
+                    explain_out_of_memory(
+                        describe_step(settings, batches.max_rows),
+                        lambda: suggest_settings(settings, batches.max_rows),
                     ),
                 ):
-                    fitted = fit_epoch(
+                    statistics = fit_epoch(
                         called,
                         loss_fn,
                         batches,
                         optimizer,
-                        arithmetic,
+                        mixed_precision,
                         now,
                         epoch=epoch,
-                        weigh=weigh,
+                        loss_weight=loss_weight,
                         ranks=ranks,
                     )
-                val_loss = _total(mean_loss(model, losses_fn, val), val_share, ranks)
+                val_loss = _mean_over_ranks(mean_loss(model, losses_fn, val), val_share, ranks)
             if not math.isfinite(val_loss):
-                raise diverged("validation loss", val_loss, epoch, batches.steps, now)
+                raise non_finite_error("validation loss", val_loss, epoch, batches.steps, now)
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
             before, chosen = chosen, select(scores)
             if chosen == epoch:
                 best = _copy(model)
             elif chosen != before:
-                raise _weights_gone(chosen, before, epoch)
+                raise _missing_epoch_weights(chosen, before, epoch)
             history.append(
                 _result(
-                    fitted,
-                    arithmetic,
+                    statistics,
+                    mixed_precision,
                     epoch=epoch,
                     val_loss=val_loss,
                     improved=chosen == epoch,
@@ -274,69 +279,74 @@ def train(
         model.load_state_dict(best)
         model.eval()
     finally:
-        model.to(home)
+        model.to(original_device)
 
 
 def mean_loss(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> float:
-    """Return the mean of the per-row losses of ``model`` on ``rows``, without training it."""
+    """Return the mean loss of ``model`` on ``rows``, without training it."""
     output = predict(model, rows.x)
     return float(losses_fn(output, rows.y.to(output.device)).double().mean())
 
 
 def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the predictions for all rows of ``x``, in row order, where the model is, in fp32."""
+    """Return the predictions for all rows of ``x``, in row order, in fp32.
+
+    They are computed and returned on the device of the model.
+    """
     training, device = model.training, device_of(model, x.device)
     model.eval()
-    work = f"predicting {len(x)} rows, {min(len(x), _EVAL_ROWS)} at once"
-    with torch.inference_mode(), naming_memory(work, scoring_fix):
+    description = f"predicting {len(x)} rows, {min(len(x), _EVAL_ROWS)} at once"
+    with torch.inference_mode(), explain_out_of_memory(description, prediction_memory_advice):
         output = torch.cat([model(part.to(device)) for part in x.split(_EVAL_ROWS)])
     model.train(training)
     return output
 
 
-def _splits(settings: TrainSettings, ranks: Ranks, largest: int) -> str | None:
-    """Return the setting that splits batches, or None when they stay whole."""
-    if ranks.split.world > 1:
+def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, largest: int) -> str | None:
+    """Return the setting that splits batches, or None if they are not split."""
+    if ranks.shard.world_size > 1:
         return "ranks_per_training"
     micro_rows = settings.micro_batch_rows
     return "micro_batch_rows" if micro_rows is not None and micro_rows < largest else None
 
 
-def _part(rows: Examples, split: Split) -> Examples:
-    if split.world == 1:
+def _part(rows: Examples, shard: RankShard) -> Examples:
+    if shard.world_size == 1:
         return rows
-    own = split.own(torch.arange(len(rows)))
-    return dataclasses.replace(rows, x=rows.x[own], y=rows.y[own], rows=rows.rows[own.numpy()])
+    local = shard.local_rows(torch.arange(len(rows)))
+    return dataclasses.replace(
+        rows, x=rows.x[local], y=rows.y[local], rows=rows.rows[local.numpy()]
+    )
 
 
-def _total(mean: float, share: float, ranks: Ranks) -> float:
-    """Return the mean over the rows of all ranks; a rank that has none adds nothing."""
+def _mean_over_ranks(mean: float, share: float, ranks: Ranks) -> float:
+    """Return the mean over the rows of all ranks; a rank without rows adds 0."""
     part = mean * share if share else 0.0
-    return float(ranks.total(torch.tensor(part, dtype=torch.float64)))
+    return float(ranks.all_reduce_sum(torch.tensor(part, dtype=torch.float64)))
 
 
 def _result(
-    fitted: Fitted,
-    arithmetic: Arithmetic,
+    statistics: EpochStatistics,
+    mixed_precision: MixedPrecision,
     *,
     epoch: int,
     val_loss: float,
     improved: bool,
     seconds: float,
 ) -> EpochResult:
-    scale = arithmetic.state
+    scale = mixed_precision.state
     return EpochResult(
         epoch=epoch,
-        train_loss=fitted.loss,
+        train_loss=statistics.loss,
         val_loss=val_loss,
-        learning_rate=fitted.learning_rate,
-        grad_norm_mean=fitted.grad_norm_mean,
-        grad_norm_max=fitted.grad_norm_max,
-        clipped_share=fitted.clipped_share,
+        learning_rate=statistics.learning_rate,
+        grad_norm_mean=statistics.grad_norm_mean,
+        grad_norm_max=statistics.grad_norm_max,
+        clipped_share=statistics.clipped_share,
         improved=improved,
         seconds=seconds,
         precision=scale.precision,
-        skipped_steps=fitted.skipped_steps,
+        skipped_steps=statistics.skipped_steps,
         loss_scale=scale.scale,
         loss_scale_steps=scale.age_steps,
         failed_unscales=scale.failed_in_a_row,
@@ -344,7 +354,7 @@ def _result(
 
 
 def _scale_state(history: list[EpochResult], settings: TrainSettings) -> ScaleState:
-    """The scale is in the epochs' results, and so in every checkpoint."""
+    """Return the loss-scale state, which is stored in the epochs' results."""
     if not history:
         return ScaleState(precision=settings.precision)
     last = history[-1]
@@ -356,22 +366,23 @@ def _scale_state(history: list[EpochResult], settings: TrainSettings) -> ScaleSt
     )
 
 
-def _take_over(
+def _restore(
     model: nn.Module, optimizer: torch.optim.Optimizer, resume: TrainState, steps_per_epoch: int
 ) -> None:
     differing = differing_shapes(model.state_dict(), resume.model)
     if differing:
         raise ContractError(
-            f"The checkpoint must fit the network; these differ: {'; '.join(differing[:5])}.",
-            fix="Resume with the model settings it was written with, or start in a fresh folder.",
+            "The checkpoint does not fit the network; these tensors differ: "
+            f"{'; '.join(differing[:5])}.",
+            fix="Resume with the model settings of the checkpoint, or start in a new folder.",
         )
     if resume.steps != len(resume.history) * steps_per_epoch:
         raise ContractError(
             f"The checkpoint is at step {resume.steps} after "
-            f"{counted(len(resume.history), 'epoch')}, these rows make {steps_per_epoch} "
-            "steps an epoch.",
+            f"{pluralize(len(resume.history), 'epoch')}, but these rows make {steps_per_epoch} "
+            "steps per epoch.",
             cause="The train rows or batch_rows changed.",
-            fix="Resume with the rows and settings it was written with, or start afresh.",
+            fix="Resume with the rows and settings of the checkpoint, or start in a new folder.",
         )
     model.load_state_dict(resume.model)
     restore_state(optimizer, resume.optimizer, resume.optimizer_tree)
@@ -381,10 +392,11 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _weights_gone(chosen: int, before: int, epoch: int) -> ContractError:
+def _missing_epoch_weights(chosen: int, before: int, epoch: int) -> ContractError:
+    previous = f" or its previous result ({before})" if before else ""
     return ContractError(
-        f"select_epoch returned epoch {chosen} after epoch {epoch}; it may return {epoch} or "
-        f"{before or 'nothing else'}, which it returned before.",
-        cause="Only the weights of the chosen epoch are kept.",
-        fix="Let the rule depend on the scores so far and never go back to a passed-over epoch.",
+        f"select_epoch must return the current epoch ({epoch}){previous}, got {chosen}.",
+        cause="Only the weights of the selected epoch are kept.",
+        fix="Make select_epoch depend only on the scores so far, and return either the current "
+        "epoch or its previous result.",
     )

@@ -1,4 +1,4 @@
-"""What the curves of all fitted members say together (RESP-2)."""
+"""Diagnoses the learning curves of all fitted members of a candidate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -14,33 +14,33 @@ from sluice.base.settings import Record
 from sluice.data.folds import Fold, RowRange
 from sluice.eventlog.event_log import read_events
 from sluice.models.settings import ModelSettings
+from sluice.training.curve_diagnosis import DiagnosisSettings, Symptom, diagnose_curves
 from sluice.training.dead_units import count_dead_units
-from sluice.training.diagnosis import DiagnosisSettings, Symptom, diagnose
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
 from sluice.training.setting_changes import first_change
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
-from sluice.workloads.constant_baseline import trivial_loss
+from sluice.workloads.constant_baseline import constant_baseline_loss
 from sluice.workloads.workload import Examples, Workload
 
 _ROWS = 512
-"""Looked at for dead units and the trivial loss, from the middle of the train rows."""
+"""Number of rows for dead neurons and the trivial loss, from the middle of the train rows."""
 
 
 class MemberSymptom(Record):
-    """One kind of symptom: how many members have it, and what it looks like in the first."""
+    """One kind of symptom: how many members have it, and its values in the first of them."""
 
-    symptom: Symptom = Field(description="Of the first member that has it.")
+    symptom: Symptom = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
-    members: int = Field(description="How many have one of this kind.")
-    of: int = Field(description="How many were looked at.")
-    change: str = Field("", description="Setting to change first, 'key=value'; '' for none.")
+    members: int = Field(description="Number of members with a symptom of this kind.")
+    of: int = Field(description="Number of members that were analysed.")
+    change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
 
     @property
     def sentence(self) -> str:
-        """What, where, why and what to try first, for people."""
+        """Observation, place, cause and first fix, for reports."""
         s = self.symptom
         return (
             f"{s.kind} in {self.members} of {self.of} members, such as seed {self.seed} fold "
@@ -48,13 +48,15 @@ class MemberSymptom(Record):
         )
 
     def advice(self, pipeline: str) -> str:
-        """Return what was seen and the command to run, for the decision on the candidate."""
+        """Return the observation and the command to run, for the decision on the candidate."""
         s = self.symptom
-        seen = f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
+        observation = (
+            f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
+        )
         if not self.change:
-            return f"{seen} {s.fix}"
+            return f"{observation} {s.fix}"
         key, _, value = self.change.partition("=")
-        return f"{seen} Set {key} to {value} (sluice run {pipeline} --set {self.change})."
+        return f"{observation} Set {key} to {value} (sluice run {pipeline} --set {self.change})."
 
 
 def diagnose_members(
@@ -68,15 +70,15 @@ def diagnose_members(
     training: TrainSettings,
     store: ArtifactStore,
 ) -> tuple[MemberSymptom, ...]:
-    """Look at every member's curves and units; return the symptoms, the most common first.
+    """Diagnose every member's curves and neurons; return the symptoms, the most common first.
 
     Args:
-        members: The fitted units.
+        members: The members of the candidate.
         workload: As in training.
         frame: The feature frame.
         folds: As in training.
         model: Architecture and size, as in training.
-        settings: From where on something is a symptom.
+        settings: Thresholds of the symptoms.
         training: As in training.
         store: Holds weights and logs.
 
@@ -84,14 +86,14 @@ def diagnose_members(
         IntegrityError: Weights or a log are missing or damaged.
 
     Cost:
-        About 10 ms a member.
+        About 10 ms per member.
     """
     rows = {fold.fold_id: _some_rows(workload, frame, fold) for fold in folds}
     trivial = {fold_id: _trivial(workload, examples) for fold_id, examples in rows.items()}
     found: dict[str, list[tuple[Member, Symptom]]] = {}
     for member in members:
         network = load_member(member, workload, model, store)
-        diagnosis = diagnose(
+        diagnosis = diagnose_curves(
             _history(member, store),
             settings,
             max_epochs=training.max_epochs,
@@ -120,14 +122,14 @@ def diagnose_members(
 def _cut_off(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
 ) -> list[tuple[Member, Symptom]]:
-    """Return the members whose best epoch was the last one allowed, where most of all are."""
+    """Return the members whose best epoch is max_epochs, if they are common."""
     last = [member for member in members if member.best_epoch == max_epochs]
     if len(last) < settings.common_share * len(members):
         return []
     symptom = Symptom(
         kind="stopped too early",
-        what=f"the best epoch was the last one, {max_epochs} of {max_epochs}.",
-        cause="max_epochs ended the training before it was done.",
+        what=f"the best epoch is the last one, {max_epochs} of {max_epochs}.",
+        cause="max_epochs ended the training before it converged.",
         fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
     )
     return [(member, symptom) for member in last]
@@ -142,9 +144,9 @@ def _some_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
 
 def _trivial(workload: Workload, examples: Examples) -> float | None:
     try:
-        return trivial_loss(workload, examples.y)
+        return constant_baseline_loss(workload, examples.y)
     except (RuntimeError, ValueError, TypeError, IndexError):
-        return None  # a loss that takes no constant output says nothing of one
+        return None  # the loss does not accept a constant output
 
 
 def _dead(network: nn.Module, examples: Examples) -> tuple[int, int]:

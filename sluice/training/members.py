@@ -1,4 +1,4 @@
-"""What training leaves behind: one member per seed and fold."""
+"""Results of training: one member per seed and fold."""
 
 from pydantic import Field
 
@@ -8,50 +8,51 @@ from sluice.training.code_identity import CodeIdentity
 
 
 class Member(Record):
-    """One fitted network and where its parts lie."""
+    """One fitted network with its artifacts."""
 
     seed: int
     fold_id: int
     weights: str = Field(description="Artifact digest of the safetensors file.")
-    event_log: str = Field(description="Artifact digest of the unit's NDJSON log.")
-    best_epoch: int = Field(description="Epoch the weights are from, counted from 1.")
+    event_log: str = Field(description="Artifact digest of the fold run's NDJSON log.")
+    best_epoch: int = Field(description="Epoch of the weights, counted from 1.")
     epochs_run: int
-    train_loss: float = Field(description="At the best epoch.")
-    val_loss: float = Field(description="At the best epoch.")
+    train_loss: float = Field(description="Loss at the best epoch.")
+    val_loss: float = Field(description="Loss at the best epoch.")
     test_metrics: dict[str, float]
     trained_through: str = Field(
-        description="Index label of the last row that training or validation saw."
+        description="Index label of the last row used by training or validation."
     )
     seconds: float = Field(description="Fitting time [s], over all attempts.")
     diagnoses: tuple[Diagnosis, ...] = Field(
-        (), description="What its trace shows to be wrong, ranked; () without a trace."
+        (), description="Faults that its trace shows, ranked; () without a trace."
     )
     replay: str = Field(
-        "", description="Artifact digest of the page that plays its training back; '' for none."
+        "", description="Artifact digest of the page that replays its training; '' for none."
     )
 
 
 class TrainedModels(Record):
-    """Every member of one candidate, with the digests that determine them."""
+    """All members of one candidate, with the digests that determine them."""
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
     code: str = Field(description="Digest of the code that determines the bits.")
     code_identity: CodeIdentity | None = Field(
-        None, description="What the code digest is of; None in a record from before it was kept."
+        None, description="Parts of the code digest; None in records of older versions."
     )
     seeds: tuple[int, ...]
     members: tuple[Member, ...]
-    event_log: str = Field(description="Artifact digest of the merged, validated log.")
+    event_log: str = Field(description="Artifact digest of the merged and validated log.")
     seconds: float = Field(description="Wall time of training [s].")
-    reused: int = Field(description="Members that were finished before this run.")
+    reused: int = Field(description="Number of members that were finished before this run.")
     symptoms: tuple[str, ...] = Field(
-        (), description="What the curves show to be wrong, most common first, with what to run."
+        (),
+        description="Symptoms of the learning curves, most common first, with the command to run.",
     )
 
     @property
     def candidate(self) -> str:
-        """Digest of what the candidate is: inputs and weights, no times."""
+        """Digest of the candidate: inputs and weights, without times."""
         from sluice.base.digests import digest_json
 
         return digest_json(

@@ -1,11 +1,11 @@
-"""Which settings reduce the memory of a training step, in the order in which to try them."""
+"""Settings that reduce the memory of a training step, in the order in which to try them."""
 
 from sluice.base.out_of_memory import memory_advice
 from sluice.training.settings import TrainSettings
 
 
-def step_of(training: TrainSettings, num_rows: int) -> str:
-    """Return how a training step with at most ``num_rows`` rows is called in a message."""
+def describe_step(training: TrainSettings, num_rows: int) -> str:
+    """Return the description of a training step with at most ``num_rows`` rows, for a message."""
     micro = training.micro_batch_rows
     at_once = num_rows if micro is None else min(micro, num_rows)
     return (
@@ -14,12 +14,12 @@ def step_of(training: TrainSettings, num_rows: int) -> str:
     )
 
 
-def first_steps(training: TrainSettings, num_rows: int | None = None) -> str:
-    """Return which settings to change, in the order in which to try them.
+def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> str:
+    """Return the settings to change, in the order in which to try them.
 
     Args:
         training: Settings in effect.
-        num_rows: Largest batch in effect; that of ``training`` when absent.
+        num_rows: Largest batch in effect; that of ``training`` if None.
     """
     rows = min(training.batch_rows, num_rows or training.batch_rows)
     at_once = min(training.micro_batch_rows or rows, rows)

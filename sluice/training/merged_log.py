@@ -1,4 +1,4 @@
-"""The log of a whole experiment, from the logs of its units (LOG-1)."""
+"""Merges the event logs of all fold runs into the log of an experiment."""
 
 import json
 import tempfile
@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, IntegrityError
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 from sluice.eventlog.event_log import EventLog, validate_log
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
@@ -26,26 +26,26 @@ def merge_logs(
 ) -> str:
     """Write one validated log for all members and return its artifact digest.
 
-    It holds the experiment's start, every unit's events in (seed, fold) order, and the
+    It contains the experiment's start, the events of every fold run in (seed, fold) order, and the
     experiment's end with the mean of the headline metric over all members. Its times are those of
-    the units, and elapsed_seconds is the fitting time of all of them, so that the same members
-    make the same bytes, whenever they are merged (DATA-4).
+    the fold runs, and elapsed_seconds is their total fitting time, so that the same members produce
+    the same bytes whenever they are merged.
 
     Args:
-        members: The finished units.
-        store: Holds the units' logs and takes the merged one.
+        members: Members of the finished fold runs.
+        store: Holds the fold runs' logs and receives the merged one.
         workload: Names the features and the headline metric.
-        architecture: Of the model settings.
+        architecture: Architecture of the model settings.
         config: The resolved settings, as plain JSON.
 
     Raises:
-        ContractError: No members, or a log or the headline metric is not what was promised.
-        IntegrityError: A unit's log is missing or damaged.
+        ContractError: No members, or a log or the headline metric breaks its contract.
+        IntegrityError: The log of a fold run is missing or damaged.
         StorageError: The merged log cannot be written.
     """
     if not members:
         raise ContractError(
-            "A merged log requires at least one member, got none.", fix="Train a unit first."
+            "A merged log requires at least one member, got 0.", fix="Train a model first."
         )
     ordered = sorted(members, key=lambda member: (member.seed, member.fold_id))
     headline = workload.headline_metric
@@ -53,9 +53,9 @@ def merge_logs(
         if headline not in member.test_metrics:
             known = sorted(member.test_metrics)
             raise ContractError(
-                f"The workload's headline_metric '{headline}' must be one of the metrics it "
-                f"returns, which are {', '.join(known) or 'none'}.{nearest(headline, known)}",
-                fix="Return it from metrics(), or name another headline_metric.",
+                f"The workload's headline_metric '{headline}' must be one of the metrics that it "
+                f"returns: {', '.join(known) or 'none'}.{suggest_nearest(headline, known)}",
+                fix="Return it from metrics(), or set another headline_metric.",
             )
     logs = [store.get(member.event_log) for member in ordered]
     first, last = _span(logs)
@@ -85,15 +85,15 @@ def merge_logs(
         )
         if not report.complete:
             raise IntegrityError(
-                f"The merged event log must be complete, and is not: {report.gaps[0]}.",
-                cause="The log of a training lost its last events after it had ended.",
-                fix="Remove the training's folder under runs/ and train again.",
+                f"The merged event log is incomplete: {report.gaps[0]}.",
+                cause="The log of a fold run lost its last events after it had ended.",
+                fix="Remove the folder of the fold run under runs/ and train again.",
             )
         return store.put(path.read_bytes())
 
 
 def _span(logs: Sequence[bytes]) -> tuple[datetime, datetime]:
-    """Return the first and the last time in the units' logs."""
+    """Return the first and the last time in the logs."""
     times = [
         datetime.fromisoformat(json.loads(line)["timestamp"])
         for log in logs

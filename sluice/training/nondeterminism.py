@@ -1,4 +1,4 @@
-"""Which operations of a piece of code have no deterministic form, and where they are (REPRO-2)."""
+"""Finds operations without a deterministic implementation, and the lines that call them."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from sluice.base.error_location import place_of, user_place
+from sluice.base.error_location import locate_error, locate_running_code
 from sluice.base.settings import Record
 
 _NAMED = re.compile(r"(\S+) does not have a deterministic implementation")
@@ -21,48 +21,49 @@ _CUBLAS = re.compile(r"CUBLAS_WORKSPACE_CONFIG")
 class NondeterministicOperation(Record):
     """One operation whose result may differ from run to run, at one line."""
 
-    operation: str = Field(description="As torch names it, such as 'put_'.")
-    place: str = Field(description="The user's innermost line: 'at file:line in function'.")
-    num_calls: int = Field(ge=1, description="How often it was met there.")
+    operation: str = Field(description="Name of the operation in torch, such as 'put_'.")
+    place: str = Field(description="Innermost line of user code: 'at file:line in function'.")
+    num_calls: int = Field(ge=1, description="Number of calls at this line.")
     ended_the_run: bool = Field(
-        description="The code itself asks torch for an error: what comes after was not seen."
+        description="Whether torch raised an error there, so that later operations were not "
+        "checked."
     )
 
 
 def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[NondeterministicOperation, ...]:
-    """Run ``fn`` and return the operations that torch has no deterministic form of.
+    """Run ``fn`` and return the operations for which torch has no deterministic implementation.
 
-    In order of their first call; empty when all is deterministic. torch's flags and the warning
-    filters are put back. Other warnings go where they would have gone. In the backward pass the
-    line is the one that calls ``backward``.
+    They are in the order of their first call. torch's flags and the warning filters are restored,
+    and other warnings are passed on. In the backward pass the line is the one that calls
+    ``backward``.
 
     Args:
-        fn: What to run, such as one step of training, with its own inputs.
+        fn: Function to run, such as one training step, with its own inputs.
 
     Raises:
-        Exception: Whatever ``fn`` raises that is not about a deterministic form.
+        Exception: Any exception of ``fn`` that is not about determinism.
 
     Assumes:
-        No other thread changes warning filters or torch's flags meanwhile. torch knows: an
-        extension's own kernel that does not declare itself is not found.
+        No other thread changes warning filters or torch's flags meanwhile. A kernel of an extension
+        that does not declare itself nondeterministic is not found.
     """
-    met: dict[tuple[str, str, bool], int] = {}
+    calls: dict[tuple[str, str, bool], int] = {}
 
-    def meet(operation: str, place: str, *, ended: bool) -> None:
-        met[operation, place, ended] = met.get((operation, place, ended), 0) + 1
+    def record(operation: str, place: str, *, ended: bool) -> None:
+        calls[operation, place, ended] = calls.get((operation, place, ended), 0) + 1
 
     with _warn_only(), warnings.catch_warnings():
-        pass_on = warnings.showwarning
+        original = warnings.showwarning
 
         def show(message: Any, *rest: Any) -> None:
             operation = _operation(str(message))
             if operation is None:
-                pass_on(message, *rest)
+                original(message, *rest)
             else:
-                meet(operation, user_place(sys._getframe()), ended=False)
+                record(operation, locate_running_code(sys._getframe()), ended=False)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        # Only these: what the caller ignores or turns into errors stays as it is.
+        # Only these warnings: other filters of the caller stay in effect.
         warnings.filterwarnings("always", message="(?s).*deterministic")
         try:
             fn()
@@ -70,17 +71,17 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
             operation = _operation(str(error))
             if operation is None:
                 raise
-            meet(operation, place_of(error), ended=True)
+            record(operation, locate_error(error), ended=True)
     return tuple(
         NondeterministicOperation(
             operation=operation, place=place, num_calls=num_calls, ended_the_run=ended
         )
-        for (operation, place, ended), num_calls in met.items()
+        for (operation, place, ended), num_calls in calls.items()
     )
 
 
 def _operation(message: str) -> str | None:
-    """Return the operation that a message of torch's names, or None when it is about another."""
+    """Return the operation that a message of torch names, or None for another message."""
     for pattern in (_NAMED, _DEFAULTS):
         found = pattern.search(message)
         if found:
@@ -96,7 +97,7 @@ def _warn_only() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     always = torch.is_warn_always_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Some messages come once a process otherwise.
+    # torch shows some of these warnings only once per process by default.
     torch.set_warn_always(True)
     try:
         yield

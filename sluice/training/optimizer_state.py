@@ -1,4 +1,4 @@
-"""The state of any optimizer as tensors and plain JSON, and back, with every bit."""
+"""Converts the state of any optimizer to tensors and plain JSON, and back, bit for bit."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from sluice.base.errors import ContractError
 
 _FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
-"""Keys of a parameter group that the settings determine at every step."""
+"""Keys of a parameter group that the settings set at every step."""
 
 _GROUPS = "param_groups"
 
@@ -19,29 +19,29 @@ _NUMBER = (bool, int, float)
 
 
 def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimizer as tensors by name, and all else as plain JSON.
+    """Return the state of an optimizer as tensors by name, and the rest as plain JSON.
 
-    What its class keeps in parameter groups and does not take as an argument, such as a count of
-    steps, is part of it; arguments come from the settings.
+    It includes values that the class keeps in parameter groups without taking them as arguments,
+    such as a step count; arguments come from the settings.
 
     Returns:
-        The live tensors, by 'index of the parameter/name', and a tree that names them.
+        The live tensors, by 'parameter index/name', and a tree that refers to them.
 
     Raises:
-        ContractError: The state holds a value that is no tensor, number, or list or mapping of
+        ContractError: The state contains a value that is no tensor, number, or list or mapping of
             these.
     """
     tensors: dict[str, Tensor] = {}
     content = optimizer.state_dict()
-    settled = _FROM_SETTINGS | _arguments(type(optimizer).__mro__)
+    excluded = _FROM_SETTINGS | _arguments(type(optimizer).__mro__)
     groups = [
-        {key: value for key, value in group.items() if key not in settled}
+        {key: value for key, value in group.items() if key not in excluded}
         for group in content[_GROUPS]
     ]
     rest = {key: value for key, value in content.items() if key not in ("state", _GROUPS)}
     who = type(optimizer).__name__
     tree = {
-        # torch casts what it loads to the parameter's dtype, and makes text unreadable by that.
+        # torch casts loaded state to the parameter's dtype, which fails for strings.
         "state": _encode(content["state"], "", tensors, who, plain=_NUMBER),
         "groups": _encode(groups, "groups", tensors, who),
         "rest": _encode(rest, "rest", tensors, who),
@@ -52,10 +52,10 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore_state(
     optimizer: Optimizer, tensors: Mapping[str, Tensor], tree: Mapping[str, Any]
 ) -> None:
-    """Give a fresh optimizer the state that ``split_state`` returned; tensors are copied."""
+    """Load the state that ``split_state`` returned into a new optimizer; tensors are copied."""
     groups = optimizer.state_dict()[_GROUPS]
-    for group, kept in zip(groups, _decode(tree["groups"], tensors), strict=True):
-        group.update(kept)
+    for group, values in zip(groups, _decode(tree["groups"], tensors), strict=True):
+        group.update(values)
     state = {"state": _decode(tree["state"], tensors), _GROUPS: groups}
     optimizer.load_state_dict(_decode(tree["rest"], tensors) | state)
 
@@ -83,11 +83,11 @@ def _encode(
         return {"tensor": path}
     if value is None or isinstance(value, plain):
         return {"value": value}
-    at = f"{path}/" if path else ""
+    prefix = f"{path}/" if path else ""
     if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
         return {
             "mapping": [
-                [key, _encode(part, f"{at}{key}", tensors, who, plain=plain)]
+                [key, _encode(part, f"{prefix}{key}", tensors, who, plain=plain)]
                 for key, part in value.items()
             ]
         }
@@ -95,15 +95,15 @@ def _encode(
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {
             kind: [
-                _encode(part, f"{at}{index}", tensors, who, plain=plain)
+                _encode(part, f"{prefix}{index}", tensors, who, plain=plain)
                 for index, part in enumerate(value)
             ]
         }
     raise ContractError(
-        f"The state of the optimizer {who} must hold tensors, numbers, and lists or mappings of "
-        f"these, got {type(value).__module__}.{type(value).__qualname__} at '{path}'.",
-        cause="A checkpoint is written without pickle, so it cannot hold any object.",
-        fix="Keep that value as a tensor or a number, or name another optimizer.",
+        f"The state of the optimizer {who} must consist of tensors, numbers, and lists or "
+        f"mappings of these, got {type(value).__module__}.{type(value).__qualname__} at '{path}'.",
+        cause="Checkpoints are written without pickle, so they cannot contain arbitrary objects.",
+        fix="Store the value as a tensor or a number, or use another optimizer.",
     )
 
 

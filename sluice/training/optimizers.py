@@ -1,8 +1,8 @@
-"""From settings to an optimizer: one of torch's by short name, or any class by import path.
+"""Builds the optimizer of the settings: one of torch's by short name, or any class by import path.
 
-Covers: the class, checked before it is called; its arguments and those that change in mid-training;
-one step on two numbers, before a training has spent anything.
-Does not cover: parameter groups, rates and decay, which are in ``parameter_groups``.
+Covers: import and check of the class; its arguments, including those that change during training;
+trial steps on a 2 x 2 parameter before training starts.
+Does not cover: parameter groups, learning rates and weight decay, see ``parameter_groups``.
 """
 
 import inspect
@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
+from sluice.base.imports import import_object
 from sluice.base.out_of_memory import is_out_of_memory
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 from sluice.training.eager_optimizers import EagerAdamW, eager
 from sluice.training.optimizer_settings import RESERVED, Argument
 from sluice.training.optimizer_state import restore_state, split_state
@@ -31,71 +31,78 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     "radam": eager(torch.optim.RAdam),
     "adagrad": eager(torch.optim.Adagrad),
 }
-"""Classes of torch by the short name used in settings."""
+"""Optimizer classes of torch by the short name used in settings."""
 
 _FUSED = frozenset({"adamw", "adam"})
-"""Those with one kernel for a whole step on every device, which is used unless settings say how.
-Not SGD: see ``_require_defined_momentum``."""
+"""Optimizers with a fused kernel on every device, used unless the settings select an
+implementation. Not SGD: see ``_require_defined_momentum``."""
 
 _IMPLEMENTATIONS = frozenset({"fused", "foreach", "differentiable"})
 
 _GROUP_KEYS = frozenset({"rate_share", "own_decay"})
+"""Keys that Sluice adds to parameter groups: the share of the scheduled learning rate, and whether
+the workload set the weight decay of the group."""
 
 _PROBE_STEPS = 2
-"""The first step makes the state, the second one reads it."""
+"""The first step creates the state, the second one uses it."""
 
 
 def require_optimizer(settings: TrainSettings) -> None:
-    """Build the optimizer for a 2 x 2 parameter, let it take steps, and store and restore it.
+    """Build the optimizer for a 2 x 2 parameter, run steps, and store and restore its state.
 
     Args:
-        settings: Name the optimizer, its arguments, and what changes in mid-training.
+        settings: Optimizer, its arguments, and the changes during training.
 
     Raises:
-        SettingsError: The class does not import, is no optimizer, does not take an argument,
-            refuses a value, needs a closure, or does not keep in its groups what is to change.
-        ContractError: Its state holds what a checkpoint cannot.
+        SettingsError: The class does not import, is not an optimizer, does not take an argument,
+            refuses a value, needs a closure, or does not keep a changing argument in its groups.
+        ContractError: A checkpoint cannot store its state.
     """
     over_time = _arguments_over_time(settings)
-    for arguments, optimizer in [(each, _probe(settings, each)) for each in over_time]:
+    for arguments, optimizer in [
+        (each, _build_trial_optimizer(settings, each)) for each in over_time
+    ]:
         _require_changing_in_groups(optimizer, settings)
         try:
             for _ in range(_PROBE_STEPS):
                 for parameter in optimizer.param_groups[0]["params"]:
                     parameter.grad = torch.ones_like(parameter)
                 optimizer.step()
-        except Exception as error:  # whatever the class raises
+        except Exception as error:  # the class may raise anything
             raise SettingsError(
-                f"The optimizer '{settings.optimizer}' cannot take a step: {_said(error)}.",
-                cause="It is stepped as optimizer.step(), with dense gradients and no closure.",
-                fix="Name another optimizer.",
+                f"The optimizer '{settings.optimizer}' cannot take a step: {_error_text(error)}.",
+                cause="The trainer calls optimizer.step() with dense gradients and without a "
+                "closure.",
+                fix="Use another optimizer.",
             ) from error
-        restore_state(_probe(settings, arguments), *split_state(optimizer))
+        restore_state(_build_trial_optimizer(settings, arguments), *split_state(optimizer))
 
 
 def build_optimizer(groups: list[dict[str, Any]], settings: TrainSettings) -> Optimizer:
-    """Return the optimizer over the groups, with its arguments from the first epoch on.
+    """Return the optimizer for the groups, with the arguments of the first epoch.
 
     Args:
-        groups: As ``listed_groups`` returns them.
-        settings: Name the optimizer, its arguments, and what changes in mid-training.
+        groups: Groups as returned by ``complete_groups``.
+        settings: Optimizer, its arguments, and the changes during training.
 
     Raises:
-        SettingsError: As ``require_optimizer``, but for what only a step shows.
+        SettingsError: As for ``require_optimizer``, except errors that only a step shows.
     """
     optimizer = _construct(groups, settings, settings.optimizer_arguments)
     for arguments in _arguments_over_time(settings)[1:]:
-        _probe(settings, arguments)  # refuses a value now, not at the epoch of the change
+        _build_trial_optimizer(
+            settings, arguments
+        )  # refuses an invalid value now and not at the epoch of the change
     _require_changing_in_groups(optimizer, settings)
     return optimizer
 
 
 def set_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
-    """Set the arguments that change in mid-training to their values in effect.
+    """Set the arguments that change during training to their values in effect.
 
     Args:
-        optimizer: Of ``build_optimizer``.
-        settings: Those in effect in this epoch, from ``TrainSettings.at``.
+        optimizer: An optimizer of ``build_optimizer``.
+        settings: Settings in effect in this epoch, from ``TrainSettings.at``.
     """
     for name in _changing(settings):
         if name in settings.optimizer_arguments:
@@ -107,23 +114,23 @@ def takes_decay(settings: TrainSettings) -> bool:
     """Return whether the optimizer has a weight decay.
 
     Raises:
-        SettingsError: The class does not import, or is no optimizer.
+        SettingsError: The class does not import, or is not an optimizer.
     """
-    names, is_open = _accepted(_optimizer_class(settings.optimizer))
-    return is_open or "weight_decay" in names
+    names, accepts_kwargs = _accepted(_optimizer_class(settings.optimizer))
+    return accepts_kwargs or "weight_decay" in names
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    found = import_named(name, what="optimizer")
-    # It is checked before it is called: any other callable would run with a file's arguments.
+    found = import_object(name, what="optimizer")
+    # Checked before the call: any other callable would run with arguments from a file.
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
         kind = found if isinstance(found, type) else type(found)
         raise SettingsError(
-            f"The optimizer '{name}' must be a class of torch.optim.Optimizer, it is one of type "
+            f"The optimizer '{name}' must be a subclass of torch.optim.Optimizer, got "
             f"{kind.__module__}.{kind.__qualname__}.",
-            fix="Let the class inherit from torch.optim.Optimizer, or name another one.",
+            fix="Let the class inherit from torch.optim.Optimizer, or use another one.",
         )
     return found
 
@@ -132,61 +139,63 @@ def _construct(
     groups: list[dict[str, Any]], settings: TrainSettings, arguments: Mapping[str, Argument]
 ) -> Optimizer:
     name, cls = settings.optimizer, _optimizer_class(settings.optimizer)
-    names, is_open = _accepted(cls)
+    names, accepts_kwargs = _accepted(cls)
     own = [each for each in names if each not in RESERVED]
     takes = f"It takes: {', '.join(own) or 'none'}."
-    if not is_open:
-        _require_taken(name, names, own, arguments)
-    given = {each: _as_passed(value) for each, value in arguments.items()}
-    if name in _FUSED and not _IMPLEMENTATIONS & given.keys():
-        given["fused"] = True
-    if is_open or "weight_decay" in names:
-        given["weight_decay"] = settings.weight_decay
-    _require_defined_momentum(cls, settings, given)
+    if not accepts_kwargs:
+        _require_known_arguments(name, names, own, arguments)
+    passed = {each: _as_passed(value) for each, value in arguments.items()}
+    if name in _FUSED and not _IMPLEMENTATIONS & passed.keys():
+        passed["fused"] = True
+    if accepts_kwargs or "weight_decay" in names:
+        passed["weight_decay"] = settings.weight_decay
+    _require_defined_momentum(cls, settings, passed)
     try:
-        return cls(groups, lr=settings.learning_rate, **given)  # type: ignore[call-arg]
-    except Exception as error:  # whatever the class raises
+        return cls(groups, lr=settings.learning_rate, **passed)  # type: ignore[call-arg]
+    except Exception as error:  # the class may raise anything
         if is_out_of_memory(error):
             raise
         raise SettingsError(
-            f"The optimizer '{name}' refuses its arguments: {_said(error)}.",
+            f"The optimizer '{name}' refuses its arguments: {_error_text(error)}.",
             fix=f"Correct training.optimizer_arguments. {takes}",
         ) from error
 
 
 def _require_defined_momentum(
-    cls: type[Optimizer], settings: TrainSettings, given: Mapping[str, Any]
+    cls: type[Optimizer], settings: TrainSettings, passed: Mapping[str, Any]
 ) -> None:
-    # Where the first step overflows, torch 2.13 leaves it out and keeps uninitialised momentum.
-    if settings.precision == "fp16" and given.get("fused") and issubclass(cls, torch.optim.SGD):
+    # If the first step overflows, torch 2.13 skips it and keeps uninitialised momentum.
+    if settings.precision == "fp16" and passed.get("fused") and issubclass(cls, torch.optim.SGD):
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' cannot be fused in fp16.",
             cause="torch's fused SGD reads uninitialised memory as momentum after a step whose "
             "gradient overflowed, and fp16 overflows in the first steps of most trainings.",
-            fix="Take fused out of training.optimizer_arguments, or set training.precision to "
+            fix="Remove fused from training.optimizer_arguments, or set training.precision to "
             "bf16 or fp32.",
         )
 
 
-def _require_taken(
+def _require_known_arguments(
     name: str, names: list[str], own: list[str], arguments: Mapping[str, Argument]
 ) -> None:
     if "lr" not in names:
         raise SettingsError(
-            f"The optimizer '{name}' must take the argument lr, it takes: {', '.join(names)}.",
-            cause="The learning rate follows the schedule of the training.",
-            fix="Name another optimizer, or let the class take lr and read it from its groups.",
+            f"The optimizer '{name}' must take the argument lr. It takes: {', '.join(names)}.",
+            cause="The trainer sets the learning rate by its schedule.",
+            fix="Use another optimizer, or let the class take lr and read it from its parameter "
+            "groups.",
         )
     for each in arguments:
         if each not in own:
             raise SettingsError(
-                f"The optimizer '{name}' does not take the argument '{each}'.{nearest(each, own)}",
+                f"The optimizer '{name}' does not take the argument "
+                f"'{each}'.{suggest_nearest(each, own)}",
                 fix=f"Correct training.optimizer_arguments. It takes: {', '.join(own) or 'none'}.",
             )
 
 
 def _accepted(cls: type[Optimizer]) -> tuple[list[str], bool]:
-    """Return the arguments of a class, and whether it may take others that it does not name."""
+    """Return the arguments of a class, and whether it may take others by ``**kwargs``."""
     names: list[str] = []
     for base in cls.__mro__[: cls.__mro__.index(Optimizer)]:
         if "__init__" not in vars(base):
@@ -200,7 +209,7 @@ def _accepted(cls: type[Optimizer]) -> tuple[list[str], bool]:
 
 
 def _arguments_over_time(settings: TrainSettings) -> list[dict[str, Argument]]:
-    """Return the arguments from the first epoch on, and after each change of them."""
+    """Return the arguments from the first epoch on, and after each change."""
     found = [settings.optimizer_arguments]
     for change in settings.changes:
         if change.optimizer_arguments:
@@ -209,7 +218,7 @@ def _arguments_over_time(settings: TrainSettings) -> list[dict[str, Argument]]:
 
 
 def _changing(settings: TrainSettings) -> dict[str, Argument]:
-    """Return a value of every argument that changes in mid-training."""
+    """Return the arguments that change during training, each with its last value."""
     return {
         name: value
         for change in settings.changes
@@ -227,10 +236,10 @@ def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -
             if not alike:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} in mid-training, its parameter groups hold {now!r}.",
+                    f"to {value!r} during training: its parameter groups contain {now!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
-                    fix="Take it out of training.changes.",
+                    fix="Remove it from training.changes.",
                 )
 
 
@@ -238,7 +247,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _probe(settings: TrainSettings, arguments: Mapping[str, Argument]) -> Optimizer:
+def _build_trial_optimizer(settings: TrainSettings, arguments: Mapping[str, Argument]) -> Optimizer:
     group = {"params": [nn.Parameter(torch.ones(2, 2))], **dict.fromkeys(_GROUP_KEYS, 1.0)}
     return _construct([group], settings, arguments)
 
@@ -247,5 +256,5 @@ def _as_passed(value: Argument) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__

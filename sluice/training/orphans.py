@@ -1,4 +1,4 @@
-"""No process outlives the one that started it, however that one ended."""
+"""Ends child processes when their parent process ends."""
 
 import ctypes
 import os
@@ -9,12 +9,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the system kill this process when the thread that started it is gone.
+    """Make the operating system kill this process when the thread that started it ends.
 
-    On Linux alone; elsewhere nothing happens. A parent that is gone already ends it at once.
+    Only on Linux; a no-op elsewhere. If the parent has already ended, this process ends at once.
 
     Args:
-        parent: Id of the process that started this one.
+        parent: Id of the parent process.
 
     Source:
         prctl(2), PR_SET_PDEATHSIG.
@@ -22,5 +22,5 @@ def end_with_parent(parent: int) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the system was asked
+    if os.getppid() != parent:  # the parent ended before prctl was called
         os.kill(os.getpid(), signal.SIGKILL)

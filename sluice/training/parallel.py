@@ -1,102 +1,102 @@
-"""All units of one candidate, on the cores or the cluster there are."""
+"""Trains all fold runs of a candidate in parallel, on local cores or a Ray cluster."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from sluice.base.errors import Interrupted, TrainingFailed
-from sluice.cluster.jobs import Done, Lost, Pool, Told
+from sluice.cluster.jobs import JobPool, JobProgress, JobResult, WorkerLost
 from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.device import device_on_ray
-from sluice.training.members import Member
-from sluice.training.unfinished import left_behind
-from sluice.training.unit import (
+from sluice.training.fold_run import (
     Clock,
-    Hear,
-    UnitEvent,
-    UnitSpec,
+    FoldRunEvent,
+    FoldRunSpec,
+    OnFoldRunEvent,
     find_finished,
-    unit_event,
+    fold_run_event,
     utc_now,
 )
-from sluice.training.unit_job import UnitJob, fit_unit
-from sluice.training.unit_on_ranks import train_unit_on_ranks
+from sluice.training.fold_run_job import FoldRunJob, fit_fold_run
+from sluice.training.fold_run_on_ranks import train_fold_run_on_ranks
+from sluice.training.members import Member
+from sluice.training.stale_runs import changes_since_stale_run
 
-_IMPORTS = ("sluice.training.unit_job",)
+_IMPORTS = ("sluice.training.fold_run_job",)
 _SHOWN = 5
 
 
 def train_members(
-    specs: Sequence[UnitSpec],
+    specs: Sequence[FoldRunSpec],
     *,
     compute: ComputeSettings,
-    on_event: Hear,
+    on_event: OnFoldRunEvent,
     clock: Clock = utc_now,
 ) -> tuple[list[Member], int]:
-    """Fit all units; return their members in (seed, fold) order and how many were reused.
+    """Train all fold runs; return their members by (seed, fold) and the number of reused ones.
 
-    Every unit runs on one thread, so the result does not depend on where and how many run at
-    once. Units with most train rows start first. A unit whose process or machine was lost starts
-    again elsewhere, from its last checkpoint, up to ``compute.retries`` times.
+    Every fold run uses one thread, so the result does not depend on the machine or on the number of
+    parallel runs. Fold runs with most train rows start first. A fold run whose process or machine
+    was lost starts again elsewhere from its last checkpoint, up to ``compute.retries`` times.
 
-    Without an address and GPUs to reserve, units run in processes of this machine: Ray would cost
-    seconds and half a gigabyte there and give nothing. With ``compute.workers`` of 1 they run in
-    this process, whose errors are seen in place; other processes have a fixed hash seed, so that
-    code that goes over sets gives the same bits everywhere but there. Else they run on Ray, where
-    'auto' means the GPU when one is reserved. Units of several ranks run one after another: each
-    takes as many processes.
+    Without an address and without GPUs to reserve, fold runs use processes of this machine: Ray
+    would cost seconds and half a gigabyte without a benefit. With ``compute.workers`` of 1 they run
+    in this process, so that a debugger shows errors in place. Other processes have a fixed hash
+    seed, so code that iterates over sets gives the same bits everywhere except in this process.
+    Otherwise fold runs use Ray, where 'auto' selects the GPU if one is reserved. Fold runs with
+    several ranks run one after another, each in as many processes.
 
     Args:
-        specs: The units; on a cluster, ``runs`` and ``artifacts`` are the same folders everywhere.
-        compute: Where units run, and what each reserves.
-        on_event: Hears of every unit's progress, in this process.
-        clock: Gives the time of log events; other processes use the system's.
+        specs: The fold runs. On a cluster, ``runs`` and ``artifacts`` are shared folders.
+        compute: Machines, and the resources that each fold run reserves.
+        on_event: Called in this process with every event of a fold run.
+        clock: Time of log events; other processes use the system clock.
 
     Raises:
-        SluiceError: A unit failed; the message names its seed and fold. No other is started,
+        SluiceError: A fold run failed; the message names its seed and fold. No other is started,
             finished ones are kept.
-        TrainingFailed: A unit's process was lost too often, or the user's code raised.
-        SettingsError: The cluster cannot be reached, does not share the folders, or has not what
-            one unit reserves.
-        Interrupted: The user stopped it (Ctrl-C); no process is left behind.
+        TrainingFailed: The process of a fold run was lost too often, or user code raised.
+        SettingsError: The cluster cannot be reached, does not share the folders, or has fewer
+            resources than one fold run reserves.
+        Interrupted: The user stopped the training (Ctrl-C); all its processes have ended.
     """
     ranks = compute.ranks_per_training
     on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
     specs = [dataclasses.replace(spec, ranks=ranks) for spec in specs]
-    units = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
-    units.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
+    specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
+    specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished: dict[int, Member] = {}
-    for index, unit in enumerate(units):
-        member = find_finished(unit)
+    for index, spec in enumerate(specs):
+        member = find_finished(spec)
         if member is not None:
             finished[index] = member
-            on_event(unit_event(unit, "reused", member.epochs_run))
+            on_event(fold_run_event(spec, "reused", member.epochs_run))
     reused = len(finished)
-    left = [index for index in range(len(units)) if index not in finished]
-    left.sort(key=lambda index: -len(units[index].fold.train))
-    for index in left:
-        differing = left_behind(units[index])
+    remaining = [index for index in range(len(specs)) if index not in finished]
+    remaining.sort(key=lambda index: -len(specs[index].fold.train))
+    for index in remaining:
+        differing = changes_since_stale_run(specs[index])
         if differing:
             reason = "; ".join(differing[:_SHOWN])
-            on_event(unit_event(units[index], "replaces", 0, reason=reason))
-            break  # the others were left for the same reason
-    with _interruptible(len(units), finished):
-        if left and ranks > 1:
-            _fit_on_ranks(units, left, finished, on_event, compute=compute, clock=clock)
+            on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
+            break  # the others differ for the same reason
+    with _interruptible(len(specs), finished):
+        if remaining and ranks > 1:
+            _fit_on_ranks(specs, remaining, finished, on_event, compute=compute, clock=clock)
         elif not on_ray and compute.workers == 1:
-            for index in left:
-                finished[index] = fit_unit(units[index], on_event, clock)
-        elif left:
-            with _open_pool([units[index] for index in left], compute, on_ray=on_ray) as pool:
-                _spread(pool, units, left, finished, on_event)
-    return [finished[index] for index in range(len(units))], reused
+            for index in remaining:
+                finished[index] = fit_fold_run(specs[index], on_event, clock)
+        elif remaining:
+            with _open_pool([specs[index] for index in remaining], compute, on_ray=on_ray) as pool:
+                _run_in_pool(pool, specs, remaining, finished, on_event)
+    return [finished[index] for index in range(len(specs))], reused
 
 
-def _for_ray(spec: UnitSpec, compute: ComputeSettings) -> UnitSpec:
-    """Return the unit as every machine reads it alike."""
+def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
+    """Return the fold run with settings and paths that are equal on every machine."""
     device = device_on_ray(spec.training.device, gpus_per_worker=compute.gpus_per_worker)
     return dataclasses.replace(
         spec,
@@ -107,70 +107,71 @@ def _for_ray(spec: UnitSpec, compute: ComputeSettings) -> UnitSpec:
 
 
 def _fit_on_ranks(
-    units: Sequence[UnitSpec],
-    left: Sequence[int],
+    specs: Sequence[FoldRunSpec],
+    remaining: Sequence[int],
     finished: dict[int, Member],
-    on_event: Hear,
+    on_event: OnFoldRunEvent,
     *,
     compute: ComputeSettings,
     clock: Clock,
 ) -> None:
-    with join_ray(compute):  # once for all units: a start takes seconds
+    with join_ray(compute):  # started once for all fold runs: a start takes seconds
         joined = compute.model_copy(update={"address": None})
-        for index in left:
-            finished[index] = train_unit_on_ranks(
-                units[index], on_event, compute=joined, clock=clock
+        for index in remaining:
+            finished[index] = train_fold_run_on_ranks(
+                specs[index], on_event, compute=joined, clock=clock
             )
 
 
 def _open_pool(
-    units: Sequence[UnitSpec], compute: ComputeSettings, *, on_ray: bool
-) -> AbstractContextManager[Pool]:
+    specs: Sequence[FoldRunSpec], compute: ComputeSettings, *, on_ray: bool
+) -> AbstractContextManager[JobPool]:
     if not on_ray:
-        return open_process_pool(compute, most=len(units), imports=_IMPORTS)
-    folders = sorted({folder for unit in units for folder in (unit.runs, unit.artifacts)})
-    return open_ray_pool(compute, most=len(units), imports=_IMPORTS, folders=folders)
+        return open_process_pool(compute, max_workers=len(specs), imports=_IMPORTS)
+    folders = sorted({folder for spec in specs for folder in (spec.runs, spec.artifacts)})
+    return open_ray_pool(compute, max_workers=len(specs), imports=_IMPORTS, folders=folders)
 
 
-def _spread(
-    pool: Pool,
-    units: Sequence[UnitSpec],
-    left: Sequence[int],
+def _run_in_pool(
+    pool: JobPool,
+    specs: Sequence[FoldRunSpec],
+    remaining: Sequence[int],
     finished: dict[int, Member],
-    on_event: Hear,
+    on_event: OnFoldRunEvent,
 ) -> None:
-    waiting = list(reversed(left))
-    epochs_done = dict.fromkeys(left, 0)
+    pending = list(reversed(remaining))
+    epochs_done = dict.fromkeys(remaining, 0)
     ended: set[int] = set()
     while epochs_done.keys() - finished.keys():
-        while waiting and pool.free():
-            index = waiting.pop()
-            pool.give(index, UnitJob(units[index]))
-        match pool.next():
-            case Told(key=int(index), message=UnitEvent() as event):
+        while pending and pool.has_capacity():
+            index = pending.pop()
+            pool.submit(index, FoldRunJob(specs[index]))
+        match pool.next_message():
+            case JobProgress(key=int(index), message=FoldRunEvent() as event):
                 epochs_done[index] = event.epochs_done
-                # One lost between its last word and its answer finds itself finished: said once.
+                # If a worker is lost after its last event, the retry finds the run finished:
+                # reported once.
                 if index not in ended:
                     on_event(event)
                 if event.kind in ("finished", "reused"):
                     ended.add(index)
-            case Done(key=int(index), result=Member() as member):
+            case JobResult(key=int(index), result=Member() as member):
                 finished[index] = member
-            case Lost(key=int(index)) as lost:
-                if not lost.again:
-                    raise _given_up(units[index], lost)
-                reason = f"its {lost.what}"
-                on_event(unit_event(units[index], "lost", epochs_done[index], reason=reason))
+            case WorkerLost(key=int(index)) as lost:
+                if not lost.will_retry:
+                    raise _retries_exhausted(specs[index], lost)
+                reason = f"its {lost.description}"
+                on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 
 
-def _given_up(unit: UnitSpec, lost: Lost) -> TrainingFailed:
-    often = f", {lost.times} times in all" if lost.times > 1 else ""
+def _retries_exhausted(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
+    count = f", {lost.num_losses} times in total" if lost.num_losses > 1 else ""
     return TrainingFailed(
-        f"{unit.name}: its {lost.what}{often}.",
+        f"{spec.name}: its {lost.description}{count}.",
         cause=lost.cause,
-        fix="Lower workers or batch_rows if memory is short; run with workers set to 1 to see an "
-        "error in place. Then run again: finished units are kept and this one goes on from its "
-        "last checkpoint.",
+        fix="Lower workers or batch_rows if memory is short; set workers to 1 to see an error in "
+        "this process. Then run again: finished fold runs are kept, and this one resumes from "
+        "its last checkpoint.",
     )
 
 
@@ -180,7 +181,7 @@ def _interruptible(total: int, finished: dict[int, Member]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Training was stopped with {len(finished)} of {total} units finished.",
-            fix="Run again to go on: finished units are kept, started ones go on from their "
-            "last checkpoint.",
+            f"Training was stopped with {len(finished)} of {total} fold runs finished.",
+            fix="Run again to continue: finished fold runs are kept, started ones resume from "
+            "their last checkpoint.",
         ) from None

@@ -1,9 +1,9 @@
-"""Number formats of a training step: fp32, bf16, and fp16 with a loss scale (TRACE-10).
+"""Number formats of a training step: fp32, bf16, and fp16 with a loss scale.
 
-Weights, gradients' sums, the optimizer and the loss itself are in fp32 always; the network's
-forward and backward pass are in the lower precision. Gradients of fp16 are small enough to become
-0, so the loss is multiplied by a scale, and the gradients are divided by it before clipping. A
-step whose gradients overflowed is left out and halves the scale; 2,000 sound ones double it.
+Weights, accumulated gradients, the optimizer and the loss are always in fp32; the forward and
+backward pass of the network use the lower precision. Small gradients become 0 in fp16, so the loss
+is multiplied by a scale, and the gradients are divided by it before clipping. A step whose
+gradients overflow is skipped and halves the scale; 2,000 finite steps double it.
 """
 
 import contextlib
@@ -16,30 +16,30 @@ from torch import Tensor, nn
 from sluice.training.settings import Precision
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_MOST_FAILED = 5
-"""Failed steps in a row after which fp16 is given up."""
+_MAX_FAILED_STEPS = 5
+"""Consecutive failed steps after which fp16 is abandoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleState:
-    """What must be kept between two steps."""
+    """Loss-scale state between two steps."""
 
     precision: Precision
-    """In effect: fp32 once fp16 was given up."""
+    """Precision in effect: fp32 once fp16 was abandoned."""
     scale: float = 65_536.0
     age_steps: int = 0
-    """Sound steps since the scale last changed."""
+    """Finite steps since the scale last changed."""
     failed_in_a_row: int = 0
 
 
-class Arithmetic:
-    """Forward, backward and step in one number format.
+class MixedPrecision:
+    """Forward pass, backward pass and optimizer step in one number format.
 
-    With fp32 these are the plain calls and nothing else.
+    With fp32 these are the plain calls.
 
     Args:
-        state: Where to start.
-        device: Where the model is.
+        state: Initial state.
+        device: Device of the model.
     """
 
     def __init__(self, state: ScaleState, device: torch.device) -> None:
@@ -54,7 +54,7 @@ class Arithmetic:
 
     @property
     def state(self) -> ScaleState:
-        """What to start from, to go on as if nothing had happened."""
+        """State from which training can be resumed exactly."""
         if self._scaler is None:
             return ScaleState(precision=self.precision)
         scaler = self._scaler.state_dict()
@@ -66,22 +66,27 @@ class Arithmetic:
         )
 
     def forward(self, model: nn.Module, x: Tensor) -> Tensor:
-        """Return the output of ``model``, in fp32 so that the loss is computed in it."""
+        """Return the output of ``model`` in fp32, so that the loss is computed in fp32."""
         if self.precision == "fp32":
             plain: Tensor = model(x)
             return plain
         low = _FORMATS[self.precision]
-        with _supported(low, self._device), torch.autocast(self._device.type, dtype=low):
+        with (
+            _without_unsupported_one_dnn(low, self._device),
+            torch.autocast(self._device.type, dtype=low),
+        ):
             output: Tensor = model(x)
         return output.float() if output.dtype == low else output
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of ``loss``, times the scale where there is one."""
+        """Accumulate the gradient of ``loss``, multiplied by the loss scale if there is one."""
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         if self.precision == "fp32":
             scaled.backward()
             return
-        with _supported(_FORMATS[self.precision], self._device):  # recomputed layers run here
+        with _without_unsupported_one_dnn(
+            _FORMATS[self.precision], self._device
+        ):  # recomputed layers run here
             scaled.backward()
 
     def clip(
@@ -90,15 +95,15 @@ class Arithmetic:
         parameters: Sequence[nn.Parameter],
         clip_norm: float,
     ) -> Tensor:
-        """Divide the gradients by the scale, cut them, and return their global norm before."""
+        """Unscale and clip the gradients, and return their global norm before clipping."""
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
         return nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=True)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Move the weights; return False when the step was left out because it overflowed.
+        """Update the weights; return False if the step was skipped because of an overflow.
 
-        Five in a row, and all that follows is in fp32.
+        After five consecutive overflows all later steps use fp32.
         """
         scaler = self._scaler
         if scaler is None:
@@ -111,21 +116,21 @@ class Arithmetic:
             self._failed = 0
             return True
         self._failed += 1
-        if self._failed >= _MOST_FAILED:
+        if self._failed >= _MAX_FAILED_STEPS:
             self.precision, self._scaler, self._failed = "fp32", None, 0
         return False
 
 
 @contextlib.contextmanager
-def _supported(low: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Leave out oneDNN where it has no kernel for recurrent layers, as torch itself has.
+def _without_unsupported_one_dnn(low: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Disable oneDNN where it has no kernel for recurrent layers.
 
-    It never has one for fp16, and for bf16 only on processors with AVX-512.
+    It has none for fp16, and for bf16 only on CPUs with AVX-512.
     """
     one_dnn = torch.backends.mkldnn
     before = one_dnn.enabled
     if device.type == "cpu" and (low is torch.float16 or not _one_dnn_has_bf16()):
-        # Not mkldnn.flags(): it also sets an option that warns where there is no Intel GPU.
+        # Not mkldnn.flags(): it also sets an option that warns without an Intel GPU.
         one_dnn.enabled = False  # type: ignore[assignment]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Every source of randomness of a process, and whether it was seeded (TRACE-6)."""
+"""Lists every source of randomness of a process, and whether it was seeded."""
 
 import itertools
 import os
@@ -20,14 +20,14 @@ from sluice.training.generator_sharing import Generator, SharedGenerator, shared
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 
 _UNSEEDED_TORCH = 67280421310721
-"""The seed that every ``torch.Generator()`` begins with; the global ones draw theirs."""
+"""Initial seed of every ``torch.Generator()``; the global generators choose theirs at random."""
 
 _SYSTEM_ENTROPY = 2**64
-"""NumPy draws 128 bits where it is given no seed; derived seeds have 63."""
+"""NumPy uses 128 bits of entropy without a seed; derived seeds have 63."""
 
 _MT_WORDS = 624
-_LONGEST_LOOK = 1000
-"""Refills of 624 words that are replayed to recognise a Mersenne Twister: 624,000 draws."""
+_MAX_REFILLS = 1000
+"""Refills of 624 words that are replayed to recognise a Mersenne Twister: 624,000 numbers."""
 
 
 class RandomSource(Record):
@@ -35,23 +35,24 @@ class RandomSource(Record):
 
     name: str
     status: Status = Field(
-        description="'seeded': as asked for, or, of a generator handed over, with any seed; 'other "
-        "seed': with another one; 'not seeded': other draws in every process, or the library's own "
-        "default; 'unknown': it does not say; 'not started': an accelerator nobody used."
+        description="'seeded': with the expected seed, or, for a generator object, with any seed; "
+        "'other seed': with a different seed; 'not seeded': different numbers in "
+        "every process, or the library's default seed; 'unknown': the seed cannot be "
+        "determined; 'not started': an unused accelerator."
     )
-    detail: str = Field(description="The seed that was recognised, or why none was.")
+    detail: str = Field(description="The recognised seed, or why none was recognised.")
 
 
 class DeterminismSwitch(Record):
-    """One setting that decides whether equal draws also give equal results."""
+    """One option that determines whether equal random numbers give equal results."""
 
     name: str
     value: str
-    repeats: bool = Field(description="With this value the same run gives the same bits.")
+    repeats: bool = Field(description="Whether a repeated run gives the same bits with this value.")
 
 
 class RandomnessAudit(Record):
-    """What was found."""
+    """Result of the audit."""
 
     sources: tuple[RandomSource, ...]
     switches: tuple[DeterminismSwitch, ...]
@@ -59,7 +60,7 @@ class RandomnessAudit(Record):
 
     @property
     def unseeded(self) -> tuple[str, ...]:
-        """Names of the sources that are not known to be seeded as asked for."""
+        """Names of the sources that are not known to have the expected seed."""
         return tuple(s.name for s in self.sources if s.status not in ("seeded", "not started"))
 
 
@@ -70,37 +71,37 @@ def audit_randomness(
     loaders: Mapping[str, DataLoader[Any]],
     start_environment: Mapping[str, str] | None = None,
 ) -> RandomnessAudit:
-    """List every source of randomness of this process and say whether it was seeded.
+    """List every source of randomness of this process and whether it was seeded.
 
-    Nothing is drawn and nothing is changed. The global generators of Python and NumPy do not say
-    what they were seeded with, so they are compared with what ``seed_everything(seed)`` and up to
-    624,000 draws make of them.
+    No random number is generated and nothing is changed. The global generators of Python and NumPy
+    do not store their seed, so their state is compared with the state after
+    ``seed_everything(seed)`` and up to 624,000 numbers.
 
     Args:
-        seed: What the global generators should have been seeded with.
-        generators: Those that are handed to operations, by the name of the operation. They have
-            seeds of their own, so any seed but a library's default counts as seeded.
+        seed: Expected seed of the global generators.
+        generators: Generators that are passed to operations, by the name of the operation. They
+            have their own seeds, so any seed except a library's default counts as seeded.
         loaders: The DataLoaders, by name.
-        start_environment: The environment the process began with; the process is asked when
-            absent. What is set later does not reach this process's hashes.
+        start_environment: Environment at the start of the process; read from the process if None.
+            Later changes do not affect the hashes of this process.
 
     Cost:
-        50 ms where a generator is not recognised.
+        50 ms if a generator is not recognised.
     """
     sources = [
         _python(seed),
         _numpy(seed),
         *_torch(seed),
         _hash_seed(start_environment),
-        *(_held(f"generator of {name}", held) for name, held in generators.items()),
+        *(_generator(f"generator of {name}", generator) for name, generator in generators.items()),
         *(_loader(f"loader {name}", loader) for name, loader in loaders.items()),
     ]
-    given = {f"generator of {name}": held for name, held in generators.items()}
+    by_name = {f"generator of {name}": generator for name, generator in generators.items()}
     for name, loader in loaders.items():
         if loader.generator is not None:
-            given[f"loader {name}"] = loader.generator
+            by_name[f"loader {name}"] = loader.generator
     return RandomnessAudit(
-        sources=tuple(sources), switches=tuple(_switches()), shared=shared_generators(given)
+        sources=tuple(sources), switches=tuple(_switches()), shared=shared_generators(by_name)
     )
 
 
@@ -135,14 +136,14 @@ def _recognised(
     refills: Iterator[NDArray[np.uint32]],
     seed: int,
 ) -> RandomSource:
-    for refill in itertools.islice(refills, _LONGEST_LOOK + 1):
+    for refill in itertools.islice(refills, _MAX_REFILLS + 1):
         if np.array_equal(words, refill):
             return RandomSource(name=name, status="seeded", detail=f"seed {seed}")
     return RandomSource(
         name=name,
         status="unknown",
-        detail=f"not at seed {seed} nor up to {_LONGEST_LOOK * _MT_WORDS:,} draws after it: never "
-        "seeded, or seeded with another one",
+        detail=f"not in the state after seed {seed} and up to {_MAX_REFILLS * _MT_WORDS:,} "
+        "numbers: never seeded, or seeded with another seed",
     )
 
 
@@ -154,20 +155,22 @@ def _torch(seed: int) -> Iterator[RandomSource]:
             own = torch.cuda.default_generators[device].initial_seed()
             yield _of_torch(name, own, wanted=seed)
         else:
-            yield RandomSource(name=name, status="not started", detail="seeded when it is")
+            yield RandomSource(
+                name=name, status="not started", detail="seeded when it is initialised"
+            )
 
 
 def _of_torch(name: str, seed: int, *, wanted: int) -> RandomSource:
     if seed == wanted:
         return RandomSource(name=name, status="seeded", detail=f"seed {seed}")
-    detail = f"seed {seed}: torch's own, drawn when the process began, or set by another call"
+    detail = f"seed {seed}: chosen by torch at the start of the process, or set by another call"
     return RandomSource(name=name, status="other seed", detail=detail)
 
 
-def _held_torch(name: str, held: torch.Generator) -> RandomSource:
-    if held.initial_seed() == _UNSEEDED_TORCH:
+def _torch_generator(name: str, generator: torch.Generator) -> RandomSource:
+    if generator.initial_seed() == _UNSEEDED_TORCH:
         return RandomSource(name=name, status="not seeded", detail="torch's default seed")
-    return RandomSource(name=name, status="seeded", detail=f"seed {held.initial_seed()}")
+    return RandomSource(name=name, status="seeded", detail=f"seed {generator.initial_seed()}")
 
 
 def _hash_seed(start_environment: Mapping[str, str] | None) -> RandomSource:
@@ -181,20 +184,23 @@ def _hash_seed(start_environment: Mapping[str, str] | None) -> RandomSource:
     return RandomSource(
         name="PYTHONHASHSEED",
         status="not seeded",
-        detail="unset when the process began: sets of text iterate in another order each time",
+        detail="unset at the start of the process: sets of strings iterate in a different order "
+        "each time",
     )
 
 
-def _held(name: str, held: Generator) -> RandomSource:
-    if isinstance(held, torch.Generator):
-        return _held_torch(name, held)
-    seed_seq = getattr(getattr(held, "bit_generator", None), "seed_seq", None)
+def _generator(name: str, generator: Generator) -> RandomSource:
+    if isinstance(generator, torch.Generator):
+        return _torch_generator(name, generator)
+    seed_seq = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
     entropy = getattr(seed_seq, "entropy", None)
     if entropy is None:
-        detail = "a generator of this kind does not say what it was seeded with"
+        detail = "a generator of this kind does not store its seed"
         return RandomSource(name=name, status="unknown", detail=detail)
     if isinstance(entropy, int) and entropy >= _SYSTEM_ENTROPY:
-        return RandomSource(name=name, status="not seeded", detail="entropy of the system")
+        return RandomSource(
+            name=name, status="not seeded", detail="entropy of the operating system"
+        )
     return RandomSource(name=name, status="seeded", detail=f"entropy {entropy}")
 
 
@@ -203,9 +209,9 @@ def _loader(name: str, loader: DataLoader[Any]) -> RandomSource:
         return RandomSource(
             name=name,
             status="not seeded",
-            detail="no generator: it draws from torch's global one at every pass",
+            detail="no generator: the loader uses torch's global one at every pass",
         )
-    return _held_torch(name, loader.generator)
+    return _torch_generator(name, loader.generator)
 
 
 def _switches() -> Iterator[DeterminismSwitch]:
@@ -221,7 +227,7 @@ def _switches() -> Iterator[DeterminismSwitch]:
             strict or torch.backends.cudnn.deterministic,
         ),
         "cudnn.benchmark": (torch.backends.cudnn.benchmark, not torch.backends.cudnn.benchmark),
-        # The same bits on the same device, other bits than on an older one.
+        # Same bits on the same device, different bits on an older device.
         "float32 matmul precision": (torch.get_float32_matmul_precision(), True),
         "cudnn TF32": (torch.backends.cudnn.allow_tf32, True),
         "CUBLAS_WORKSPACE_CONFIG": (
@@ -229,7 +235,7 @@ def _switches() -> Iterator[DeterminismSwitch]:
             not torch.cuda.is_available()
             or os.environ.get("CUBLAS_WORKSPACE_CONFIG") in (":4096:8", ":16:8"),
         ),
-        # Sums over several threads depend on how many there are.
+        # Sums over several threads depend on the number of threads.
         "threads": (torch.get_num_threads(), torch.get_num_threads() == 1),
     }
     for name, (value, repeats) in values.items():

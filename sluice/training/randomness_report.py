@@ -1,4 +1,4 @@
-"""What of a pipeline is random, what seeds it, and what would differ from run to run (TRACE-6)."""
+"""Reports what is random in a pipeline, what seeds it, and what would differ from run to run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from sluice.base.seeding import Stream, derive_seed, deterministic
+from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.base.settings import Record
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
@@ -27,26 +27,30 @@ _STAGES = {
     "dropout": "dropout",
     "loader processes": "loader",
 }
-"""What training draws, and the stage its seed is derived for."""
+"""Random numbers of a training, and the stage from which their seed is derived."""
 
 _FIXES = {
-    "PYTHONHASHSEED": " Worker processes are started with 0; start this one with PYTHONHASHSEED=0 "
-    "if code of yours iterates over sets of text.",
+    "PYTHONHASHSEED": " Worker processes start with PYTHONHASHSEED=0; start this one with it too "
+    "if your code iterates over sets of strings.",
 }
 
 
 class RandomnessReport(Record):
-    """Sources, who draws from them, and operations without a deterministic form."""
+    """Sources of randomness, the code that uses them, and nondeterministic operations."""
 
-    audit: RandomnessAudit = Field(description="As a (seed, fold) unit finds them.")
+    audit: RandomnessAudit = Field(description="State of the sources inside a fold run.")
     draws: tuple[OperationDraws, ...] = Field(
-        description="Global generators that each part of the workload moved."
+        description="Global generators that each part of the workload changed."
     )
-    shared: tuple[SharedGenerator, ...] = Field(description="Moved by more than one part.")
+    shared: tuple[SharedGenerator, ...] = Field(
+        description="Generators that more than one part changed."
+    )
     nondeterministic: tuple[NondeterministicOperation, ...] = Field(
-        description="Met in an epoch of training on a few rows."
+        description="Operations that were called in an epoch of training on a few rows."
     )
-    findings: tuple[str, ...] = Field(description="What to look at, in words; empty when sound.")
+    findings: tuple[str, ...] = Field(
+        description="Problems as sentences; empty if there are no problems."
+    )
 
 
 def examine_randomness(
@@ -54,26 +58,26 @@ def examine_randomness(
 ) -> RandomnessReport:
     """Run every part of ``workload`` once, training on a few rows, and report what was random.
 
-    The caller's generators are neither read nor moved.
+    The caller's generators are neither read nor changed.
 
     Args:
         workload: Its rows are loaded and its features computed.
         model_settings: Architecture and size.
-        training: The real training's settings; one epoch on one batch is run, in this process.
-        seed: Base seed of the unit.
+        training: Settings of the real training; one epoch on one batch runs in this process.
+        seed: Base seed of the fold run.
 
     Raises:
         SluiceError: The workload breaks its contract.
-        Exception: Whatever the workload's own code raises.
+        Exception: Any exception of the workload's code.
     """
-    unit_seed = derive_seed(seed, "unit")
+    run_seed = derive_seed(seed, "unit")
     parts = _Parts(workload, model_settings, training, seed)
-    with Stream(unit_seed).active():
+    with RandomStream(run_seed).active():
         draws, shared = generator_use(parts.operations, {})
         nondeterministic = nondeterministic_operations(parts.fit)
-    with Stream(unit_seed).active(), deterministic():
+    with RandomStream(run_seed).active(), deterministic():
         audit = audit_randomness(
-            seed=unit_seed,
+            seed=run_seed,
             generators={
                 name: torch.Generator().manual_seed(derive_seed(seed, stage))
                 for name, stage in _STAGES.items()
@@ -159,16 +163,16 @@ def _findings(
     for draw in draws:
         if draw.moved:
             found.append(
-                f"{draw.operation} draws from {' and '.join(draw.moved)}, which any other code may "
-                "move. Give it a generator of its own with a seed of its own."
+                f"{draw.operation} uses {' and '.join(draw.moved)}, which any other code may "
+                "change. Use a separate generator with its own seed."
             )
     found += [
-        f"{met.operation} has no deterministic form and was met {met.place}: a training in "
-        "deterministic mode ends there. Use another operation."
-        for met in nondeterministic
+        f"{call.operation} has no deterministic implementation and is called {call.place}: a "
+        "training in deterministic mode fails there. Use another operation."
+        for call in nondeterministic
     ]
     found += [
-        f"{switch.name} is {switch.value}: the same run may give other bits."
+        f"{switch.name} is {switch.value}: a repeated run may give different bits."
         for switch in audit.switches
         if not switch.repeats
     ]

@@ -1,14 +1,14 @@
-"""The picture of a learning-rate range test, with the pick marked."""
+"""Plot of a learning-rate range test, with the selected rate marked."""
 
 from sluice.reports.figures import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.training.range_test import RangeTest
 
 _ROOM = 0.6
-"""Drawn above the start, in shares of the fall."""
+"""Space above the initial loss, as a share of the decrease."""
 
 
 def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
-    """Draw the loss over the rate, smoothed, with the steepest and the lowest point marked.
+    """Plot the loss over the learning rate with the steepest and the lowest point marked.
 
     Args:
         result: The range test.
@@ -23,7 +23,7 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
         list(smoothed), list(smoothed.values()), color=VALIDATION, linewidth=2, label="smoothed"
     )
     if result.rate is not None and result.lowest_loss_rate is not None:
-        axes.axvline(result.rate, color=INK, linewidth=1.2, label=f"pick {result.rate:.2g}")
+        axes.axvline(result.rate, color=INK, linewidth=1.2, label=f"selected {result.rate:.2g}")
         axes.plot([result.rate], [smoothed[result.rate]], "o", color=INK, markersize=7)
         axes.axvline(
             result.lowest_loss_rate,
@@ -32,7 +32,7 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
             linestyle=(0, (4, 3)),
             label=f"lowest loss {result.lowest_loss_rate:.2g}",
         )
-        # Of a divergence its beginning is enough.
+        # Only the beginning of a divergence is shown.
         lowest = smoothed[result.lowest_loss_rate]
         fall = max(next(iter(smoothed.values())), result.start_loss) - lowest
         axes.set_ylim(lowest - 0.3 * fall, lowest + (1 + _ROOM) * fall)

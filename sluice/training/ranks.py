@@ -1,12 +1,12 @@
-"""The processes that fit one network together, seen from one of them (TRAIN-1).
+"""Ranks: the processes that train one network together, seen from one of them.
 
-Every batch of (seed, epoch, position) is split by rows, in order: of B rows rank r takes those from
-``B * r // world`` to ``B * (r + 1) // world``. The gradient is the mean over the rows of the whole
-batch, however unequal the shares are; it is cut after it was added up. So every step is the step
-of one process, to rounding, and the losses that are reported are those of all rows.
+Every batch of (seed, epoch, position) is split by rows, in order: of B rows, rank r takes rows
+``B * r // world_size`` to ``B * (r + 1) // world_size``. The gradient is the mean over the rows of
+the whole batch, however unequal the shards are, and is clipped after the sum. So every step equals
+the step of one process, up to rounding, and reported losses cover all rows.
 
-Equal to one process but for rounding: order, gradients, clipping, rates, steps, losses, stopping.
-Not equal: dropout, which every rank draws for its own rows, from a stream of its own.
+Equal to one process up to rounding: order, gradients, clipping, rates, steps, losses, stopping.
+Not equal: dropout, which every rank samples for its own rows from its own stream.
 
 Shape legend: B = rows of a batch.
 """
@@ -18,61 +18,61 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from sluice.training.accumulation import Weigh
+from sluice.training.accumulation import LossWeight
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Which rows of a batch a rank takes; without any other process it is all of them."""
+class RankShard:
+    """Rows of a batch that belong to one rank; all rows without other ranks."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
-    def own(self, rows: Tensor) -> Tensor:
+    def local_rows(self, rows: Tensor) -> Tensor:
         """Return this rank's rows of a batch.
 
-        A rank without any, as the batch has fewer rows than there are ranks, gets the first one:
-        it takes part in every step, and its ``share`` is 0.
+        A rank without rows, because the batch has fewer rows than there are ranks, gets the first
+        row: it takes part in every step, and its ``share`` is 0.
         """
-        if self.world == 1:
+        if self.world_size == 1:
             return rows
         start, stop = self._bounds(len(rows), self.rank)
         return rows[start:stop] if stop > start else rows[:1]
 
-    def share(self, y: Tensor, weigh: Weigh) -> float:
-        """Return how much of the weight of a whole batch with targets ``y`` is this rank's."""
-        if self.world == 1:
+    def share(self, y: Tensor, loss_weight: LossWeight) -> float:
+        """Return this rank's share of the weight of a whole batch with targets ``y``."""
+        if self.world_size == 1:
             return 1.0
-        bounds = [self._bounds(len(y), rank) for rank in range(self.world)]
-        weights = [weigh(y[start:stop]) if stop > start else 0.0 for start, stop in bounds]
-        # A batch that weighs nothing: the mean over it is NaN, and the loss shall say so.
+        bounds = [self._bounds(len(y), rank) for rank in range(self.world_size)]
+        weights = [loss_weight(y[start:stop]) if stop > start else 0.0 for start, stop in bounds]
+        # A batch of weight 0 has a mean of NaN, which the loss must show.
         return weights[self.rank] / sum(weights) if sum(weights) else float("nan")
 
     def _bounds(self, num_rows: int, rank: int) -> tuple[int, int]:
-        return num_rows * rank // self.world, num_rows * (rank + 1) // self.world
+        return num_rows * rank // self.world_size, num_rows * (rank + 1) // self.world_size
 
 
-ALL = Split()
+WHOLE_BATCH = RankShard()
 
 
 class Ranks:
-    """One process alone: nothing is split, nothing is sent. Base of those that have company."""
+    """A single process: nothing is split or sent. Base class of distributed ranks."""
 
-    split = ALL
+    shard = WHOLE_BATCH
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes: logs, checkpoints, the result."""
-        return self.split.rank == 0
+        """Whether this is the rank that writes logs, checkpoints and the result."""
+        return self.shard.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return what to call for the forward pass, so that a backward pass adds up gradients."""
+        """Return the module for the forward pass; its backward pass sums gradients over ranks."""
         return model
 
-    def alone(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Keep the gradients of backward passes inside in this process, to be sent later.
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Accumulate gradients of backward passes inside without sending them.
 
         Args:
             model: As returned by ``wrap``.
@@ -80,17 +80,17 @@ class Ranks:
         del model
         return contextlib.nullcontext()
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sum over all ranks, the same bits on each."""
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all ranks, with the same bits on each."""
         return values
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Return what the first rank's ``make`` returned; it is called nowhere else.
+    def broadcast_from_first(self, make: Callable[[], T]) -> T:
+        """Return the result of the first rank's ``make``; other ranks do not call it.
 
         Raises:
-            SluiceError: It raised one; so does every rank.
+            SluiceError: Raised by ``make``; every rank raises it.
         """
         return make()
 
 
-ONE = Ranks()
+SINGLE_PROCESS = Ranks()

@@ -1,7 +1,7 @@
-"""Layers whose activations are computed again in the backward pass instead of being kept.
+"""Activation checkpointing: recomputes activations in the backward pass instead of storing them.
 
-Memory falls from the activations of all layers to those of one layer and the inputs of the
-others; time rises by about one forward pass in three. The numbers are the same: dropout draws the
+Memory decreases from the activations of all layers to those of one layer and the inputs of the
+others; time increases by about one forward pass in three. The numbers are equal: dropout uses the
 same masks again, and the same operations run on the same values.
 
 Source:
@@ -22,11 +22,11 @@ from sluice.models.slstm import SLSTMLayer
 _KINDS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.RNNBase, SLSTMLayer)
 
 MARK = "recompute"
-"""A module of the user's own takes part when it has this attribute, set to True."""
+"""Attribute with which a user's module takes part, if it is set to True."""
 
 
 def recomputable(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the outermost modules that may be computed again, with their names."""
+    """Return the outermost modules whose activations can be recomputed, with their names."""
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") or not outer for outer, _ in found)
@@ -37,32 +37,34 @@ def recomputable(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 @contextlib.contextmanager
 def recomputing(model: nn.Module, *, on: bool) -> Iterator[None]:
-    """Compute the marked modules of ``model`` again in backward passes inside, where ``on``.
+    """Recompute the marked modules of ``model`` in backward passes inside the context, if ``on``.
 
-    Transformer and recurrent layers are marked, and modules with ``recompute = True``. The model
-    is afterwards what it was.
+    Transformer and recurrent layers are marked, and modules with ``recompute = True``. The model is
+    restored afterwards.
 
     Raises:
-        ContractError: ``on``, and the network has no such module.
+        ContractError: ``on`` is True, and the network has no such module.
     """
     modules = [module for _, module in recomputable(model)] if on else []
     if on and not modules:
         raise ContractError(
-            "recompute_activations requires a layer that can be computed again, "
+            "recompute_activations requires a layer that can be recomputed, but "
             f"{type(model).__name__} has none.",
-            cause="It knows Transformer and recurrent layers, and modules marked as such.",
-            fix=f"Set '{MARK} = True' on the modules that repeat, or switch the setting off.",
+            cause="Supported are Transformer and recurrent layers, and modules with the attribute "
+            f"'{MARK}'.",
+            fix=f"Set '{MARK} = True' on the repeated modules, or set recompute_activations to "
+            "false.",
         )
     try:
         for module in modules:
-            module.forward = _again(module.forward)
+            module.forward = _checkpointed(module.forward)
         yield
     finally:
         for module in modules:
             module.__dict__.pop("forward", None)
 
 
-def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""The record of one run: enough to start it again as it was, or to see what is different (REPRO-5).
+"""Record of one run: enough to repeat it, or to find what is different.
 
-The lock files hold the versions of everything else; ``environment`` names what can change a
-number.
+The lock files contain the versions of all packages; ``environment`` contains those that can change
+a number.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import AwareDatetime, Field
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.dict_diff import differing
+from sluice.base.dict_diff import iter_differences
 from sluice.base.digests import digest_json
 from sluice.base.environment import Environment, GitState, read_environment, read_git
 from sluice.base.redaction import redact_command, redact_data
@@ -23,33 +23,37 @@ from sluice.training.code_identity import CodeIdentity
 
 
 class RunRecord(Record):
-    """What was run, on what, by which command."""
+    """What was run, on which data and machine, by which command."""
 
     git: GitState
     environment: Environment
-    resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
+    resolved_config: dict[str, Any] = Field(description="Every resolved setting, as plain JSON.")
     config: str = Field(description="Digest of resolved_config.")
     data: str = Field(description="Digest of the feature frame.")
     code: CodeIdentity | None = Field(
-        None, description="The code that determines the bits, and what of it could not be followed."
+        None,
+        description="Identity of the code that determines the bits, and imports that could "
+        "not be followed.",
     )
-    devices: tuple[str, ...] = Field(description="Name of every accelerator; empty on a CPU.")
-    command: tuple[str, ...] = Field(description="The process's command line, word by word.")
-    folder: str = Field(description="Where it was started.")
+    devices: tuple[str, ...] = Field(description="Name of every accelerator; empty without one.")
+    command: tuple[str, ...] = Field(
+        description="Command line of the process, as a list of arguments."
+    )
+    folder: str = Field(description="Working folder at the start.")
     started_at: AwareDatetime
 
     def differences(self, other: "RunRecord") -> tuple[str, ...]:
-        """Return a line for everything that may make the bits of two runs differ.
+        """Return a line for everything that may cause different bits in two runs.
 
-        Command, folder and time stay out: they say how a run was started, not what it computed.
+        Command, folder and time are excluded: they do not affect the result.
         """
-        here, there = (
+        own, others = (
             run.model_dump(mode="json", exclude={"command", "folder", "started_at", "config"})
             for run in (self, other)
         )
         return tuple(
-            f"{name}: {mine!r} here, {theirs!r} there"
-            for name, mine, theirs in differing(here, there)
+            f"{name}: {mine!r} in this run, {theirs!r} in the other"
+            for name, mine, theirs in iter_differences(own, others)
         )
 
 
@@ -68,12 +72,12 @@ def read_run(
     Args:
         config: The resolved settings.
         data: Digest of the feature frame.
-        code: Identity of the workload's and the architecture's code; None where there is none.
-        source: A folder of the code that runs; git is asked about the repository around it.
-        store: Where the diff against the commit is kept; its digest is in the record. None keeps
-            the digest alone.
-        now: With a time zone.
-        command: The command line; this process's own when absent.
+        code: Identity of the workload's and the architecture's code, or None.
+        source: A folder of the running code; git describes the repository that contains it.
+        store: Stores the diff against the commit; the record contains its digest. With None only
+            the digest is computed.
+        now: Current time, with a time zone.
+        command: The command line; that of this process if None.
     """
     import torch  # 1.6 s to import
 
@@ -87,7 +91,7 @@ def read_run(
         data=data,
         code=code,
         devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
-        # orig_argv and not argv: it has the interpreter and its options too.
+        # orig_argv instead of argv: it includes the interpreter and its options.
         command=redact_command(sys.orig_argv if command is None else command),
         folder=os.getcwd(),
         started_at=now,

@@ -1,21 +1,21 @@
-"""The learning rate as a function of the step: warmup, then half a cosine (TRACE-11)."""
+"""The learning rate as a function of the step: linear warmup, then half a cosine."""
 
 import math
 
 from sluice.training.settings import TrainSettings
 
 
-def rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
+def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
     """Return the learning rate of one optimizer step.
 
-    It rises in equal parts over the first W = round(warmup_share * total_steps) steps, is exactly
-    the peak at step W, and falls along half a cosine to exactly ``final_rate_share`` of the peak
-    at the last step. The first step is never zero: a step of rate zero would be wasted.
+    It increases linearly over the first W = round(warmup_share * total_steps) steps, equals the
+    peak at step W, and decreases along half a cosine to exactly ``final_rate_share`` of the peak at
+    the last step. It is above 0 at the first step: a step with rate 0 would be wasted.
 
     Args:
-        step: Steps taken before, from 0.
+        step: Number of earlier steps, from 0.
         total_steps: Steps of the whole training; the cosine ends at the last of them.
-        settings: Peak and shares.
+        settings: Peak rate and shares.
 
     Source:
         Loshchilov & Hutter (2017), "SGDR", ICLR, without restarts.

@@ -1,7 +1,7 @@
-"""Which setting to change first for a symptom of a training, and to what."""
+"""The setting to change first for each symptom of a training, and its new value."""
 
 from sluice.models.settings import ModelSettings
-from sluice.training.diagnosis import SymptomKind
+from sluice.training.curve_diagnosis import SymptomKind
 from sluice.training.settings import TrainSettings
 
 _RATE_DIVISOR = 3
@@ -9,12 +9,12 @@ _DECAY_FACTOR = 10
 
 
 def first_change(kind: SymptomKind, model: ModelSettings, training: TrainSettings) -> str:
-    """Return the change to try first as an override, 'key=value'; "" where none is clear.
+    """Return the change to try first as an override, 'key=value'; "" if none is clear.
 
     Args:
-        kind: Of the symptom.
-        model: As it was trained.
-        training: As it was trained.
+        kind: Kind of the symptom.
+        model: Model settings of the training.
+        training: Settings of the training.
 
     >>> first_change("stopped too early", ModelSettings(), TrainSettings(max_epochs=25))
     'training.max_epochs=50'
@@ -22,14 +22,14 @@ def first_change(kind: SymptomKind, model: ModelSettings, training: TrainSetting
     match kind:
         case "stopped too early":
             return f"training.max_epochs={2 * training.max_epochs}"
-        case "explosion" | "loss not finite" | "dead units":
+        case "explosion" | "non-finite loss" | "dead units":
             return f"training.learning_rate={training.learning_rate / _RATE_DIVISOR:.2g}"
         case "overfitting":
             decay = _DECAY_FACTOR * training.weight_decay or 0.01
             return f"training.weight_decay={min(decay, 10.0):.2g}"
         case "underfitting":
             return f"model.hidden={2 * model.hidden}"
-        case "fp16 given up":
+        case "fp16 abandoned":
             return "training.precision=bf16"
         case _:
             return ""

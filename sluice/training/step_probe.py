@@ -1,4 +1,4 @@
-"""A few real training steps at one batch size, and the memory they took (TRACE-17)."""
+"""Runs a few real training steps at one batch size and measures their memory."""
 
 import copy
 import ctypes
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sluice.base.out_of_memory import is_out_of_memory
-from sluice.base.seeding import Stream, derive_seed
+from sluice.base.seeding import RandomStream, derive_seed
 from sluice.base.settings import Record
 from sluice.models.settings import ModelSettings
 from sluice.training.parameter_groups import make_optimizer
@@ -25,7 +25,8 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _NUM_STEPS = 2
-"""The first step makes the optimizer's moments; the second one has them beside activations."""
+"""The first step creates the optimizer state; the second one has it in memory beside the
+activations."""
 
 _WARM_ROWS = 8
 
@@ -33,33 +34,33 @@ _SAMPLE_S = 0.001
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
-class Attempt(Record):
-    """One size that was run."""
+class BatchSizeAttempt(Record):
+    """One batch size that was run."""
 
     rows: int
     fits: bool
-    peak_bytes: int = Field(description="Growth of memory at its highest [bytes].")
+    peak_bytes: int = Field(description="Peak growth of memory [bytes].")
     seconds: float = Field(description="Wall time [s].")
-    problem: str = Field("", description="What the allocator said, when it refused.")
+    problem: str = Field("", description="Message of the allocator if memory ran out.")
 
 
 class StepProbe:
-    """Runs forward, backward and optimizer step at one size, twice, and measures memory.
+    """Runs forward pass, backward pass and optimizer step twice, and measures their memory.
 
-    On an accelerator the allocator's own peak counts; on a CPU it is the growth of the process's
-    resident memory, as Linux keeps it, elsewhere read every millisecond. The model's weights,
-    gradients and moments are part of it, rows that are loaded already are not. So is what the C
-    library's allocator keeps of freed blocks, as a training's process pays for it too: with blocks
-    below 32 MiB up to 5.3 activations were measured where 3 are needed, depending on what the
-    process did before. The caller's random generators are not moved.
+    On an accelerator the result is the allocator's peak. On a CPU it is the growth of the process's
+    resident memory, as recorded by Linux, or sampled every millisecond elsewhere. It includes
+    weights, gradients and optimizer state, but not the loaded rows. It also includes freed blocks
+    that the C allocator keeps, which the process of a training needs as well: with blocks below 32
+    MiB up to 5.3 activations were measured where 3 are needed, depending on earlier work of the
+    process. The caller's random generators are not changed.
 
     Args:
-        workload: Builds the model and has the loss.
+        workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
-        train: Rows to draw batches from.
-        training: The real training's settings, but for ``batch_rows``.
-        memory_bytes: Largest growth that fits [bytes].
-        device: Where to run.
+        train: Rows from which batches are taken.
+        training: Settings of the real training, except ``batch_rows``.
+        memory_bytes: Maximum growth that counts as fitting [bytes].
+        device: Device to run on.
         seed: Base seed of weights and dropout.
     """
 
@@ -80,21 +81,21 @@ class StepProbe:
         self._memory_bytes = memory_bytes
         self._device = device
         self._seed = seed
-        # Here and not in a measured run: scaling reads all rows, in double precision.
+        # Not part of the measurement: scaling reads all rows, in double precision.
         self._model = prepare_model(workload, model_settings, train, seed=seed)
         self._warm = False
 
-    def __call__(self, rows: int) -> Attempt:
-        """Run one size; what torch allocated for it is free again afterwards."""
+    def __call__(self, rows: int) -> BatchSizeAttempt:
+        """Run one batch size; the memory that torch allocated is freed afterwards."""
         if not self._warm:
-            # A process's first step loads kernels and starts threads: tens of MiB that stay.
+            # The first step of a process loads kernels and starts threads, which keep tens of MiB.
             self._attempt(min(rows, _WARM_ROWS))
             self._warm = True
         return self._attempt(rows)
 
-    def _attempt(self, rows: int) -> Attempt:
+    def _attempt(self, rows: int) -> BatchSizeAttempt:
         problem, started = "", time.perf_counter()
-        randomness = Stream(derive_seed(self._seed, "batch_size_search"))
+        randomness = RandomStream(derive_seed(self._seed, "batch_size_search"))
         _release(self._device)
         with _peak_growth(self._device) as peak, randomness.active():
             try:
@@ -104,7 +105,7 @@ class StepProbe:
                     raise
                 problem = " ".join(str(error).split())[:300]
         _release(self._device)
-        return Attempt(
+        return BatchSizeAttempt(
             rows=rows,
             fits=not problem and peak.bytes <= self._memory_bytes,
             peak_bytes=peak.bytes,
@@ -130,7 +131,7 @@ class StepProbe:
 
 
 def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
-    # As training does it: rows are gathered into a tensor of their own.
+    # As in training, rows are gathered into a new tensor.
     return values.index_select(0, torch.arange(num_rows)).to(device)
 
 
@@ -140,7 +141,7 @@ class _Peak:
 
 @contextmanager
 def _peak_growth(device: torch.device) -> Iterator[_Peak]:
-    """Measure the growth of memory inside; the result is there when the block has ended."""
+    """Measure the growth of memory inside the context; the result is available at its end."""
     peak = _Peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -157,7 +158,7 @@ def _peak_growth(device: torch.device) -> Iterator[_Peak]:
         finally:
             peak.bytes = max(_kernel_peak_bytes() - before, 0)
         return
-    with _watched() as seen:
+    with _sampled_memory() as seen:
         yield peak
     peak.bytes = max(seen.bytes - before, 0)
 
@@ -169,7 +170,7 @@ def _resident_bytes() -> int:
 
 
 def _restart_kernel_peak() -> bool:
-    """Let Linux keep the peak from here on; False where it does not."""
+    """Reset the peak that Linux records; return False if that is not supported."""
     try:
         _CLEAR_REFS.write_text("5")
         return _kernel_peak_bytes() > 0
@@ -183,31 +184,31 @@ def _kernel_peak_bytes() -> int:
 
 
 @contextmanager
-def _watched() -> Iterator[_Peak]:
-    """Read the resident memory again and again: on a busy machine short peaks are missed."""
+def _sampled_memory() -> Iterator[_Peak]:
+    """Sample the resident memory; on a busy machine short peaks are missed."""
     seen, ended = _Peak(), threading.Event()
 
-    def watch() -> None:
+    def sample() -> None:
         while not ended.wait(_SAMPLE_S):
             seen.bytes = max(seen.bytes, _resident_bytes())
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
     try:
         yield seen
     finally:
         seen.bytes = max(seen.bytes, _resident_bytes())
         ended.set()
-        watcher.join()
+        thread.join()
 
 
 def _release(device: torch.device) -> None:
-    """Give back what the last attempt held, or the next one seems to need less than it does."""
+    """Free the memory of the last attempt, which the next attempt would reuse unmeasured."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return
-    # glibc keeps freed blocks below 32 MiB; other systems have no such call and need none.
+    # glibc keeps freed blocks below 32 MiB; other systems do not have or need this call.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Weights on their way to and from the artifact store: safetensors, never a pickle (REG-3)."""
+"""Stores network weights in the artifact store as safetensors, never as a pickle."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
-from sluice.base.seeding import Stream
+from sluice.base.seeding import RandomStream
 from sluice.models.build import require_network, sketch_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
@@ -21,54 +21,54 @@ from sluice.models.weights_limits import LIMITS
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
-_FEW = 2**24
-"""A network of fewer numbers is built without asking first."""
+_MIN_CHECKED_NUMBERS = 2**24
+"""Networks with fewer parameters are built without a size check."""
 
 _LAYER = 64
-"""No layer of Sluice's own networks has more numbers than this times the square of its width."""
+"""Upper bound of the parameters of a built-in layer, as a multiple of the square of its width."""
 
 _INNER = "network."
-"""Begins the names of the tensors of the network itself, inside ``Scaled``."""
+"""Prefix of the tensor names of the network itself, inside ``Scaled``."""
 
 
-def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+def pack_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     """Return one safetensors file with ``tensors`` and, in its header, ``facts``.
 
     Equal content gives equal bytes in every process.
 
     Args:
-        tensors: On any device; tensors that share memory are written apart.
+        tensors: On any device; tensors that share memory are stored separately.
         facts: Plain JSON.
     """
-    # One header entry: safetensors writes several in an order that differs between processes.
+    # A single header entry: safetensors writes several in an order that differs between processes.
     header = {FACTS: json.dumps(facts, sort_keys=True)}
-    apart = {
+    separate = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    return safetensors.torch.save(apart, header)
+    return safetensors.torch.save(separate, header)
 
 
-def unpack(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and facts of a file made by ``pack``.
+def unpack_tensors(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and facts of a file written by ``pack_tensors``.
 
     Args:
-        content: The file.
+        content: Content of the file.
         where: Its path or name, for the message.
 
     Raises:
-        ContractError: It is no such file.
+        ContractError: The content has another format.
     """
     try:
         tensors = safetensors.torch.load(content)
-        # load() checked the header; it only does not hand it out.
+        # load() validated the header, but does not return it.
         length = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][FACTS])
     except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ContractError(
             f"{where} must be a safetensors file written by Sluice, and is "
             f"{foreign_format(content) or f'not ({error!r})'}.",
-            fix="Name a file of weights, or run the pipeline again to make one.",
+            fix="Use a weights file, or run the pipeline again to create one.",
         ) from error
     return tensors, facts
 
@@ -81,36 +81,37 @@ def pack_model(model: Scaled) -> bytes:
         "scale_inputs": model.scale_inputs,
         "scale_target": model.scale_target,
     }
-    return pack(model.state_dict(), facts)
+    return pack_tensors(model.state_dict(), facts)
 
 
 def load_member(
     member: Member, workload: Workload, settings: ModelSettings, store: ArtifactStore
 ) -> Scaled:
-    """Return a fitted member, ready to predict (in evaluation mode).
+    """Return a fitted member, ready for predictions (in evaluation mode).
 
     Args:
         member: Names the weights.
-        workload: Builds the network, as it did for training.
+        workload: Builds the network, as in training.
         settings: Architecture and size, as in training.
         store: Holds the weights.
 
     Raises:
         IntegrityError: The weights are missing or damaged.
-        ContractError: They are of another architecture or size; the differing names are listed.
+        ContractError: The weights have another architecture or size; the names that differ are
+            listed.
     """
     where = f"The weights of seed {member.seed}, fold {member.fold_id} ({member.weights[:12]})"
     content = store.get(member.weights)
-    tensors, _ = unpack(content, where=where)
+    tensors, _ = unpack_tensors(content, where=where)
     try:
         facts = WeightsFacts.read(content, LIMITS)
     except ValueError as error:
         raise ContractError(
-            f"{where} must be weights as Sluice stores them: {error}.",
+            f"{where} must be weights in Sluice's format: {error}.",
             cause="The file was not written by Sluice, or was changed.",
-            fix="Restore the artifact from a backup, or run the pipeline again to make it.",
+            fix="Restore the artifact from a backup, or run the pipeline again to create it.",
         ) from error
-    with Stream(0).active():  # the initial weights are drawn and overwritten
+    with RandomStream(0).active():  # the random initial weights are overwritten
         _require_size(workload, settings, facts, tensors, where)
         network = workload.build_model(facts.num_features, facts.num_outputs, settings)
     model = Scaled(
@@ -134,58 +135,58 @@ def _require_size(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> None:
-    """Refuse weights of another size than the settings state, before memory is taken for those.
+    """Refuse weights of another size than the settings, before memory is allocated.
 
-    A small file may state a network of terabytes.
+    A small file may declare a network of terabytes.
     """
     if type(workload).build_model is not Workload.build_model:
-        return  # a user's own code decides what the settings mean
+        return  # user code interprets the settings
     width = facts.num_features + facts.num_outputs + settings.hidden
-    most = _LAYER * (settings.layers + 1) * width**2
-    most += facts.num_features * facts.num_outputs * settings.hidden
-    if most < _FEW:
+    max_numbers = _LAYER * (settings.layers + 1) * width**2
+    max_numbers += facts.num_features * facts.num_outputs * settings.hidden
+    if max_numbers < _MIN_CHECKED_NUMBERS:
         return
     sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
     if sketch is None:
         return
-    given = {
+    stored = {
         name.removeprefix(_INNER): tensor
         for name, tensor in tensors.items()
         if name.startswith(_INNER)
     }
-    differing = differing_shapes(sketch.state_dict(), given)
+    differing = differing_shapes(sketch.state_dict(), stored)
     if differing:
         raise _misfit(where, [f"{_INNER}{line}" for line in differing])
 
 
 def _misfit(where: str, differing: Sequence[str]) -> ContractError:
     return ContractError(
-        f"{where} must fit the network of the settings given; these differ: "
+        f"{where} do not fit the network of the given settings; these tensors differ: "
         f"{'; '.join(differing[:5])}.",
-        cause="The model settings are not those the weights were trained with.",
-        fix="Give the settings of the member's version.",
+        cause="The weights were trained with other model settings.",
+        fix="Use the settings of the member's version.",
     )
 
 
-def differing_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    """Return the lines of ``differing_shapes``, and one for every tensor of another kind.
+def differing_tensors(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
+    """Return the lines of ``differing_shapes``, and one for every tensor of another kind of dtype.
 
-    Floating-point precisions may differ; a count in place of a weight may not.
+    Floating-point precisions may differ; an integer in place of a weight may not.
     """
-    return differing_shapes(wanted, given) + [
-        f"{name} is {wanted[name].dtype} in the network and {given[name].dtype} in the file"
-        for name in sorted(wanted.keys() & given.keys())
-        if wanted[name].is_floating_point() != given[name].is_floating_point()
+    return differing_shapes(wanted, stored) + [
+        f"{name} is {wanted[name].dtype} in the network and {stored[name].dtype} in the file"
+        for name in sorted(wanted.keys() & stored.keys())
+        if wanted[name].is_floating_point() != stored[name].is_floating_point()
     ]
 
 
-def differing_shapes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    """Return a line for every tensor that is absent on one side or shaped differently."""
+def differing_shapes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
+    """Return a line for every tensor that is missing on one side or has another shape."""
     lines = []
-    for name in sorted(wanted.keys() | given.keys()):
-        here, there = (
-            str(tuple(side[name].shape)) if name in side else "absent" for side in (wanted, given)
+    for name in sorted(wanted.keys() | stored.keys()):
+        in_network, in_file = (
+            str(tuple(side[name].shape)) if name in side else "absent" for side in (wanted, stored)
         )
-        if here != there:
-            lines.append(f"{name} is {here} in the network and {there} in the file")
+        if in_network != in_file:
+            lines.append(f"{name} is {in_network} in the network and {in_file} in the file")
     return lines

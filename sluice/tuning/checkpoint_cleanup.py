@@ -1,4 +1,4 @@
-"""Removes checkpoints of a study that no trial will start from."""
+"""Removes checkpoints of a study from which no trial will start."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -6,18 +6,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.events import Event
+    from sluice.tuning.resumable.events import StudyEvent
     from sluice.tuning.resumable.study import Study
 
 
 class CheckpointCleanup:
-    """Hears the events of a study and removes checkpoints that were replaced.
+    """Listener of a study that removes replaced checkpoints.
 
-    Every trial keeps its last checkpoint, and PBT those that another trial may still copy. Files
-    are removed in a thread of their own; one that cannot be removed does no harm.
+    Every trial keeps its last checkpoint, and PBT keeps those that another trial may still copy.
+    Files are removed in a separate thread; a file that cannot be removed does no harm.
 
     Args:
-        filesystem: pyarrow's file system of the study's storage; None for that of this machine.
+        filesystem: pyarrow's file system of the study's storage; None for the local one.
     """
 
     def __init__(self, filesystem: Any) -> None:
@@ -37,8 +37,8 @@ class CheckpointCleanup:
     ) -> None:
         self._thread.shutdown(cancel_futures=error is not None)
 
-    def __call__(self, study: "Study", event: "Event") -> None:
-        """Take in an event that took effect."""
+    def __call__(self, study: "Study", event: "StudyEvent") -> None:
+        """Process an event that took effect."""
         if not event.checkpoint:
             return
         before = self._last.get(event.trial)

@@ -1,4 +1,4 @@
-"""Which code and which libraries determine the decisions of a search."""
+"""Identity of the code and libraries that determine the decisions of a search."""
 
 import importlib.metadata
 from pathlib import Path
@@ -7,35 +7,35 @@ import torch
 
 from sluice.base.digests import digest_files
 
-_ONLY_SHOWS = frozenset(
+_DISPLAY_ONLY = frozenset(
     f"{name}.py"
     for name in (
         "importance",
-        "left_behind",
+        "stale_searches",
         "live_table",
-        "news",
+        "search_progress",
         "plots",
-        "study",
+        "study_summary",
         "study_page",
     )
 )
-"""Modules that read a finished search: with others the same trials are run and stopped."""
+"""Modules that only display a search; they do not affect which trials run or stop."""
 
 
 def search_code() -> dict[str, str]:
-    """Return what the decisions follow from besides data and settings, by name.
+    """Return the versions that determine the decisions besides data and settings, by name.
 
-    That is the digest of this package's source, and the versions of the libraries whose random
-    numbers, proposals and arithmetic enter. The workload's and the trainer's code is told by
-    ``training.code.code_digest``.
+    They are the digest of this package's source, and the versions of the libraries whose random
+    numbers, suggestions and arithmetic are used. The code of the workload and the trainer is
+    identified by ``training.code.code_digest``.
     """
     package = Path(__file__).parent
     files = {
         name: path
         for path in package.rglob("*.py")
-        if (name := str(path.relative_to(package))) not in _ONLY_SHOWS
+        if (name := str(path.relative_to(package))) not in _DISPLAY_ONLY
         and not name.startswith("benchmark/")
     }
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna", "ray")}
-    # With what it was built for: a build for GPUs computes with other libraries.
+    # The version includes the build: a build for GPUs uses other numeric libraries.
     return {"search": digest_files(files), "torch": str(torch.__version__)} | versions

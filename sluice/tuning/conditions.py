@@ -1,4 +1,4 @@
-"""Values of searched parameters, and the condition under which a parameter counts."""
+"""Values of searched parameters, and conditions under which a parameter is active."""
 
 from pydantic import Field
 
@@ -9,29 +9,31 @@ Params = dict[str, Value]
 """Values by dotted path, such as 'training.learning_rate'; inactive parameters are absent."""
 
 
-class When(Settings):
-    """The parameter counts only while another one has one of these values."""
+class Condition(Settings):
+    """The parameter is active only while another parameter or setting has one of these values."""
 
     path: str = Field(description="Dotted path of the other parameter or setting.")
     one_of: tuple[Value, ...] = Field(
-        min_length=1, strict=False, description="Values with which the parameter counts."
+        min_length=1, strict=False, description="Values for which the parameter is active."
     )
 
 
-class Conditional(Settings):
-    """Base of every kind of parameter."""
+class ConditionalParameter(Settings):
+    """Base class of every kind of parameter."""
 
-    when: When | None = Field(None, description="Condition under which it counts; always if none.")
+    when: Condition | None = Field(
+        None, description="Condition under which the parameter is active; always active if not set."
+    )
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an integer or a float, and not true or false."""
+    """Return whether a value is an integer or a float, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def option_index(options: tuple[Value, ...], value: object) -> int | None:
-    """Return the place of the option that equals ``value`` in kind and value; None if none does.
+    """Return the index of the option that equals ``value`` in type and value; None without one.
 
-    1, 1.0 and True are equal in Python and are three options.
+    1, 1.0 and True are equal in Python, but are three different options.
     """
     return next((i for i, option in enumerate(options) if repr(option) == repr(value)), None)

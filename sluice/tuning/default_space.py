@@ -1,19 +1,26 @@
-"""The space that is searched unless the user writes one (TUNE-2)."""
+"""The default search space of each architecture."""
 
-from sluice.tuning.parameters import Integers, LogUniform, Parameter, PowersOfTwo, Uniform, When
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.conditions import Condition
+from sluice.tuning.parameters import (
+    Integers,
+    LogUniform,
+    Parameter,
+    PowersOfTwo,
+    Uniform,
+)
+from sluice.tuning.spaces import Space, TrialSettings
 
-_DEEPEST, _WIDEST = 3, 128
+_MAX_LAYERS, _MAX_WIDTH = 3, 128
 
 
-def default_space(base: Setup) -> Space:
-    """Return the space for ``base``, the parameters that matter most first.
+def default_space(base: TrialSettings) -> Space:
+    """Return the default space for ``base``, with the most important parameters first.
 
-    The learning rate leads, since no other setting moves the loss as far; then the width, whose
-    best value is unknown for new data; then the decay, which may be off. Ranges reach about a
-    factor of 30 to both sides of what usually works. A linear network has no width or depth, and
-    dropout acts between layers, so that one recurrent layer has none. Where the width must be a
-    multiple of the attention heads, only such widths are tried.
+    The learning rate is first, because no other setting affects the loss as much; then the width,
+    whose best value is unknown for new data; then the weight decay, which may be off. Ranges extend
+    about a factor of 30 to both sides of usual values. A linear network has no width or depth, and
+    dropout acts between layers, so one recurrent layer has none. If the width must be a multiple of
+    the attention heads, only such widths are tried.
     """
     kind = base.model.architecture
     space: dict[str, Parameter] = {
@@ -27,16 +34,16 @@ def default_space(base: Setup) -> Space:
         space = {
             "training.learning_rate": rate,
             "model.hidden": Integers(
-                low=2 * step, high=max(4, _WIDEST // step) * step, multiple_of=step
+                low=2 * step, high=max(4, _MAX_WIDTH // step) * step, multiple_of=step
             ),
             **space,
-            "model.layers": Integers(low=1, high=_DEEPEST),
+            "model.layers": Integers(low=1, high=_MAX_LAYERS),
             "model.dropout": Uniform(
                 low=0.0,
                 high=0.5,
                 when=None
                 if kind == "transformer"
-                else When(path="model.layers", one_of=tuple(range(2, _DEEPEST + 1))),
+                else Condition(path="model.layers", one_of=tuple(range(2, _MAX_LAYERS + 1))),
             ),
         }
     return Space(parameters=space)

@@ -1,52 +1,52 @@
-"""Training of one trial on one fold, which stops and goes on between epochs."""
+"""Training of one trial on one fold, which can pause and continue between epochs."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.base.seeding import Stream, deterministic
+from sluice.base.seeding import RandomStream, deterministic
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.tuning.prepared_folds import PreparedFold
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 from sluice.workloads.prepare_model import prepare_model
 
 
 class FoldTraining:
-    """Trains one fold up to an epoch, and later on from there.
+    """Trains one fold up to an epoch, and continues from there later.
 
-    Several of them may take turns: each has random generators of its own, so the weights are
-    bitwise those of one fold trained after another.
+    Several instances may take turns: each has its own random generators, so the weights equal, bit
+    for bit, those of folds trained one after another.
 
     Args:
-        fold: Rows to train and to validate on, and their workload.
-        setup: Settings of the trial, with what changes in mid-training.
+        fold: Train and validation rows, and their workload.
+        setup: Settings of the trial, with changes during training.
         seed: Base seed of weights, row order and dropout.
-        data_seed: Base seed of the row order; ``seed`` when None.
-        state: Where to go on; None to train from nothing.
+        data_seed: Base seed of the row order; ``seed`` if None.
+        state: State to resume from; None to start from initial weights.
     """
 
     def __init__(
         self,
         fold: PreparedFold,
-        setup: Setup,
+        setup: TrialSettings,
         *,
         seed: int,
         data_seed: int | None,
         state: TrainState | None,
     ) -> None:
         self._setup, self._seed, self._data_seed = setup, seed, data_seed
-        self._stream = Stream(seed, fold.rng)
+        self._stream = RandomStream(seed, fold.rng)
         self._fold, self._state = fold, state
         self._epochs: Generator[EpochResult, None, None] | None = None
 
     @property
     def history(self) -> tuple[EpochResult, ...]:
-        """Results of all epochs so far, those before a checkpoint included."""
+        """Results of all epochs, including those before a checkpoint."""
         return () if self._state is None else self._state.history
 
     def is_ended(self) -> bool:
-        """Return whether training ended by itself: by patience, or after the last epoch."""
+        """Return whether training has ended by patience or after the last epoch."""
         if self._state is None:
             return False
         epochs, training = len(self._state.history), self._setup.training
@@ -54,10 +54,10 @@ class FoldTraining:
         return patience_ended or epochs >= training.max_epochs
 
     def advance(self, until: int) -> None:
-        """Train to the end of epoch ``until``, or until training ends by itself.
+        """Train to the end of epoch ``until``, or until training ends.
 
         Raises:
-            SluiceError: As ``training.loop.train``; so is any exception of the user's code.
+            SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
         """
         while len(self.history) < until and not self.is_ended():
             with self._stream.active(), deterministic():
@@ -69,9 +69,9 @@ class FoldTraining:
         """Write the checkpoint of the last epoch.
 
         Raises:
-            StorageError: As ``save_checkpoint``.
+            StorageError: As for ``save_checkpoint``.
         """
-        assert self._state is not None, "there is no epoch to save yet"
+        assert self._state is not None, "no epoch was trained yet"
         save_checkpoint(folder, self._state, subject=subject)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class FoldTraining:
             seed=self._seed,
             data_seed=self._data_seed,
             select=workload.select_epoch,
-            weigh=workload.loss_weight,
+            loss_weight=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
             resume=self._state,
             keep=keep,
@@ -105,7 +105,7 @@ class FoldTraining:
 
 
 def restore_fold(folder: Path, *, subject: Mapping[str, Any]) -> TrainState | None:
-    """Return the state that ``FoldTraining.save`` wrote; None when it is damaged or missing.
+    """Return the state that ``FoldTraining.save`` wrote; None if it is damaged or missing.
 
     Raises:
         ContractError: The checkpoint was written for another subject.

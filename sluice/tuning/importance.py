@@ -1,7 +1,7 @@
-"""Which parameters mattered, how, and where the space was too narrow (TUNE-4).
+"""Importance of the searched parameters, their sensitivity, and best values at an edge.
 
-Trials that were stopped early are compared with the others at the last epoch all of them reached,
-so that a short life is not mistaken for a bad value.
+Trials that were stopped early are compared with the others at the last epoch that all of them
+reached, so that a short training does not count against its values.
 """
 
 import math
@@ -16,65 +16,73 @@ from sluice.base.settings import Record
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
-from sluice.tuning.records import SearchResult, Trial
+from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import WORKLOAD, Space, split_path
 
 MIN_TRIALS = 10
-"""With fewer a forest fits the noise."""
+"""With fewer trials the forest fits noise."""
 MIN_FIT = 0.2
-"""Of 60 trials whose losses are noise, a forest foresees less than this share."""
+"""For 60 trials with random losses, the forest's out-of-bag score is below this."""
 _TREES, _SHUFFLES, _GRID = 100, 8, 21
 _EDGE = 0.05
-"""Share of the scale that counts as its end."""
-_FALL = 0.05
-"""A smaller fall towards the end, as a share of the losses' middle half, is noise."""
+"""Share of the scale at each end that counts as the edge."""
+_MIN_DECREASE = 0.05
+"""Minimum decrease towards the edge, as a share of the interquartile range of the losses; less is
+noise."""
 
 
 class SensitivityPoint(Record):
-    """What loss to expect at one value of a parameter, the others as they were tried."""
+    """Point of a partial dependence curve: the expected loss at one value of a parameter.
+
+    The loss is averaged over the tried values of the other parameters.
+    """
 
     value: Value
     loss: float
 
 
 class ParameterReport(Record):
-    """One parameter's part in the losses."""
+    """Importance and sensitivity of one parameter."""
 
     path: str
-    share: float = Field(description="Of the importance of all parameters, 0..1.")
+    share: float = Field(description="Share of the total importance, 0..1.")
     sensitivity: tuple[SensitivityPoint, ...]
-    best: Value | None = Field(description="In the best trial; None when it did not count there.")
-    edge: Literal["", "low", "high"] = Field(description="End of the range the best value lies at.")
+    best: Value | None = Field(description="Value in the best trial; None if it is inactive there.")
+    edge: Literal["", "low", "high"] = Field(
+        description="End of the range at which the best value is; empty if it is inside."
+    )
     advice: str = ""
 
 
 class Importance(Record):
-    """What a search says about its parameters."""
+    """Importance of all parameters of a search."""
 
     outcome: Literal["known", "insufficient"]
-    reason: str = Field(description="Why it is insufficient; empty otherwise.")
-    at_epoch: int = Field(description="Epoch the trials were compared at; 0 when insufficient.")
-    num_trials: int = Field(description="Trials with a finite loss.")
-    fit: float = Field(description="Share of the losses' ranks that the forest predicts unseen.")
-    parameters: tuple[ParameterReport, ...] = Field(description="The most important first.")
+    reason: str = Field(description="Why the data are insufficient; empty otherwise.")
+    at_epoch: int = Field(description="Epoch at which trials were compared; 0 if insufficient.")
+    num_trials: int = Field(description="Number of trials with a finite loss.")
+    fit: float = Field(description="Out-of-bag R2 of the forest on the ranks of the losses.")
+    parameters: tuple[ParameterReport, ...] = Field(
+        description="Parameters, the most important first."
+    )
 
     @property
     def clear(self) -> bool:
-        """Whether the forest foresees enough for the shares to mean something."""
+        """Whether the forest predicts well enough for the shares to be meaningful."""
         return self.outcome == "known" and self.fit >= MIN_FIT
 
 
 def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Importance:
     """Return each parameter's importance, sensitivity, and whether its best value is at an edge.
 
-    A forest is fitted to the ranks of the losses, so that a few diverged trials do not drown all
-    else. Importance is how much its error grows when one parameter's values are shuffled;
+    A random forest is fitted to the ranks of the losses, so that a few diverged trials do not
+    dominate. Importance is the increase of its error when the values of one parameter are permuted;
     sensitivity is its mean prediction with one parameter set to a value in all trials.
 
     Args:
         result: The search.
-        space: What was searched.
-        seed: Of the forest and the shuffling.
+        space: The searched space.
+        seed: Seed of the forest and the permutations.
 
     Cost:
         About half a second.
@@ -87,7 +95,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     at_epoch = min((len(t.epochs) for t in finite if t.state == "pruned"), default=0)
     at_epoch = at_epoch or max((len(t.epochs) for t in finite), default=0)
     losses_N = np.array([_loss_at(trial, at_epoch) for trial in finite])
-    reason = _too_little(losses_N)
+    reason = _insufficiency_reason(losses_N)
     if reason:
         return Importance(
             outcome="insufficient",
@@ -102,7 +110,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     shares_D = _shares(model, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
     if model.fit < MIN_FIT:
-        spread = math.inf  # what is noise has no edges
+        spread = math.inf  # noise has no edges
     reports = [
         _report(path, parameter, float(shares_D[d]), model.curve(d, parameter), result, spread)
         for d, (path, parameter) in enumerate(searched.items())
@@ -118,7 +126,10 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
 
 
 class _Forest:
-    """Predicts the rank of a loss, 0..1, from a trial's places; -1 is off, -2 is inactive."""
+    """Random forest from the values of the parameters to the rank of the loss, 0..1.
+
+    A value is its position in the range, 0..1, or the index of a choice; -1: off, -2: inactive.
+    """
 
     def __init__(self, values_ND: NDArray[np.float64], losses_N: NDArray[np.float64], *, seed: int):
         from sklearn.ensemble import RandomForestRegressor
@@ -132,9 +143,9 @@ class _Forest:
         ).fit(values_ND, self.ranks_N)
         self.fit = max(0.0, float(self._forest.oob_score_))
 
-    def growth(self, column: int, rng: np.random.Generator) -> float:
-        """Return by how much the error grows when the values of ``column`` are shuffled."""
-        # One call for all: a call costs more than the rows in it.
+    def error_increase(self, column: int, rng: np.random.Generator) -> float:
+        """Return the increase of the error when the values of ``column`` are permuted."""
+        # One call for all permutations: a call costs more than its rows.
         moved_SND = np.tile(self.values_ND, (_SHUFFLES + 1, 1, 1))
         for moved_ND in moved_SND[1:]:
             moved_ND[:, column] = rng.permutation(moved_ND[:, column])
@@ -143,14 +154,14 @@ class _Forest:
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
     def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the mean prediction at values over the whole range, as a loss."""
+        """Return the mean predicted loss over the parameter's range."""
         grid = _grid(parameter)
         rows_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
         if not len(rows_ND):
             return ()
         moved_GND = np.tile(rows_ND, (len(grid), 1, 1))
         for moved_ND, value in zip(moved_GND, grid, strict=True):
-            moved_ND[:, column] = _place(parameter, value)
+            moved_ND[:, column] = _scaled_value(parameter, value)
         ranks_GN = self._forest.predict(np.concatenate(moved_GND)).reshape(len(grid), -1)
         losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
@@ -164,14 +175,14 @@ _OFF, _INACTIVE = -1.0, -2.0
 
 def _shares(model: _Forest, *, seed: int) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
-    growth_D = np.array([model.growth(d, rng) for d in range(model.values_ND.shape[1])])
-    return growth_D / growth_D.sum() if growth_D.sum() > 0 else growth_D
+    increase_D = np.array([model.error_increase(d, rng) for d in range(model.values_ND.shape[1])])
+    return increase_D / increase_D.sum() if increase_D.sum() > 0 else increase_D
 
 
-def _too_little(losses_N: NDArray[np.float64]) -> str:
+def _insufficiency_reason(losses_N: NDArray[np.float64]) -> str:
     if losses_N.size < MIN_TRIALS:
         return (
-            f"Importance is not known: it takes {MIN_TRIALS} trials with a finite loss, there are "
+            f"Importance is unknown: it requires {MIN_TRIALS} trials with a finite loss, got "
             f"{losses_N.size}."
         )
     if np.ptp(losses_N) == 0:
@@ -179,20 +190,20 @@ def _too_little(losses_N: NDArray[np.float64]) -> str:
     return ""
 
 
-def _loss_at(trial: Trial, epoch: int) -> float:
+def _loss_at(trial: TrialRecord, epoch: int) -> float:
     return trial.epochs[min(epoch, len(trial.epochs)) - 1].kept_loss
 
 
-def _row(trial: Trial, searched: dict[str, Parameter]) -> list[float]:
-    # The values it began with: under PBT the later ones are not its own choice.
+def _row(trial: TrialRecord, searched: dict[str, Parameter]) -> list[float]:
+    # The initial values: with PBT, later ones are copied from other trials.
     params = trial.schedule[0].params
     return [
-        _place(parameter, params[path]) if path in params else _INACTIVE
+        _scaled_value(parameter, params[path]) if path in params else _INACTIVE
         for path, parameter in searched.items()
     ]
 
 
-def _place(parameter: Parameter, value: Value) -> float:
+def _scaled_value(parameter: Parameter, value: Value) -> float:
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))
     place = parameter.place(value)
@@ -216,15 +227,15 @@ def _report(
 ) -> ParameterReport:
     best = result.winner.params.get(path)
     edge = _edge(path, parameter, best)
-    # One lucky trial at the end is no trend: the expected loss must fall towards it.
-    if edge and not _falls(curve if edge == "high" else curve[::-1], _FALL * spread):
+    # A single good trial at the edge is no trend: the expected loss must decrease towards it.
+    if edge and not _decreases(curve if edge == "high" else curve[::-1], _MIN_DECREASE * spread):
         edge = ""
     advice = ""
     if edge and not isinstance(parameter, Choice):
         end = parameter.low if edge == "low" else parameter.high
         advice = (
-            f"The best value of {path}, {best:.4g}, lies at the {edge} end of its range ({end:g}): "
-            f"the optimum may lie beyond. Widen the range and search again."
+            f"The best value of {path}, {best:.4g}, is at the {edge} end of its range ({end:g}): "
+            "the optimum may be outside. Widen the range and search again."
         )
     return ParameterReport(
         path=path, share=share, sensitivity=curve, best=best, edge=edge, advice=advice
@@ -235,23 +246,23 @@ def _edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "l
     place = None if best is None or isinstance(parameter, Choice) else parameter.place(best)
     if place is None or isinstance(parameter, Choice):
         return ""
-    if place <= _EDGE and _may_be(path, parameter.low, -1):
+    if place <= _EDGE and _may_extend(path, parameter.low, -1):
         return "low"
-    if place >= 1 - _EDGE and _may_be(path, parameter.high, 1):
+    if place >= 1 - _EDGE and _may_extend(path, parameter.high, 1):
         return "high"
     return ""
 
 
-def _falls(curve: Sequence[SensitivityPoint], least: float) -> bool:
-    """Return whether the loss falls by more than ``least`` over the last quarter of the curve."""
-    return curve[-1 - (len(curve) - 1 + 3) // 4].loss - curve[-1].loss > least
+def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
+    """Return whether the last quarter of the curve decreases by more than ``min_decrease``."""
+    return curve[-1 - (len(curve) - 1 + 3) // 4].loss - curve[-1].loss > min_decrease
 
 
-def _may_be(path: str, end: float, direction: int) -> bool:
-    """Return whether the setting accepts values beyond ``end``: else the range ends there."""
+def _may_extend(path: str, end: float, direction: int) -> bool:
+    """Return whether the setting accepts values beyond ``end`` of the range."""
     group, name, key = split_path(path)
     if key or group == WORKLOAD:
-        return True  # only the user's own class knows its limits
+        return True  # the limits are in user code
     cls = ModelSettings if group == "model" else TrainSettings
     for limit in cls.model_fields[name].metadata:
         lowest = getattr(limit, "ge", getattr(limit, "gt", None))

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from sluice.tuning.records import Trial
-from sluice.tuning.study import STATES, shown
+from sluice.tuning.records import TrialRecord
+from sluice.tuning.study_summary import STATES, display_value
 
 Row = Mapping[str, object]
 
@@ -16,10 +16,10 @@ _MAX_CELL = 16
 _GAP = 2
 
 
-def live_rows(trials: Sequence[Trial]) -> list[Row]:
-    """Return a row for each of the best trials and of those that run, at most eight.
+def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
+    """Return a row for each of the best and of the running trials, at most eight.
 
-    Parameters are in the order of the space, under the shortest names that differ.
+    Parameters are in the order of the space, under their shortest unique names.
     """
     finite = [trial for trial in trials if math.isfinite(trial.loss)]
     best = sorted(finite, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
@@ -32,16 +32,16 @@ def live_rows(trials: Sequence[Trial]) -> list[Row]:
             "state": STATES.get(trial.state, trial.state),
             "epochs": len(trial.epochs),
             "loss": trial.loss if math.isfinite(trial.loss) else "-",
-            **{name: shown(trial.params, path) for path, name in names.items()},
+            **{name: display_value(trial.params, path) for path, name in names.items()},
         }
         for trial in picked
     ]
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return for each path the fewest of its last parts that no other path ends with.
+    """Return for each path its shortest suffix that no other path ends with.
 
-    The index of a list stays with the name of the list.
+    The index of a list keeps the name of the list.
 
     >>> short_names(["training.learning_rate", "training.optimizer_arguments.betas.0"])
     {'training.learning_rate': 'learning_rate', 'training.optimizer_arguments.betas.0': 'betas.0'}
@@ -59,7 +59,7 @@ def _short(path: str, others: Sequence[str]) -> str:
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the cells of a table that fits, its head first, and the columns that do not fit.
+    """Return the cells of a table that fits, header first, and the columns that do not fit.
 
     Args:
         rows: Rows with the same names.
@@ -81,18 +81,18 @@ def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], li
 
 
 def table_text(rows: Sequence[Row], *, width: int = LOG_WIDTH) -> str:
-    """Return the rows as aligned text, with a last line that names the columns left out."""
-    cells, left_out = table_cells(rows, width=width)
+    """Return the rows as aligned text, with a last line that lists omitted columns."""
+    cells, omitted = table_cells(rows, width=width)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         (" " * _GAP).join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
         for line in cells
     ]
-    return "\n".join([*lines, *([left_out_text(left_out)] if left_out else [])])
+    return "\n".join([*lines, *([omitted_text(omitted)] if omitted else [])])
 
 
-def left_out_text(names: Sequence[str]) -> str:
-    """Return the line that names columns for which there is no room."""
+def omitted_text(names: Sequence[str]) -> str:
+    """Return the line that lists omitted columns."""
     return f"not shown: {', '.join(names)}"
 
 

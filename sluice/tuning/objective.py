@@ -1,4 +1,4 @@
-"""What a trial is: training on the train and validation rows of the chosen folds.
+"""Objective of a search: training on the train and validation rows of the selected folds.
 
 Test rows are never turned into examples here.
 """
@@ -20,50 +20,55 @@ from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import resolve_device, start_device
 from sluice.training.loop import EpochResult
 from sluice.training.settings import NO_EFFECT
-from sluice.tuning.accidents import is_accident
 from sluice.tuning.fold_training import FoldTraining, restore_fold
 from sluice.tuning.prepared_folds import prepare_fold
-from sluice.tuning.recipe import setup_of
-from sluice.tuning.records import EpochLosses, Report, Step
-from sluice.tuning.spaces import Setup
+from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
+from sluice.tuning.retry_policy import is_transient
+from sluice.tuning.schedule_to_settings import settings_from_schedule
+from sluice.tuning.spaces import TrialSettings
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
 
 
 class Objective(Protocol):
-    """Function that a search minimises. It is pickled to workers, which must be able to import it.
+    """Function that a search minimises. It is pickled and must be importable in the workers.
 
-    The same arguments lead to the same losses, wherever and however often it runs, and however
-    the epochs are divided among calls.
+    The same arguments give the same losses, wherever and however often it runs, and however the
+    epochs are divided among calls.
     """
 
     def subject(self) -> Mapping[str, Any]:
-        """Return all that determines the losses, by name, as plain JSON."""
+        """Return everything that determines the losses, by name, as plain JSON."""
         ...
 
     def train(
-        self, schedule: tuple[Step, ...], *, start: Path | None, report_epochs: tuple[int, ...]
-    ) -> Generator[Report, None, None]:
-        """Train one trial; yield after each of ``report_epochs`` ahead and at the end of training.
+        self,
+        schedule: tuple[ScheduleStep, ...],
+        *,
+        start: Path | None,
+        report_epochs: tuple[int, ...],
+    ) -> Generator[TrialReport, None, None]:
+        """Train one trial; yield after each later epoch of ``report_epochs`` and at the end.
 
         Args:
             schedule: Values of the trial from the first epoch on.
-            start: Folder that ``Report.save`` wrote a checkpoint into, to go on from; None to
-                train from nothing. A damaged checkpoint is replaced by training from nothing.
-            report_epochs: Epochs to report after, ascending [epochs].
+            start: Folder with a checkpoint of ``TrialReport.save`` to resume from; None to start
+                from initial weights. If the checkpoint is damaged, training starts from initial
+                weights.
+            report_epochs: Epochs after which to report, ascending [epochs].
 
         Raises:
-            SluiceError: The values or the code end the trial, or an accident of the machine does
-                (``accidents.is_accident``).
+            SluiceError: The values or the code fail the trial, or a transient error of the machine
+                occurred (``retry_policy.is_transient``).
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingObjective:
-    """Validation loss of a workload's model, trained with the values of the trial.
+    """Validation loss of a workload's model, trained with the values of a trial.
 
-    All trials have the same seed: they differ by their values alone. With several folds, the
+    All trials have the same seed, so they differ only by their values. With several folds, the
     networks of all folds are in memory at the same time.
     """
 
@@ -71,7 +76,7 @@ class TrainingObjective:
     """Import path of the workload, 'module:Class'."""
     workload_settings: dict[str, Any]
     """Settings of the workload as plain values."""
-    base: Setup
+    base: TrialSettings
     """Settings of everything that is not searched."""
     seed: int
     """Base seed of weights, dropout and, without ``data_seed``, of the row order."""
@@ -80,14 +85,14 @@ class TrainingObjective:
     table: TableRecord
     """Record of the feature frame; its digest identifies the data."""
     frame: pd.DataFrame = field(repr=False, compare=False)
-    """Feature frame, as ``load_table`` returns it."""
+    """Feature frame, as returned by ``load_table``."""
     data_seed: int | None = None
-    """Base seed of the row order; ``seed`` when absent."""
+    """Base seed of the row order; ``seed`` if None."""
     sys_path: tuple[str, ...] = ()
-    """Folders to add to Python's path, so that the workload imports in another process."""
+    """Folders to add to ``sys.path``, so that the workload can be imported in another process."""
 
     def subject(self) -> Mapping[str, Any]:
-        """Return all that determines the losses."""
+        """Return everything that determines the losses."""
         workload = self._open()
         return {
             "data": self.table.digest,
@@ -98,27 +103,31 @@ class TrainingObjective:
             **optimizer_code(self.base.training),
             "train_seed": self.seed,
             "data_seed": self.data_seed,
-            # Train and validation rows only: a test window that moves changes no trial.
+            # Train and validation rows only: another test window does not change a trial.
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
         }
 
     def train(
-        self, schedule: tuple[Step, ...], *, start: Path | None, report_epochs: tuple[int, ...]
-    ) -> Generator[Report, None, None]:
-        """Train all folds side by side; see ``Objective.train``.
+        self,
+        schedule: tuple[ScheduleStep, ...],
+        *,
+        start: Path | None,
+        report_epochs: tuple[int, ...],
+    ) -> Generator[TrialReport, None, None]:
+        """Train all folds in turns; see ``Objective.train``.
 
         Raises:
             TrainingFailed: The loss of a fold diverges, or the settings refuse the values.
             SettingsError: The workload does not import here, or the device is missing.
-            OutOfMemory: A step needs more memory than there is.
+            OutOfMemory: A step exceeds the memory.
             ContractError: ``start`` is a checkpoint of other data or seeds.
             StorageError: ``start`` cannot be read.
         """
         try:
-            setup = setup_of(self.base, schedule, where="A trial")
-        except SettingsError as error:  # of these values alone
+            setup = settings_from_schedule(self.base, schedule, where="A trial")
+        except SettingsError as error:  # caused by the values of this trial
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
-        # The state of a device's generators can be read only once the device is started.
+        # The state of a device's generators can be read only after initialisation.
         start_device(resolve_device(setup.training.device))
         folds, damaged = self._open_folds(setup, start)
         reached = max(len(fold.history) for fold in folds.values())
@@ -138,12 +147,14 @@ class TrainingObjective:
                     return
 
     def _open(self, searched: Mapping[str, Any] | None = None) -> Workload:
-        """Return the workload, with the settings that a trial has other values of."""
+        """Return the workload with the searched settings of the trial."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
         settings = self.workload_settings | dict(searched or {})
         return load_workload(self.workload, settings, where=self.workload)
 
-    def _open_folds(self, setup: Setup, start: Path | None) -> tuple[dict[int, FoldTraining], int]:
+    def _open_folds(
+        self, setup: TrialSettings, start: Path | None
+    ) -> tuple[dict[int, FoldTraining], int]:
         """Return the trainings by fold, and the number of damaged checkpoints in ``start``."""
         key = {
             "data": self.table.digest,
@@ -169,7 +180,7 @@ class TrainingObjective:
             )
         return folds, damaged
 
-    def _report(self, folds: dict[int, FoldTraining], last: int, damaged: int) -> Report:
+    def _report(self, folds: dict[int, FoldTraining], last: int, damaged: int) -> TrialReport:
         histories = [fold.history for fold in folds.values()]
         epochs = _means(histories)
         finished = all(fold.is_ended() for fold in folds.values())
@@ -181,11 +192,11 @@ class TrainingObjective:
 
         def save(folder: Path) -> None:
             now = [fold.history for fold in folds.values()]
-            assert now == histories, "a report is saved before training goes on"
+            assert now == histories, "a report must be saved before training continues"
             for fold_id, fold in folds.items():
                 fold.save(folder / _name(fold_id), subject=self._subject())
 
-        return Report(
+        return TrialReport(
             epochs=epochs,
             finished=finished,
             reason=reason,
@@ -194,7 +205,7 @@ class TrainingObjective:
         )
 
     def _subject(self) -> dict[str, Any]:
-        """Return what a checkpoint is of; not the values: PBT changes them between two."""
+        """Return the subject of a checkpoint. It excludes the values, which PBT changes."""
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
 
@@ -205,11 +216,11 @@ def _name(fold_id: int) -> str:
 
 @contextlib.contextmanager
 def _naming_fold(fold_id: int) -> Iterator[None]:
-    """Name the fold in the error of a training that failed."""
+    """Add the fold to the error of a failed training."""
     try:
         yield
     except TrainingFailed as error:
-        if is_accident(error):
+        if is_transient(error):
             raise
         raise TrainingFailed(
             f"Fold {fold_id}: {error.what}", cause=error.cause, fix=error.fix
@@ -235,10 +246,10 @@ def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
 
 
 def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold, ...]:
-    """Return the chosen folds, when none of their train and validation rows is tested on later.
+    """Return the selected folds, if none of their train and validation rows is a test row.
 
-    With walk-forward folds that is fold 0 alone: every later one trains on the test rows of an
-    earlier one, and a winner found there would have seen the data it is then judged on (TUNE-4).
+    With walk-forward folds only fold 0 qualifies: every later fold trains on the test rows of an
+    earlier one, and the winner would have seen the data on which it is then evaluated.
 
     Raises:
         ContractError: A fold is unknown, or its rows are test rows of some fold.
@@ -247,7 +258,7 @@ def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold
     unknown = sorted(set(chosen) - by_id.keys())
     if unknown:
         raise ContractError(
-            f"The search asks for fold {unknown[0]}; there are {sorted(by_id)}.",
+            f"search.folds contains {unknown[0]}, but the folds are {sorted(by_id)}.",
             fix="Correct search.folds.",
         )
     for fold_id in chosen:
@@ -255,11 +266,11 @@ def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold
             for other in folds:
                 if part.start < other.test.stop and other.test.start < part.stop:
                     raise ContractError(
-                        f"The search may not use fold {fold_id}: its rows "
-                        f"{part.start}:{part.stop} hold test rows of fold {other.fold_id} "
+                        f"The search cannot use fold {fold_id}: its rows {part.start}:{part.stop} "
+                        f"contain test rows of fold {other.fold_id} "
                         f"({other.test.start}:{other.test.stop}).",
-                        cause="The winner would be judged on rows it was chosen by.",
-                        fix="Search on folds whose rows lie before all test rows; with "
-                        "walk-forward folds that is fold 0.",
+                        cause="The winner would be evaluated on rows by which it was selected.",
+                        fix="Search on folds whose rows precede all test rows; with walk-forward "
+                        "folds that is fold 0.",
                     )
     return tuple(by_id[fold_id] for fold_id in chosen)

@@ -1,7 +1,7 @@
-"""What one searched parameter may be: its kind, its range, and when it counts.
+"""Kinds of searched parameters: their range, scale and condition.
 
-Every kind places its values on a scale from 0 to 1, on which neighbours, edges and importance are
-measured: the logarithm for a log-uniform one, the exponent for powers of two.
+Every kind maps its values to a scale from 0 to 1, on which neighbours, edges and importance are
+measured: the logarithm for a log-uniform parameter, the exponent for powers of two.
 """
 
 import math
@@ -11,24 +11,24 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from sluice.tuning.conditions import Conditional, is_number, option_index
+from sluice.tuning.conditions import ConditionalParameter, is_number, option_index
 from sluice.tuning.conditions import Params as Params
 from sluice.tuning.conditions import Value as Value
-from sluice.tuning.conditions import When as When
 from sluice.tuning.tune_functions import TuneFunction
 
 
-class _Range(Conditional):
+class _Range(ConditionalParameter):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         low, high = self.low, self.high  # type: ignore[attr-defined]
         if not low < high:
-            raise ValueError(f"the range must not be empty: low {low} must lie below high {high}")
+            raise ValueError(f"the range must not be empty: low {low} must be below high {high}")
         return self
 
 
-_LEAST_RATIO = 1 + 1e-6
-"""Of the ends of a logarithmic scale: between nearer ones places are lost in rounding."""
+_MIN_RATIO = 1 + 1e-6
+"""Minimum ratio of the ends of a logarithmic scale: with nearer ends positions are lost in
+rounding."""
 
 
 class LogUniform(_Range):
@@ -37,39 +37,41 @@ class LogUniform(_Range):
     kind: Literal["log_uniform"] = "log_uniform"
     low: float = Field(gt=0, description="Smallest value.")
     high: float = Field(gt=0, description="Largest value.")
-    may_be_off: bool = Field(False, description="It may also be off, which is the value 0.")
+    may_be_off: bool = Field(
+        False, description="Whether the parameter may also be off, which is the value 0."
+    )
 
     @model_validator(mode="after")
     def _has_a_scale(self) -> Self:
-        if not _LEAST_RATIO <= self.high / self.low < math.inf:
+        if not _MIN_RATIO <= self.high / self.low < math.inf:
             raise ValueError(
-                f"high divided by low must be at least {_LEAST_RATIO} and finite: got low "
+                f"high divided by low must be at least {_MIN_RATIO} and finite: got low "
                 f"{self.low}, high {self.high}"
             )
         return self
 
-    def holds(self, value: object) -> bool:
-        """Return whether ``value`` can be drawn."""
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is in the range."""
         return _within(self, value) or (self.may_be_off and is_number(value) and not value)
 
-    def draw(self, rng: np.random.Generator) -> float:
-        """Return a random value; off in one of four when it may be."""
+    def sample(self, rng: np.random.Generator) -> float:
+        """Return a random value; off with probability 1/4 if it may be off."""
         off, place = rng.random() < 0.25, rng.random()
         return 0.0 if self.may_be_off and off else self.at(place)
 
     def at(self, place: float) -> float:
-        """Return the value at ``place`` of the scale from 0 to 1."""
+        """Return the value at a position of the scale from 0 to 1."""
         value = math.exp(math.log(self.low) + place * math.log(self.high / self.low))
         return min(max(value, self.low), self.high)
 
     def place(self, value: Value) -> float | None:
-        """Return where ``value`` lies on the scale; None when it is off."""
+        """Return the position of ``value`` on the scale; None if it is off."""
         return (
             math.log(_number(value) / self.low) / math.log(self.high / self.low) if value else None
         )
 
     def nearest(self, value: float) -> float:
-        """Return the nearest value that can be drawn; what is off stays off where it may be."""
+        """Return the nearest value of the range; 0 stays off if the parameter may be off."""
         return 0.0 if self.may_be_off and not value else min(max(value, self.low), self.high)
 
 
@@ -80,29 +82,29 @@ class Uniform(_Range):
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
 
-    def holds(self, value: object) -> bool:
-        """Return whether ``value`` can be drawn."""
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is in the range."""
         return _within(self, value)
 
-    def draw(self, rng: np.random.Generator) -> float:
+    def sample(self, rng: np.random.Generator) -> float:
         """Return a random value."""
         return self.at(rng.random())
 
     def at(self, place: float) -> float:
-        """Return the value at ``place`` of the scale from 0 to 1."""
+        """Return the value at a position of the scale from 0 to 1."""
         return min(max(self.low + place * (self.high - self.low), self.low), self.high)
 
     def place(self, value: Value) -> float | None:
-        """Return where ``value`` lies on the scale."""
+        """Return the position of ``value`` on the scale."""
         return (_number(value) - self.low) / (self.high - self.low)
 
     def nearest(self, value: float) -> float:
-        """Return the nearest value that can be drawn."""
+        """Return the nearest value of the range."""
         return min(max(value, self.low), self.high)
 
 
 class Integers(_Range):
-    """A whole number, such as a width that must be a multiple of the attention heads."""
+    """An integer, such as a width that must be a multiple of the attention heads."""
 
     kind: Literal["integers"] = "integers"
     low: int = Field(description="Smallest value.")
@@ -117,26 +119,26 @@ class Integers(_Range):
             )
         return self
 
-    def holds(self, value: object) -> bool:
-        """Return whether ``value`` can be drawn."""
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is in the range."""
         return _within(self, value) and not _number(value) % self.multiple_of
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: np.random.Generator) -> int:
         """Return a random value."""
         steps = (self.high - self.low) // self.multiple_of
         return self.low + self.multiple_of * int(rng.integers(steps + 1))
 
     def at(self, place: float) -> int:
-        """Return the value nearest to ``place`` of the scale from 0 to 1."""
+        """Return the value nearest to a position of the scale from 0 to 1."""
         steps = (self.high - self.low) // self.multiple_of
         return self.low + self.multiple_of * min(max(round(place * steps), 0), steps)
 
     def place(self, value: Value) -> float | None:
-        """Return where ``value`` lies on the scale."""
+        """Return the position of ``value`` on the scale."""
         return (_number(value) - self.low) / (self.high - self.low)
 
     def nearest(self, value: float) -> int:
-        """Return the nearest value that can be drawn."""
+        """Return the nearest value of the range."""
         return self.at((value - self.low) / (self.high - self.low))
 
 
@@ -156,38 +158,38 @@ class PowersOfTwo(_Range):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """The logarithms of both ends to base two."""
+        """Base-2 logarithms of both ends."""
         return self.low.bit_length() - 1, self.high.bit_length() - 1
 
-    def holds(self, value: object) -> bool:
-        """Return whether ``value`` can be drawn."""
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is in the range."""
         return _within(self, value) and math.log2(_number(value)).is_integer()
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: np.random.Generator) -> int:
         """Return a random value."""
         low, high = self.exponents
         return 1 << int(rng.integers(low, high + 1))
 
     def at(self, place: float) -> int:
-        """Return the value nearest to ``place`` of the scale from 0 to 1."""
+        """Return the value nearest to a position of the scale from 0 to 1."""
         low, high = self.exponents
         return 1 << min(max(round(low + place * (high - low)), low), high)
 
     def place(self, value: Value) -> float | None:
-        """Return where ``value`` lies on the scale."""
+        """Return the position of ``value`` on the scale."""
         low, high = self.exponents
         return (math.log2(_number(value)) - low) / (high - low)
 
     def nearest(self, value: float) -> int:
-        """Return the nearest value that can be drawn, by its logarithm."""
+        """Return the nearest value of the range, by its logarithm."""
         return self.at(self.place(max(value, self.low)) or 0.0)
 
 
-class Choice(Conditional):
-    """One of a few values without an order."""
+class Choice(ConditionalParameter):
+    """One of several values without an order."""
 
     kind: Literal["choice"] = "choice"
-    options: tuple[Value, ...] = Field(min_length=2, strict=False, description="What to choose of.")
+    options: tuple[Value, ...] = Field(min_length=2, strict=False, description="The values.")
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -195,16 +197,16 @@ class Choice(Conditional):
             raise ValueError(f"options must be distinct, got {list(self.options)}")
         return self
 
-    def holds(self, value: object) -> bool:
+    def contains(self, value: object) -> bool:
         """Return whether ``value`` is an option."""
         return option_index(self.options, value) is not None
 
-    def draw(self, rng: np.random.Generator) -> Value:
+    def sample(self, rng: np.random.Generator) -> Value:
         """Return a random option."""
         return self.options[int(rng.integers(len(self.options)))]
 
     def place(self, value: Value) -> float | None:  # noqa: ARG002 - options have no order
-        """Return None: options have no place on a scale."""
+        """Return None: options have no position on a scale."""
         return None
 
 
@@ -215,7 +217,7 @@ Parameter = Annotated[
 
 
 def _number(value: object) -> float:
-    assert isinstance(value, int | float), f"{value!r} is no number"
+    assert isinstance(value, int | float), f"{value!r} is not a number"
     return float(value)
 
 
@@ -224,8 +226,8 @@ def _within(parameter: _Range, value: object) -> bool:
     return is_number(value) and bool(low <= value <= high)
 
 
-def range_of(parameter: Any) -> str:
-    """Return what a parameter may be, for people: '32..512, powers of two'."""
+def describe_range(parameter: Any) -> str:
+    """Return the range of a parameter as text, such as '32..512, powers of two'."""
     if isinstance(parameter, Choice):
         return ", ".join(map(str, parameter.options))
     if isinstance(parameter, TuneFunction):
@@ -238,22 +240,22 @@ def range_of(parameter: Any) -> str:
     return f"{ends} or off" if isinstance(parameter, LogUniform) and parameter.may_be_off else ends
 
 
-def whole_values(parameter: Any) -> Sequence[Value]:
-    """Return every value of a parameter that is no real number."""
+def discrete_values(parameter: Any) -> Sequence[Value]:
+    """Return every value of a parameter that is not a real number."""
     if isinstance(parameter, Choice):
         return parameter.options
     if isinstance(parameter, PowersOfTwo):
         low, high = parameter.exponents
         return [1 << exponent for exponent in range(low, high + 1)]
-    if isinstance(parameter, TuneFunction) and parameter.is_whole:
+    if isinstance(parameter, TuneFunction) and parameter.is_integer:
         step = int(parameter.quantum or 1)
         return range(int(parameter.low), int(parameter.high) + 1, step)
-    assert isinstance(parameter, Integers), f"{parameter} has no end of values"
+    assert isinstance(parameter, Integers), f"{parameter} has infinitely many values"
     return range(parameter.low, parameter.high + 1, parameter.multiple_of)
 
 
-def ends(parameter: Any) -> tuple[Value, ...]:
-    """Return the values a settings class must accept for the whole range to be valid."""
+def boundary_values(parameter: Any) -> tuple[Value, ...]:
+    """Return the values that a settings class must accept for the whole range to be valid."""
     if isinstance(parameter, Choice):
         return parameter.options
     off = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()

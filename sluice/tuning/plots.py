@@ -1,10 +1,10 @@
-"""Pictures of a search: the trials, the importance of parameters, the sensitivity to one."""
+"""Plots of a search: the trials, the importance of parameters, the sensitivity to one of them."""
 
 import math
 import re
 from typing import TYPE_CHECKING
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.reports.figures import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.tuning.importance import Importance, ParameterReport
 from sluice.tuning.live_table import cell_text
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _EDGE_COLOUR = "#b7791f"
 _PAIR_WIDTH_IN = 5.0
-"""Width of a picture that has another beside it."""
+"""Width of a plot with another one beside it [inches]."""
 _STATE_MARKS = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
 
 
 def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
-    """Draw the loss of every trial in order, and the best so far."""
+    """Plot the loss of every trial in order, and the best so far."""
     figure, axes = new_figure(height_in=3.0)
     for state, (mark, colour) in _STATE_MARKS.items():
         own = [t for t in result.trials if t.state == state and math.isfinite(t.loss)]
@@ -41,7 +41,7 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     for trial_id in failed:
         axes.axvline(trial_id, color=_EDGE_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
     _limit(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
-    _whole(axes)
+    _integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
     count = f"{len(result.trials)} trials, {len(failed)} failed"
@@ -56,9 +56,9 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
-    """Draw the validation loss of every trial over its epochs, the best trial's in front.
+    """Plot the validation loss of every trial over its epochs, with the best trial in front.
 
-    Crosses are where trials were stopped early, triangles where PBT copied another trial.
+    Crosses mark trials that were stopped early, triangles mark copies by PBT.
     """
     figure, axes = new_figure(height_in=3.4)
     for trial in result.trials:
@@ -66,7 +66,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
         colour = VALIDATION if trial.state == "finished" else MUTED
         axes.plot(range(1, len(losses) + 1), losses, color=colour, linewidth=0.8, alpha=0.35)
     best = [epoch.val_loss for epoch in result.winner.epochs]
-    label = f"trial {result.best}, the best"
+    label = f"best trial ({result.best})"
     axes.plot(range(1, len(best) + 1), best, color=VALIDATION, linewidth=2.2, label=label)
     stopped = [trial for trial in result.trials if trial.state == "pruned" and trial.epochs]
     ends = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped]
@@ -79,7 +79,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
         if points:
             axes.plot(*zip(*points, strict=True), mark, color=MUTED, ms=4.5, label=name)
     _limit(axes, [e.val_loss for t in result.trials for e in t.epochs if math.isfinite(e.val_loss)])
-    _whole(axes)
+    _integer_ticks(axes)
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"validation loss [{unit}]")
     longest = max(len(trial.epochs) for trial in result.trials)
@@ -87,7 +87,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     set_headline(
         axes,
         "Learning curves of the trials",
-        f"{whole} of {len(result.trials)} trials trained for {counted(longest, 'epoch')}",
+        f"{whole} of {len(result.trials)} trials trained for {pluralize(longest, 'epoch')}",
         colour=INK,
     )
     axes.legend(loc="upper right", frameon=False, fontsize=8.5)
@@ -95,13 +95,13 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def importance_png(importance: Importance) -> bytes:
-    """Draw each parameter's share; those whose best value lies at an edge are marked."""
+    """Plot each parameter's share; parameters whose best value is at an edge are highlighted."""
     reports = importance.parameters
     figure, axes = new_figure(height_in=1.4 + 0.34 * max(1, len(reports)))
     if importance.outcome != "known":
         axes.text(0.5, 0.5, importance.reason, transform=axes.transAxes, ha="center", color=INK)
         axes.set_axis_off()
-        set_headline(axes, "Importance is not known", "", colour=INK)
+        set_headline(axes, "Importance is unknown", "", colour=INK)
         return as_png(figure)
     for at, report in enumerate(reports):
         axes.barh(at, report.share, height=0.6, color=_EDGE_COLOUR if report.edge else VALIDATION)
@@ -116,7 +116,7 @@ def importance_png(importance: Importance) -> bytes:
         axes,
         f"{reports[0].path} matters most" if importance.clear else "No parameter clearly matters",
         f"{importance.num_trials} trials at epoch {importance.at_epoch}; the forest explains "
-        f"{importance.fit:.0%} of the order of unseen losses",
+        f"{importance.fit:.0%} of the rank variance of held-out losses",
         colour=INK,
     )
     return as_png(figure)
@@ -130,15 +130,15 @@ def sensitivity_png(
     at_epoch: int,
     unit: str = "loss units",
 ) -> bytes:
-    """Draw the losses of all trials over one parameter, and what to expect at each value.
+    """Plot the losses of all trials over one parameter, and the expected loss at each value.
 
-    Trials in which the parameter was off are drawn as dotted lines.
+    Trials with the parameter off are drawn as dotted lines.
 
     Args:
-        report: Of the parameter.
+        report: Report of the parameter.
         result: The search.
-        space: What was searched.
-        at_epoch: As in ``Importance``: trials are compared there.
+        space: The searched space.
+        at_epoch: Epoch at which trials are compared, as in ``Importance``.
         unit: Unit of the losses.
     """
     figure, axes = new_figure(height_in=2.9)
@@ -166,7 +166,7 @@ def sensitivity_png(
     elif isinstance(parameter, PowersOfTwo):
         axes.set_xscale("log", base=2)
     elif isinstance(parameter, Integers):
-        _whole(axes)
+        _integer_ticks(axes)
     elif isinstance(parameter, Choice):
         axes.set_xticks(range(len(parameter.options)), list(map(cell_text, parameter.options)))
     _limit(axes, [loss for _, loss in tried])
@@ -184,7 +184,7 @@ def sensitivity_png(
 
 
 def strategy_text(strategy: Strategy) -> str:
-    """Return how trials were proposed and stopped, classes without their modules."""
+    """Return how trials were suggested and stopped, with class names without modules."""
     proposals, scheduler = (
         re.split(r"[.:]", name)[-1] for name in (strategy.proposals, strategy.scheduler)
     )
@@ -204,7 +204,7 @@ def _tried(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, 
 
 
 def _limit(axes: "Axes", losses: list[float]) -> None:
-    """Leave the worst tenth out: one diverged trial would flatten all others to a line."""
+    """Exclude the worst tenth: one diverged trial would flatten all others."""
     ordered = sorted(losses)
     if not ordered:
         return
@@ -213,8 +213,8 @@ def _limit(axes: "Axes", losses: list[float]) -> None:
         axes.set_ylim(low - 0.1 * (high - low), high + 0.25 * (high - low))
 
 
-def _whole(axes: "Axes") -> None:
-    """Put marks at whole numbers only."""
+def _integer_ticks(axes: "Axes") -> None:
+    """Put ticks at integers only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -223,7 +223,7 @@ def _whole(axes: "Axes") -> None:
 def _across(parameter: Parameter, value: Value) -> float:
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))
-    assert isinstance(value, int | float), f"{value!r} has no place on an axis"
+    assert isinstance(value, int | float), f"{value!r} has no position on an axis"
     return float(value)
 
 

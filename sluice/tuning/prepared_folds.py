@@ -1,4 +1,4 @@
-"""Examples of the folds that trials train on, made once in each worker process."""
+"""Examples of the folds that trials train on, created once per worker process."""
 
 import copy
 import json
@@ -9,21 +9,21 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from sluice.base.seeding import Stream
+from sluice.base.seeding import RandomStream
 from sluice.data.folds import Fold
 from sluice.workloads.workload import Examples, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFold:
-    """Train and validation examples of one fold, and the workload that made them."""
+    """Train and validation examples of one fold, and the workload that created them."""
 
     workload: Workload
-    """Workload of one trial alone; it may have kept something of the rows."""
+    """Workload for a single trial; it may store state of the rows."""
     train: Examples
     val: Examples
     rng: Mapping[str, Tensor]
-    """State of the random generators after the examples were made."""
+    """State of the random generators after the examples were created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,30 +44,32 @@ def prepare_fold(
     key: Mapping[str, Any],
     seed: int,
 ) -> PreparedFold:
-    """Return the examples of a fold; only the first call of a process with this key makes them.
+    """Return the examples of a fold, which the first call with this key creates.
 
     Folds of one key are kept in memory together; those of another key replace them. Test rows are
     never turned into examples here.
 
     Args:
-        frame: Feature frame. It is copied first: the one from Ray's object store cannot be written.
-        fold: Rows to train and to validate on.
+        frame: Feature frame. It is copied, because arrays from Ray's object store are read-only.
+        fold: Train and validation rows.
         open_workload: Builds a workload.
-        key: All that the examples follow from besides the fold and ``seed``, as plain JSON.
-        seed: Seed of what the workload draws while it makes examples.
+        key: Everything that determines the examples besides the fold and ``seed``, as plain JSON.
+        seed: Seed of the random numbers that the workload uses while it creates examples.
     """
     study = json.dumps([dict(key), seed], sort_keys=True, default=str)
     rows = fold.model_dump_json(include={"train", "val"})
     folds = _cache.get(study, {})
     entry = folds.get(rows)
-    # A network that changes its inputs in place changes these tensors, too.
+    # A network that changes its inputs in place changes these tensors.
     if entry is None or entry.versions != _versions(entry.fold):
         entry = _make(frame, fold, open_workload(), seed)
         _cache.clear()
         _cache[study] = {**folds, rows: entry}
     try:
         workload = copy.deepcopy(entry.fold.workload)
-    except Exception:  # the user's class may hold what cannot be copied, such as an open file
+    except (
+        Exception
+    ):  # a user class may contain objects that cannot be copied, such as an open file
         _cache.clear()
         workload = entry.fold.workload
     return PreparedFold(
@@ -79,7 +81,7 @@ def prepare_fold(
 
 
 def _make(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
-    own, stream = frame.copy(), Stream(seed)
+    own, stream = frame.copy(), RandomStream(seed)
     with stream.active():
         train, val = workload.examples(own, fold.train), workload.examples(own, fold.val)
     prepared = PreparedFold(workload=workload, train=train, val=val, rng=stream.state)
@@ -87,5 +89,5 @@ def _make(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _En
 
 
 def _versions(fold: PreparedFold) -> tuple[int, ...]:
-    """Return how often each tensor was changed in place, as torch counts it."""
+    """Return torch's in-place version counter of each tensor."""
     return tuple(tensor._version for part in (fold.train, fold.val) for tensor in (part.x, part.y))

@@ -1,4 +1,4 @@
-"""The scheduler of Ray Tune for a search, by name or by import path."""
+"""Creates the Ray Tune scheduler of a search, by name or by import path."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from sluice.tuning.records import Strategy
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.spaces import Space
 from sluice.tuning.tune_classes import build, import_class
-from sluice.tuning.tune_space import categories, decode_one, domains, encode_one, name_of
+from sluice.tuning.tune_space import categories, config_key, decode_one, domains, encode_one
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
 
 TIME_ATTR = "epoch"
-"""Name of the reported counter that schedulers decide by."""
+"""Name of the reported counter by which schedulers decide."""
 
 _CLASSES = {
     "asha": "ray.tune.schedulers:ASHAScheduler",
@@ -25,7 +25,7 @@ _CLASSES = {
     "none": "ray.tune.schedulers:FIFOScheduler",
 }
 _MEDIAN_MIN_SAMPLES = 4
-"""With fewer other trials, half of them being better is no evidence."""
+"""With fewer other trials, being worse than their median is no evidence."""
 _FACTORS = (0.8, 1.2)
 _QUANTILE, _RESAMPLE = 0.25, 0.25
 
@@ -33,21 +33,21 @@ _QUANTILE, _RESAMPLE = 0.25, 0.25
 def make_scheduler(
     settings: SearchSettings, strategy: Strategy, space: Space, max_epochs: int
 ) -> "TrialScheduler":
-    """Return a fresh scheduler.
+    """Return a new scheduler.
 
     Its metric and mode are not set: ``TuneConfig`` sets them, see ``metric_of``.
 
     Args:
-        settings: Grace, reduction, interval and seed, and the class where one is given.
-        strategy: Which scheduler, and what it may change in mid-training.
-        space: What is searched.
+        settings: Grace period, reduction, interval and seed, and optionally the class.
+        strategy: Name of the scheduler, and the parameters it may change during training.
+        space: The searched space.
         max_epochs: Length of a trial that is not stopped [epochs].
 
     Raises:
-        SettingsError: A given class does not exist, is no scheduler, or refuses its arguments.
+        SettingsError: A given class does not exist, is not a scheduler, or refuses its arguments.
 
     Cost:
-        Loads Ray, 1.4 s.
+        Imports Ray, 1.4 s.
     """
     own = settings.scheduler
     if not isinstance(own, ClassSettings):
@@ -66,7 +66,7 @@ def make_scheduler(
         "perturbation_factors": _FACTORS,
         "hyperparam_mutations": _mutations(changing),
         "hyperparam_bounds": _bounds(changing),
-        "custom_explore_fn": StayInRange({name_of(p, q): q for p, q in changing.items()}),
+        "custom_explore_fn": ClipToRange({config_key(p, q): q for p, q in changing.items()}),
     }
     seed = derive_seed(settings.seed, "scheduler") % 2**32
     scheduler: TrialScheduler = build(cls, own, filled, seed=seed, what="scheduler")
@@ -74,17 +74,17 @@ def make_scheduler(
 
 
 def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
-    """Return the epochs before a trial may be stopped; fewer than asked where trials are short."""
+    """Return the number of epochs before a trial may be stopped, reduced for short trials."""
     if max_epochs > settings.grace_epochs:
         return settings.grace_epochs
     return min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
 
 
 def is_population(scheduler: str | ClassSettings) -> bool:
-    """Return whether a scheduler lets trials continue from the weights of others, as PBT does.
+    """Return whether a scheduler lets trials continue from weights of others, as PBT does.
 
     Args:
-        scheduler: A name of settings, or the import path of a class.
+        scheduler: A name from the settings, or the import path of a class.
     """
     path = scheduler.path if isinstance(scheduler, ClassSettings) else scheduler
     if "." not in path and ":" not in path:
@@ -97,21 +97,21 @@ def is_population(scheduler: str | ClassSettings) -> bool:
 def metric_of(strategy: Strategy) -> str:
     """Return the reported metric that a search minimises.
 
-    PBT compares the validation loss of the last epoch, since it copies the weights of that epoch;
-    all others the loss of the epoch that training would keep.
+    PBT compares the validation loss of the last epoch, because it copies the weights of that epoch;
+    other schedulers compare the loss of the epoch that training would select.
     """
     return "val_loss" if is_population(strategy.scheduler) else "loss"
 
 
 @dataclass(frozen=True, slots=True)
-class StayInRange:
-    """Moves values that a scheduler changed back into their ranges: PBT multiplies them."""
+class ClipToRange:
+    """Clips values that a scheduler changed to their ranges: PBT multiplies them."""
 
     parameters: Mapping[str, Parameter]
-    """Parameters by the name that holds their value in Tune's config."""
+    """Parameters by the key of their value in Tune's config."""
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the config with each changed value at the nearest one of its range."""
+        """Return the config with each changed value replaced by the nearest value of its range."""
         return config | {
             name: encode_one(parameter, decode_one(parameter, config[name]))
             for name, parameter in self.parameters.items()
@@ -121,17 +121,20 @@ class StayInRange:
 
 def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # A list is moved along or drawn from; of what may be off, only the value that is not 0.
-        name_of(path, parameter): categories(parameter)
+        # PBT steps through a list or resamples it; for parameters that may be off, only values
+        # above 0.
+        config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
-        else domains(path, parameter)[name_of(path, parameter)]
+        else domains(path, parameter)[config_key(path, parameter)]
         for path, parameter in changing.items()
     }
 
 
 def _bounds(changing: Mapping[str, Parameter]) -> dict[str, list[Any]]:
     return {
-        name_of(path, parameter): [encode_one(parameter, parameter.at(end)) for end in (0.0, 1.0)]
+        config_key(path, parameter): [
+            encode_one(parameter, parameter.at(end)) for end in (0.0, 1.0)
+        ]
         for path, parameter in changing.items()
         if not isinstance(parameter, Choice)
     }

@@ -1,4 +1,4 @@
-"""The searcher of Ray Tune for a search: random values, TPE, or a class by import path."""
+"""Creates the Ray Tune searcher of a search: random values, TPE, or a class by import path."""
 
 import contextlib
 import functools
@@ -10,14 +10,14 @@ from sluice.base.errors import SettingsError
 from sluice.base.seeding import derive_seed
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import ClassSettings, SearchSettings
-from sluice.tuning.spaces import Setup, Space
-from sluice.tuning.tune_classes import accepted, build, guarded, import_class
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.tuning.tune_classes import accepted_arguments, build, call_library, import_class
 from sluice.tuning.tune_space import (
+    base_params,
+    complete_config,
     encode,
     optuna_space,
-    own_params,
     tune_space,
-    whole_config,
 )
 
 if TYPE_CHECKING:
@@ -27,26 +27,26 @@ _MODE = "min"
 
 
 def make_searcher(
-    settings: SearchSettings, strategy: Strategy, space: Space, base: Setup, metric: str
+    settings: SearchSettings, strategy: Strategy, space: Space, base: TrialSettings, metric: str
 ) -> "Searcher":
-    """Return a fresh searcher that knows its space, metric and mode: ``Tuner`` gets no space.
+    """Return a new searcher with space, metric and mode; ``Tuner`` gets no space.
 
-    Trial 0 has the values of ``base`` where the space holds them, unless a given class takes no
-    points to begin with.
+    Trial 0 has the values of ``base`` if the space contains them, unless a given class takes no
+    ``points_to_evaluate``.
 
     Args:
-        settings: The seed, the random trials before TPE, and the class where one is given.
+        settings: The seed, the random trials before TPE, and optionally the class.
         strategy: Random values or TPE.
-        space: What is searched.
-        base: The settings of all else.
-        metric: What is minimised.
+        space: The searched space.
+        base: Settings of everything else.
+        metric: Metric that is minimised.
 
     Raises:
-        SettingsError: A given class does not exist, is no searcher, refuses its arguments or the
+        SettingsError: A given class does not exist, is not a searcher, refuses its arguments or the
             space, or lacks its library.
 
     Cost:
-        Loads Ray, 1.4 s.
+        Imports Ray, 1.4 s.
     """
     seed = derive_seed(settings.seed, "searcher") % 2**32
     if settings.searcher is not None:
@@ -55,7 +55,7 @@ def make_searcher(
         optuna_space(space, base),
         metric=metric,
         mode=_MODE,
-        points_to_evaluate=[encode(space, base, own_params(space, base))],
+        points_to_evaluate=[encode(space, base, base_params(space, base))],
         sampler=_sampler(strategy.proposals, seed=seed, startup_trials=settings.startup_trials),
     )
     return searcher
@@ -67,7 +67,7 @@ def _sampler(proposals: str, *, seed: int, startup_trials: int) -> Any:
     if proposals == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of options that optuna calls experimental
+        warnings.simplefilter("ignore")  # about experimental options of Optuna
         return optuna.samplers.TPESampler(
             n_startup_trials=startup_trials,
             multivariate=True,
@@ -82,10 +82,10 @@ def _optuna_search() -> Any:
     from ray.tune.search.optuna import OptunaSearch
 
     class QuietOptunaSearch(OptunaSearch):
-        """``OptunaSearch`` to which a failed trial is the worst, where Optuna ignores it.
+        """``OptunaSearch`` that counts a failed trial as the worst one; Optuna would ignore it.
 
-        TPE then turns away from values with which trials fail. Results on the way are left out:
-        samplers do not read them, and PBT repeats epochs.
+        TPE then avoids values with which trials fail. Intermediate results are ignored: samplers do
+        not use them, and PBT repeats epochs.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,7 +98,8 @@ def _optuna_search() -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            # Without a result and without an error it counts as pruned before its first step.
+            # Without a result and an error, Optuna counts the trial as pruned before its first
+            # step.
             super().on_trial_complete(trial_id, None if error else result, error=False)
 
     return QuietOptunaSearch
@@ -106,9 +107,9 @@ def _optuna_search() -> Any:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Leave out Optuna's line about a new study.
+    """Suppress Optuna's message about a new study.
 
-    Not in every call: a change of the level empties the caches of all loggers, which took a quarter
+    Not around every call: changing the level clears the caches of all loggers, which took a quarter
     of the time of a study's decisions.
     """
     import optuna
@@ -122,33 +123,34 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def _by_class(
-    own: ClassSettings, space: Space, base: Setup, *, metric: str, seed: int
+    own: ClassSettings, space: Space, base: TrialSettings, *, metric: str, seed: int
 ) -> "Searcher":
     from ray.tune.search.optuna import OptunaSearch
 
     cls = import_class(own.path, what="searcher")
-    names, _ = accepted(cls)
-    held = own_params(space, base)
+    names, _ = accepted_arguments(cls)
+    initial = base_params(space, base)
     filled: dict[str, Any] = {"metric": metric, "mode": _MODE}
     if issubclass(cls, OptunaSearch):
-        points = [encode(space, base, held)]
+        points = [encode(space, base, initial)]
         filled |= {"space": optuna_space(space, base), "points_to_evaluate": points}
         found: Searcher = build(cls, own, filled, seed=seed, what="searcher")
         return found
     domains = tune_space(space, base)
-    filled["points_to_evaluate"] = [whole_config(space, base, held)]
+    filled["points_to_evaluate"] = [complete_config(space, base, initial)]
     searcher: Searcher = build(cls, own, filled, seed=seed, what="searcher")
 
     def receive_space() -> bool:
         return bool(searcher.set_search_properties(metric, _MODE, domains))
 
-    if guarded(receive_space, own.path, what="searcher", takes=names):
+    if call_library(receive_space, own.path, what="searcher", takes=names):
         return searcher
     if "space" not in names:
         raise SettingsError(
-            f"The searcher '{own.path}' takes no search space.",
-            cause="Its set_search_properties returns False, and its constructor has no 'space'.",
-            fix="Let set_search_properties store the space that it is given, and return True.",
+            f"The searcher '{own.path}' does not accept a search space.",
+            cause="set_search_properties returns False, and the constructor has no argument "
+            "'space'.",
+            fix="Let set_search_properties store the given space and return True.",
         )
     given: Searcher = build(cls, own, filled | {"space": domains}, seed=seed, what="searcher")
     return given

@@ -1,4 +1,4 @@
-"""What may vary about a search."""
+"""Settings of a search."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,8 +12,9 @@ Scheduler = Literal["auto", "asha", "pbt", "median", "none"]
 class ClassSettings(Settings):
     """A scheduler or searcher of Ray Tune by import path.
 
-    An argument may itself be such a mapping: with ``arguments`` it is an object of the class, such
-    as a sampler of Optuna, and without them the class itself, such as an optimizer of Nevergrad.
+    An argument may be such a mapping as well: with ``arguments`` it is an instance of the class,
+    such as a sampler of Optuna, and without them the class itself, such as an optimizer of
+    Nevergrad.
     """
 
     model_config = ConfigDict(
@@ -23,10 +24,12 @@ class ClassSettings(Settings):
     path: str = Field(
         alias="class",
         min_length=3,
-        description="Import path of the class, as 'ray.tune.schedulers.pb2:PB2'.",
+        description="Import path of the class, such as 'ray.tune.schedulers.pb2:PB2'.",
     )
     arguments: dict[str, Any] = Field(
-        {}, description="Arguments of the class by name; what the search knows is filled in."
+        {},
+        description="Arguments of the class by name; the search fills in arguments that it "
+        "determines.",
     )
 
 
@@ -35,20 +38,22 @@ def _kind(value: Any) -> str:
 
 
 class SearchSettings(Settings):
-    """How many trials, and how they are chosen and stopped."""
+    """Number of trials, and how they are suggested and stopped."""
 
-    num_trials: int = Field(20, ge=2, le=10_000, description="Trials; with pbt, its population.")
+    num_trials: int = Field(
+        20, ge=2, le=10_000, description="Number of trials; with pbt, the size of the population."
+    )
     scheduler: Annotated[
         Annotated[Scheduler, Tag("name")] | Annotated[ClassSettings, Tag("class")],
         Discriminator(_kind),
     ] = Field(
         "auto",
-        description="'auto' follows from the budget; 'asha', 'median', 'pbt', 'none' to stop no "
-        "trial, or {class: ..., arguments: ...} for any scheduler of Ray Tune.",
+        description="'auto' (by the budget), 'asha', 'median', 'pbt', 'none' (no early stopping), "
+        "or {class: ..., arguments: ...} for any scheduler of Ray Tune.",
     )
     searcher: ClassSettings | None = Field(
         None,
-        description="{class: ..., arguments: ...} for any searcher of Ray Tune; when not set, "
+        description="{class: ..., arguments: ...} for any searcher of Ray Tune; if not set, "
         "random values or TPE by the budget.",
     )
     seed: int = Field(
@@ -58,33 +63,45 @@ class SearchSettings(Settings):
         (0,),
         min_length=1,
         strict=False,
-        description="Folds whose train and validation rows are used; a trial's loss is the mean.",
+        description="Folds whose train and validation rows are used; the loss of a trial is the "
+        "mean over them.",
     )
     concurrent_trials: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="Most trials at a time. When not set: 8 (the whole population with pbt) in an "
-        "ordered search, where it is part of the decisions; else as many as the cluster holds.",
+        description="Maximum number of concurrent trials. If not set: 8 (with pbt the whole "
+        "population) in an ordered search, where it affects the decisions; otherwise "
+        "as many as fit on the cluster.",
     )
     ordered: bool | None = Field(
         None,
         description="Report results to scheduler and searcher in an order that does not depend on "
-        "the speed of workers, so that any number of them takes the same decisions. When not set: "
-        "true on this machine, false on a cluster (compute.address).",
+        "the speed of workers, so that the decisions are equal for any number of "
+        "workers. If not set: true on this machine, false on a cluster "
+        "(compute.address).",
     )
     leading_parameters: int = Field(
-        3, ge=1, description="Parameters searched when the budget is under 20 trials."
+        3, ge=1, description="Number of parameters that are searched with fewer than 20 trials."
     )
-    startup_trials: int = Field(10, ge=1, description="Random trials before TPE starts.")
-    grace_epochs: int = Field(10, ge=1, description="Epochs before a trial may be stopped.")
-    reduction: int = Field(3, ge=2, description="ASHA keeps about one in this many at each rung.")
-    perturbation_epochs: int = Field(5, ge=1, description="Epochs between two steps of PBT.")
+    startup_trials: int = Field(10, ge=1, description="Number of random trials before TPE starts.")
+    grace_epochs: int = Field(
+        10, ge=1, description="Number of epochs before a trial may be stopped."
+    )
+    reduction: int = Field(
+        3,
+        ge=2,
+        description="Reduction factor of ASHA: about one in this many "
+        "trials continues at each rung.",
+    )
+    perturbation_epochs: int = Field(
+        5, ge=1, description="Number of epochs between two steps of PBT."
+    )
     report_epochs: int = Field(
         1,
         ge=1,
-        description="Epochs between two reports of a trial to a scheduler that is given by class; "
-        "each report writes a checkpoint.",
+        description="Number of epochs between two reports of a trial to a scheduler that is given "
+        "by class; each report writes a checkpoint.",
     )
 
     @field_validator("folds")

@@ -1,15 +1,15 @@
-"""From the budget to the strategy (TUNE-1)."""
+"""Selects the search strategy by the budget."""
 
 from sluice.base.errors import SettingsError
 from sluice.training.settings import CHANGING, may_change
-from sluice.tuning.parameters import Choice, Value, ends
+from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.space_fit import require_fit
-from sluice.tuning.spaces import OPTIMIZER, Setup, Space, split_path
-from sluice.tuning.tune_classes import guarded, import_class, inherits
+from sluice.tuning.spaces import OPTIMIZER, Space, TrialSettings, split_path
+from sluice.tuning.tune_classes import call_library, has_base, import_class
 
 _TPE_FROM, _ASHA_ABOVE = 20, 100
 
@@ -17,73 +17,75 @@ _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
 
 PERTURBED = tuple(f"training.{name}" for name in CHANGING if name != "optimizer_arguments")
-"""Settings that PBT may change whatever the optimizer is. Not the dropout: where a network has it,
-only the network knows, so a recipe could not change it in every architecture."""
+"""Settings that PBT may change with any optimizer. Dropout is excluded: whether a network has it
+depends on the architecture, so a schedule could not be repeated with every network."""
 
 
-def plan_search(space: Space, settings: SearchSettings, base: Setup) -> tuple[Strategy, Space]:
-    """Return the strategy and the part of the space that it searches.
+def plan_search(
+    space: Space, settings: SearchSettings, base: TrialSettings
+) -> tuple[Strategy, Space]:
+    """Return the strategy, and the part of the space that it searches.
 
-    A scheduler or a searcher that is given by class is built once here, so that what is wrong with
-    it is reported before anything else is spent.
+    A scheduler or searcher that is given by class is built once here, so that its errors are
+    reported before the search starts.
 
     Raises:
-        SettingsError: The space does not suit ``base``, PBT has nothing or no time to change, or a
-            given class does not exist, refuses its arguments or lacks its library.
+        SettingsError: The space does not suit ``base``, PBT has no parameter or no time to change
+            one, or a given class does not exist, refuses its arguments or lacks its library.
     """
     strategy = choose_strategy(space, settings, base)
     searched = space.leading(len(strategy.parameters))
     require_fit(searched, base)
-    _require_both_halves(settings)
+    _require_bohb_pair(settings)
     if isinstance(settings.scheduler, ClassSettings):
         make_scheduler(settings, strategy, searched, base.training.max_epochs)
     if settings.searcher is not None:
         searcher = make_searcher(settings, strategy, searched, base, metric_of(strategy))
-        # Some libraries refuse a space, or are loaded, with the first suggestion.
+        # Some libraries load, or check the space, only in the first suggestion.
         path = settings.searcher.path
-        guarded(lambda: searcher.suggest("00000"), path, what="searcher", takes=[])
+        call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=[])
     return strategy, searched
 
 
-def choose_strategy(space: Space, settings: SearchSettings, base: Setup) -> Strategy:
-    """Return how a search with this budget proposes and stops trials.
+def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
+    """Return how a search with this budget suggests and stops trials.
 
-    Under 20 trials: random values of the leading parameters, since a model of the loss learns
-    nothing from so few and more dimensions than three stay empty. 20 to 100: TPE on all
-    parameters. Above: random proposals under ASHA, which owes its speed to many cheap starts.
-    Weak trials are stopped early in all of them (TUNE-2), unless ``scheduler`` is 'none'. A
-    searcher that is given by class searches all parameters.
+    Under 20 trials: random values of the leading parameters, because a model of the loss learns
+    nothing from so little data, and more than three dimensions stay empty. 20 to 100: TPE on all
+    parameters. Over 100: random values with ASHA, whose speed depends on many cheap starts. Weak
+    trials are stopped early in all cases, unless ``scheduler`` is 'none'. A searcher that is given
+    by class searches all parameters.
 
     Args:
         space: All parameters, the leading ones first.
-        settings: The budget, and a scheduler or searcher when one is asked for.
-        base: The settings of all else; ``training.max_epochs`` is the length of a trial that is
+        settings: The budget, and optionally a scheduler or searcher.
+        base: Settings of everything else; ``training.max_epochs`` is the length of a trial that is
             not stopped.
 
     Raises:
-        SettingsError: PBT has nothing it may change, or no time to change it.
+        SettingsError: PBT has no parameter that it may change, or no time to change it.
 
     Source:
-        Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization", NeurIPS (TPE);
-        Li et al. (2020), "A System for Massively Parallel Hyperparameter Tuning", MLSys (ASHA).
+        Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization", NeurIPS (TPE); Li et
+        al. (2020), "A System for Massively Parallel Hyperparameter Tuning", MLSys (ASHA).
     """
-    count, asked = settings.num_trials, settings.scheduler
+    count, requested = settings.num_trials, settings.scheduler
     max_epochs = base.training.max_epochs
-    if is_population(asked):
+    if is_population(requested):
         return _population(space, settings, base)
     few, many = count < _TPE_FROM, count > _ASHA_ABOVE
     proposals = "random" if few or many else "tpe"
     searched = space.leading(settings.leading_parameters) if few else space
     if settings.searcher is not None:
         proposals, searched = settings.searcher.path, space
-    scheduler = asked.path if isinstance(asked, ClassSettings) else asked
+    scheduler = requested.path if isinstance(requested, ClassSettings) else requested
     if scheduler == "auto":
         scheduler = "asha" if many else "median"
     size = "under 20" if few else "over 100" if many else "20 to 100"
     grace = grace_epochs(settings, max_epochs)
-    replaced = ""
+    grace_note = ""
     if scheduler in ("asha", "median") and max_epochs > 1 and grace != settings.grace_epochs:
-        replaced = (
+        grace_note = (
             f" Trials may be stopped from epoch {grace} on: grace_epochs "
             f"{settings.grace_epochs} is not below max_epochs {max_epochs}."
         )
@@ -92,28 +94,26 @@ def choose_strategy(space: Space, settings: SearchSettings, base: Setup) -> Stra
         scheduler=scheduler,
         parameters=tuple(searched.parameters),
         decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
-        reason=f"{count} trials ({size}), scheduler '{_named(asked)}'.{replaced}",
+        reason=f"{count} trials ({size}), scheduler '{_scheduler_name(requested)}'.{grace_note}",
     )
 
 
-def report_epochs_of(
-    strategy: Strategy, settings: SearchSettings, max_epochs: int
-) -> tuple[int, ...]:
-    """Return the epochs after which a trial reports: those of decisions, and the last one.
+def report_epochs(strategy: Strategy, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
+    """Return the epochs after which a trial reports: decision epochs and the last one.
 
     Args:
-        strategy: From ``choose_strategy``.
-        settings: Of the same search.
+        strategy: Result of ``choose_strategy``.
+        settings: Settings of the same search.
         max_epochs: Length of a trial that is not stopped [epochs].
     """
     return (*_decision_epochs(strategy.scheduler, settings, max_epochs), max_epochs)
 
 
-def changing_paths(space: Space, base: Setup) -> tuple[str, ...]:
-    """Return the parameters that a scheduler may change in mid-training.
+def changing_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
+    """Return the parameters that a scheduler may change during training.
 
-    Those that may change with every value that they and the optimizer can have, and that no
-    condition names: a parameter cannot begin to count in mid-training.
+    These are the parameters that may change for every value that they and the optimizer can have,
+    and that no condition refers to: a parameter cannot become active during training.
     """
     named = {p.when.path for p in space.parameters.values() if p.when is not None}
     return tuple(
@@ -121,7 +121,7 @@ def changing_paths(space: Space, base: Setup) -> tuple[str, ...]:
     )
 
 
-def _may_change(path: str, space: Space, base: Setup) -> bool:
+def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
     group, name, argument = split_path(path)
     if group != "training":
         return False
@@ -129,7 +129,7 @@ def _may_change(path: str, space: Space, base: Setup) -> bool:
         return may_change(path, base.training)
     for optimizer in _optimizers(path, space, base):
         own = base.training.optimizer_arguments if optimizer == base.training.optimizer else {}
-        for value in ends(space.parameters[path]):
+        for value in boundary_values(space.parameters[path]):
             settings = base.training.model_copy(
                 update={"optimizer": optimizer, name: own | {argument: value}}
             )
@@ -138,8 +138,8 @@ def _may_change(path: str, space: Space, base: Setup) -> bool:
     return True
 
 
-def _optimizers(path: str, space: Space, base: Setup) -> list[Value]:
-    """Return the optimizers with which a parameter can count."""
+def _optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
+    """Return the optimizers with which a parameter can be active."""
     searched, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
     if not isinstance(searched, Choice):
         return [base.training.optimizer]
@@ -166,19 +166,19 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
     return tuple(epochs)
 
 
-def _population(space: Space, settings: SearchSettings, base: Setup) -> Strategy:
+def _population(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
     every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
     changing = changing_paths(space, base)
     if not changing:
         raise SettingsError(
-            f"PBT must change a parameter while it trains, and the space has none of "
-            f"{', '.join(PERTURBED)} and the optimizer's numeric arguments.",
-            fix="Add one of them to the space, or take another scheduler.",
+            "PBT must change a parameter during training, but the space contains none of "
+            f"{', '.join(PERTURBED)} and no numeric argument of the optimizer.",
+            fix="Add one of them to the space, or use another scheduler.",
         )
     if max_epochs <= every:
         raise SettingsError(
-            f"PBT changes values every {every} epochs (perturbation_epochs), and trials end "
-            f"after {max_epochs} (max_epochs).",
+            f"PBT changes values every {every} epochs (perturbation_epochs), but trials end after "
+            f"{max_epochs} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
     own = settings.scheduler
@@ -189,31 +189,31 @@ def _population(space: Space, settings: SearchSettings, base: Setup) -> Strategy
         parameters=tuple(space.parameters),
         decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
         changing=changing,
-        reason=f"Scheduler '{_named(own)}', {settings.num_trials} members, a step every {every} "
-        "epochs.",
+        reason=f"Scheduler '{_scheduler_name(own)}', {settings.num_trials} members, one step "
+        f"every {every} epochs.",
     )
 
 
-def _require_both_halves(settings: SearchSettings) -> None:
+def _require_bohb_pair(settings: SearchSettings) -> None:
     """Refuse BOHB's searcher without its scheduler, and its scheduler without its searcher."""
     scheduler, searcher = settings.scheduler, settings.searcher
     if not isinstance(scheduler, ClassSettings) and searcher is None:
         return
-    halves = (
+    uses_bohb = (
         isinstance(scheduler, ClassSettings)
-        and inherits(import_class(scheduler.path, what="scheduler"), _BOHB_SCHEDULER),
+        and has_base(import_class(scheduler.path, what="scheduler"), _BOHB_SCHEDULER),
         searcher is not None
-        and inherits(import_class(searcher.path, what="searcher"), _BOHB_SEARCHER),
+        and has_base(import_class(searcher.path, what="searcher"), _BOHB_SEARCHER),
     )
-    if halves[0] != halves[1]:
+    if uses_bohb[0] != uses_bohb[1]:
         raise SettingsError(
-            "BOHB needs its scheduler and its searcher, and search has only the "
-            f"{'scheduler' if halves[0] else 'searcher'}.",
+            "BOHB requires its scheduler and its searcher, but search sets only the "
+            f"{'scheduler' if uses_bohb[0] else 'searcher'}.",
             cause="The scheduler reports the budget of each bracket to the searcher.",
             fix="Set search.scheduler to {class: 'ray.tune.schedulers:HyperBandForBOHB'} and "
             "search.searcher to {class: 'ray.tune.search.bohb:TuneBOHB'}.",
         )
 
 
-def _named(scheduler: str | ClassSettings) -> str:
+def _scheduler_name(scheduler: str | ClassSettings) -> str:
     return scheduler.path if isinstance(scheduler, ClassSettings) else scheduler

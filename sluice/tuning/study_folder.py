@@ -1,4 +1,4 @@
-"""What lies in the folder of a study besides the journal: what was asked, and the result."""
+"""Files in the folder of a study besides the journal: its subject and its result."""
 
 import json
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sluice.base.dict_diff import differences
+from sluice.base.dict_diff import format_differences
 from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import make_folder, read_regular, storage_error, write_atomic
 from sluice.tuning.records import SearchResult
 
 JOURNAL = "journal.jsonl"
 RESULTS = "tune"
-"""Folder of Ray Tune's results in that of a study."""
+"""Folder of Ray Tune's results inside that of a study."""
 _SUBJECT, _RESULT = "subject.json", "result.json"
 _SHOWN = 5
 
@@ -31,29 +31,35 @@ def results_path(folder: Path, storage_path: str | None) -> str:
     return f"{storage_path.partition('?')[0].rstrip('/')}/{folder.name}"
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Return whether a folder contains a study that has started and has no result."""
+    return (folder / JOURNAL).exists() and not (folder / _RESULT).exists()
+
+
 class StudyFolder:
     """The folder of one study.
 
     Args:
-        path: Created when absent.
-        subject: What determines the decisions, by name, as plain JSON.
+        path: Created if missing.
+        subject: Everything that determines the decisions, by name, as plain JSON.
 
     Raises:
-        ContractError: The study there has another subject; the differing names are listed.
-        IntegrityError: A file there is damaged.
+        ContractError: The folder contains a study with another subject; the names that differ are
+            listed.
+        IntegrityError: A file in the folder is damaged.
         StorageError: The folder cannot be read or written.
     """
 
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
         self.path = path
-        asked = json.loads(json.dumps(subject))
+        expected = json.loads(json.dumps(subject))
         try:
             make_folder(path)
             if not (path / _SUBJECT).exists():
-                write_atomic(path / _SUBJECT, json.dumps(asked, indent=1).encode())
+                write_atomic(path / _SUBJECT, json.dumps(expected, indent=1).encode())
         except OSError as error:
             raise storage_error(path, error) from error
-        differing = differences(self._read(_SUBJECT), asked)
+        differing = format_differences(self._read(_SUBJECT), expected)
         if differing:
             raise ContractError(
                 f"{path} belongs to a search with other settings: {'; '.join(differing[:_SHOWN])}.",
@@ -63,7 +69,7 @@ class StudyFolder:
 
     @property
     def journal(self) -> Path:
-        """File of the journal."""
+        """Path of the journal."""
         return self.path / JOURNAL
 
     def result(self) -> SearchResult | None:
@@ -76,7 +82,7 @@ class StudyFolder:
             raise self._damaged(_RESULT, str(error.errors()[0]["msg"])) from error
 
     def save(self, result: SearchResult) -> None:
-        """Write the result; the study is finished then."""
+        """Write the result, which marks the study as finished."""
         write_atomic(self.path / _RESULT, result.model_dump_json().encode())
 
     def _read(self, name: str) -> Any:
@@ -90,10 +96,10 @@ class StudyFolder:
     def _damaged(self, name: str, reason: str) -> IntegrityError:
         return IntegrityError(
             f"{self.path / name} cannot be read: {reason}.",
-            cause="The file was changed or damaged after it was written, or another version of "
-            "the program wrote it.",
-            fix=f"Remove {name}; the journal beside it has every decision. If that fails too, "
-            "remove the folder to start again."
+            cause="The file was changed or damaged after it was written, or was written by "
+            "another version of Sluice.",
+            fix=f"Remove {name}; the journal beside it contains every decision. If that fails "
+            "too, remove the folder to start again."
             if name == _RESULT
             else "Remove the folder to start again.",
         )

@@ -1,11 +1,11 @@
-"""A search as one page for people: the winner, the parameters, every trial."""
+"""HTML page of a search: the winner, the parameters, every trial."""
 
 import base64
 import math
 import shlex
 from html import escape
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.reports.page import html_page, table, tag
 from sluice.tuning.live_table import short_names
 from sluice.tuning.plots import (
@@ -15,8 +15,8 @@ from sluice.tuning.plots import (
     strategy_text,
     trials_png,
 )
-from sluice.tuning.records import Trial
-from sluice.tuning.study import Study, shown, trial_rows
+from sluice.tuning.records import TrialRecord
+from sluice.tuning.study_summary import StudySummary, display_value, trial_rows
 
 _REASON = "why it ended"
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
@@ -25,14 +25,14 @@ td:nth-child(2){white-space:nowrap}
 """
 
 
-def study_page(study: Study, *, title: str, unit: str, results: str = "") -> str:
+def study_page(study: StudySummary, *, title: str, unit: str, results: str = "") -> str:
     """Return the whole document.
 
     Args:
-        study: What is shown.
-        title: Plain text, such as the pipeline's name.
+        study: The summary of the search.
+        title: Plain text, such as the name of the pipeline.
         unit: Unit of the losses.
-        results: Folder or URL of Ray Tune's results; left out when empty.
+        results: Folder or URL of Ray Tune's results; omitted if empty.
     """
     result, importance = study.result, study.importance
     heading = f"Search of {title}"
@@ -41,8 +41,8 @@ def study_page(study: Study, *, title: str, unit: str, results: str = "") -> str
         f'<p class="soft">{escape(_strategy(study))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
         f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner(study)}"
-        '<p class="soft">The best of many is flattered by the choice: what it is worth is measured '
-        "by training it on all seeds and folds and judging it on rows the search never saw.</p>"
+        '<p class="soft">The best of many trials is optimistically biased. Its true value is '
+        "measured by training it on all seeds and folds and scoring rows outside the search.</p>"
         "</div>",
         *(f'<div class="card unsure">{escape(line)}</div>' for line in study.warnings),
         "<h2>Trials</h2>",
@@ -55,10 +55,10 @@ def study_page(study: Study, *, title: str, unit: str, results: str = "") -> str
     if importance.parameters:
         parts.append('<h2>Sensitivity</h2><div class="pair">')
         for report in importance.parameters:
-            drawn = sensitivity_png(
+            plot = sensitivity_png(
                 report, result, study.space, at_epoch=importance.at_epoch, unit=unit
             )
-            parts.append(_image(drawn, f"loss over {report.path}"))
+            parts.append(_image(plot, f"loss over {report.path}"))
         parts.append("</div>")
     parts += ["<h2>Every trial, the best first</h2>", _trials(study)]
     if len(result.winner.schedule) > 1:
@@ -70,18 +70,18 @@ def study_page(study: Study, *, title: str, unit: str, results: str = "") -> str
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
-def _strategy(study: Study) -> str:
+def _strategy(study: StudySummary) -> str:
     result = study.result
     pruned = sum(trial.state == "pruned" for trial in result.trials)
-    stopped = f"; {counted(pruned, 'trial')} stopped early" if pruned else ""
-    copies = f"; {counted(len(result.exploits), 'step')} of PBT" if result.exploits else ""
+    stopped = f"; {pluralize(pruned, 'trial')} stopped early" if pruned else ""
+    copies = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}{stopped}{copies}; "
         f"{result.seconds:.0f} s of work."
     )
 
 
-def _trials(study: Study) -> str:
+def _trials(study: StudySummary) -> str:
     rows = trial_rows(study.ranking)
     usual = {trial.id for trial in study.ranking if _ended_as_usual(study, trial)}
     names = [name for name in rows[0] if name != _REASON or len(usual) < len(rows)]
@@ -94,23 +94,23 @@ def _trials(study: Study) -> str:
     return f'<div class="card">{table(names, cells, numbers=numbers)}</div>'
 
 
-def _ended_as_usual(study: Study, trial: Trial) -> bool:
-    """Return whether state and epochs say all about a trial's end."""
+def _ended_as_usual(study: StudySummary, trial: TrialRecord) -> bool:
+    """Return whether state and epochs fully describe a trial's end."""
     whole = len(trial.epochs) == study.base.training.max_epochs
     return trial.state == "pruned" or (trial.state == "finished" and whole)
 
 
-def _schedule(study: Study) -> str:
+def _schedule(study: StudySummary) -> str:
     steps = study.result.winner.schedule
     first = steps[0].params
     paths = [p for p in first if any(step.params.get(p) != first[p] for step in steps)]
     rows = [
-        [str(step.from_epoch + 1), *[_cell(shown(step.params, path)) for path in paths]]
+        [str(step.from_epoch + 1), *[_cell(display_value(step.params, path)) for path in paths]]
         for step in steps
     ]
     numbers = frozenset(range(len(paths) + 1))
-    told = table(["from epoch", *map(escape, paths)], rows, numbers=numbers)
-    return f'<div class="card">{told}</div>'
+    cells = table(["from epoch", *map(escape, paths)], rows, numbers=numbers)
+    return f'<div class="card">{cells}</div>'
 
 
 def _files(results: str) -> str:
@@ -121,22 +121,24 @@ def _files(results: str) -> str:
     )
 
 
-def _winner(study: Study) -> str:
+def _winner(study: StudySummary) -> str:
     own = study.result.trials[0] if study.result.trials[0].id != study.result.best else None
     winner = study.result.winner
     base = {path: study.base.value(path) for path in winner.params}
     rows = [
-        [escape(path), _cell(_as_written(base[path])), _cell(shown(winner.params, path))]
+        [escape(path), _cell(_file_value(base[path])), _cell(display_value(winner.params, path))]
         for path, value in winner.params.items()
     ]
     numbers = frozenset({1, 2})
-    told = table(["parameter", "as written", "found"], rows, numbers=numbers)
+    cells = table(["parameter", "in the file", "found"], rows, numbers=numbers)
     if own is not None and own.params == {p: v for p, v in base.items() if p in own.params}:
-        told += f'<p class="soft">As written the loss is {own.loss:.4g} (trial 0).</p>'
-    return told
+        cells += (
+            f'<p class="soft">Loss with the settings of the file: {own.loss:.4g} (trial 0).</p>'
+        )
+    return cells
 
 
-def _exploits(study: Study) -> str:
+def _exploits(study: StudySummary) -> str:
     changing = study.result.strategy.changing
     paths = short_names([path for path in study.space.parameters if path in changing])
     rows = [
@@ -144,16 +146,16 @@ def _exploits(study: Study) -> str:
             str(copy.epoch),
             str(copy.trial),
             str(copy.donor),
-            *[_cell(shown(copy.params, path)) for path in paths],
+            *[_cell(display_value(copy.params, path)) for path in paths],
         ]
         for copy in study.result.exploits
     ]
     head = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
-    told = table(head, rows, numbers=frozenset(range(len(head))))
-    return f'<div class="card">{told}</div>'
+    cells = table(head, rows, numbers=frozenset(range(len(head))))
+    return f'<div class="card">{cells}</div>'
 
 
-def _as_written(value: object) -> object:
+def _file_value(value: object) -> object:
     return "not set" if value is None else value
 
 

@@ -1,7 +1,7 @@
-"""One trial as a function that Ray Tune runs: train, report, save a checkpoint, and so on.
+"""The trainable of Ray Tune that runs one trial: train, report, save a checkpoint, and repeat.
 
-Tune keeps one worker process for many trials, and starts a trial again from its last checkpoint
-when its worker or its machine is lost: what is lost is the work since the last report.
+Tune reuses a worker process for many trials, and restarts a trial from its last checkpoint when its
+worker or its machine is lost; only the work since the last report is lost.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sluice.base.error_location import told
+from sluice.base.error_location import describe_error
 from sluice.base.errors import IntegrityError, SluiceError, TrainingFailed
 from sluice.base.files import storage_error
 from sluice.training.device import release_memory
-from sluice.tuning.accidents import accident_of, reason_of, stopped_by
 from sluice.tuning.objective import Objective
 from sluice.tuning.parameters import Params
-from sluice.tuning.records import EpochLosses, Report, Step
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
+from sluice.tuning.retry_policy import failure_reason, interrupted_trial, transient_error
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.trial_schedule import read_schedule, with_values, write_schedule
 from sluice.tuning.tune_space import decode
 
@@ -30,27 +30,26 @@ Trainable = Callable[[dict[str, Any]], None]
 
 
 _REMOVED = "does not exist on storage"
-"""Tune's words for a checkpoint that is gone, before it calls the trainable."""
+"""Tune's message for a missing checkpoint, before it calls the trainable."""
 
 
 def make_trainable(
-    objective: Objective, space: Space, base: Setup, report_epochs: tuple[int, ...]
+    objective: Objective, space: Space, base: TrialSettings, report_epochs: tuple[int, ...]
 ) -> Trainable:
     """Return the function that ``ray.tune.Tuner`` runs for each trial.
 
-    The objective travels to the workers by Ray's object store: no shared folder is needed, and
-    each machine fetches its data once. A trial computes on one thread.
+    The objective is sent to the workers through Ray's object store: no shared folder is required,
+    and each machine fetches its data once. A trial uses one thread.
 
     Every report has a checkpoint and the metrics ``epoch``, ``loss`` (validation loss of the
-    chosen epoch), ``val_loss``, ``train_loss``, ``seconds`` (training time since the last report),
-    ``curve`` (JSON text, [[epoch, train, val, chosen], ...] since the last report),
-    ``damaged_checkpoints`` and ``reason`` (why the trial ended by itself; else empty). A trial
-    that fails by its values or by the user's code reports ``loss`` NaN with the reason, at one
-    epoch more than its last report, and ends. An accident of the machine is raised as a
-    ``SluiceError``.
+    selected epoch), ``val_loss``, ``train_loss``, ``seconds`` (training time since the last
+    report), ``curve`` (JSON text, [[epoch, train, val, selected], ...] since the last report),
+    ``damaged_checkpoints`` and ``reason`` (why training ended; empty while it continues). A trial
+    that fails because of its values or of user code reports ``loss`` NaN with the reason, one epoch
+    after its last report, and ends. A transient error is raised as a ``SluiceError``.
 
     Args:
-        objective: What is minimised; pickled, so the workers must be able to import its class.
+        objective: Function that is minimised; pickled, so its class must be importable in workers.
         space: The searched parameters.
         base: Settings of everything that is not searched.
         report_epochs: Epochs after which a trial reports, ascending [epochs].
@@ -69,14 +68,14 @@ def trial(
     *,
     objective: Objective,
     space: Space,
-    base: Setup,
+    base: TrialSettings,
     report_epochs: tuple[int, ...],
 ) -> None:
     """Run one trial in a worker of Tune; see ``make_trainable``."""
     params = decode(space, base, config)
     try:
         with _opened_checkpoint(params) as (start, where):
-            reports = reports_of(objective, params, report_epochs, start=start, where=where)
+            reports = trial_reports(objective, params, report_epochs, start=start, where=where)
             with contextlib.closing(reports):
                 for reported in reports:
                     _send(reported, params)
@@ -84,8 +83,8 @@ def trial(
         release_memory()
 
 
-def error_of_trial(error: Exception, params: Params) -> SluiceError:
-    """Return what ended a trial of Tune for good as an error that says what to do.
+def trial_error(error: Exception, params: Params) -> SluiceError:
+    """Return the final error of a Tune trial as an error with a cause and a fix.
 
     Args:
         error: ``Result.error`` of the trial.
@@ -94,30 +93,30 @@ def error_of_trial(error: Exception, params: Params) -> SluiceError:
     from ray.exceptions import RayTaskError
 
     if not isinstance(error, RayTaskError):
-        return stopped_by(
+        return interrupted_trial(
             params,
             f"its worker on Ray was lost ({type(error).__name__})",
-            cause="Most likely its memory ran out, or its machine is gone.",
+            cause="Most likely its memory ran out, or its machine was lost.",
         )
     if isinstance(error.cause, SluiceError):
         return error.cause
     if _REMOVED in str(error.cause):
         return IntegrityError(
             f"{str(error.cause).strip().rstrip('.')}.",
-            cause="Files of the study were removed or moved since it was stopped.",
-            fix="Restore them, or remove the study's folder to run the search again.",
+            cause="Files of the study were removed or moved after it was stopped.",
+            fix="Restore the files, or remove the study's folder to run the search again.",
         )
     return TrainingFailed(
-        f"A worker could not run a trial: {told(error.cause)}.",
-        cause="A module that this process imports is not there for its workers, most likely.",
-        fix="Put the code into a module on Python's path on every machine, or send it with "
+        f"A worker could not run a trial: {describe_error(error.cause)}.",
+        cause="Most likely the workers cannot import a module that this process imports.",
+        fix="Put the code into a module that is importable on every machine, or upload it with "
         "compute.runtime_env.",
     )
 
 
 @contextlib.contextmanager
 def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
-    """Fetch the checkpoint that Tune gives the trial: its folder here, and its path there."""
+    """Download the checkpoint of the trial; yield its local folder and its storage path."""
     from ray import tune
 
     checkpoint = tune.get_checkpoint()
@@ -131,33 +130,33 @@ def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
-    """What a trial reports to Tune."""
+class TuneReport:
+    """A trial's report to Tune."""
 
     metrics: dict[str, Any]
     save: Callable[[Path], None] | None = None
-    """Writes the checkpoint into an empty folder; None for a failure, which has none."""
+    """Writes the checkpoint into an empty folder; None for a failure, which has no checkpoint."""
 
 
-def reports_of(
+def trial_reports(
     objective: Objective,
     params: Params,
     report_epochs: tuple[int, ...],
     *,
     start: Path | None,
     where: str = "",
-) -> Generator[Reported, None, None]:
-    """Train one trial; yield what it reports.
+) -> Generator[TuneReport, None, None]:
+    """Train one trial; yield its reports.
 
     Args:
-        objective: What is minimised.
+        objective: Function that is minimised.
         params: Values of the trial from now on.
-        report_epochs: Epochs to report after, ascending [epochs].
-        start: Folder of the checkpoint to go on from; None to train from nothing.
-        where: Path of that checkpoint in the study's storage, for messages.
+        report_epochs: Epochs after which to report, ascending [epochs].
+        start: Folder of the checkpoint to resume from; None to start from initial weights.
+        where: Storage path of that checkpoint, for messages.
 
     Raises:
-        SluiceError: An accident of the machine.
+        SluiceError: A transient error of the machine.
     """
     schedule, epoch = ((), 0) if start is None else read_schedule(start, where=where)
     schedule = with_values(schedule, params, epoch=epoch)
@@ -168,34 +167,34 @@ def reports_of(
 
 
 def _checked(
-    reports: Iterator[Report], schedule: tuple[Step, ...], epoch: int
-) -> Iterator[Reported]:
+    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], epoch: int
+) -> Iterator[TuneReport]:
     params = schedule[-1].params
     while True:
-        began = perf_counter()
+        started = perf_counter()
         try:
             report = next(reports, None)
-        except Exception as error:  # the edge of the worker: the user's code may raise anything
-            failure = reason_of(error, params)
+        except Exception as error:  # worker boundary: user code may raise anything
+            failure = failure_reason(error, params)
         else:
             if report is None:
                 return
             failure = _non_finite(report.epochs)
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started
         if failure:
             yield _failed(failure, epoch + 1, seconds)
             return
         assert report is not None
         reached = len(report.epochs)
-        # A checkpoint at the end of training leaves nothing to report again.
+        # A training that resumes at its end has nothing new to report.
         if reached > epoch:
             yield _reported(report, schedule, since=epoch, seconds=seconds)
             epoch = reached
 
 
 def _reported(
-    report: Report, schedule: tuple[Step, ...], *, since: int, seconds: float
-) -> Reported:
+    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
+) -> TuneReport:
     new, last = report.epochs[since:], report.epochs[-1]
     curve = [[each.epoch, each.train_loss, each.val_loss, each.kept_loss] for each in new]
     metrics = {
@@ -213,11 +212,11 @@ def _reported(
         report.save(folder)
         write_schedule(folder, schedule, epoch=last.epoch)
 
-    return Reported(metrics=metrics, save=save)
+    return TuneReport(metrics=metrics, save=save)
 
 
-def _failed(reason: str, epoch: int, seconds: float) -> Reported:
-    return Reported(
+def _failed(reason: str, epoch: int, seconds: float) -> TuneReport:
+    return TuneReport(
         metrics={
             "epoch": epoch,
             **dict.fromkeys(("loss", "val_loss", "train_loss"), math.nan),
@@ -229,7 +228,7 @@ def _failed(reason: str, epoch: int, seconds: float) -> Reported:
     )
 
 
-def _send(reported: Reported, params: Params) -> None:
+def _send(reported: TuneReport, params: Params) -> None:
     from ray import tune
 
     if reported.save is None:
@@ -241,7 +240,7 @@ def _send(reported: Reported, params: Params) -> None:
 
 
 def _non_finite(epochs: tuple[EpochLosses, ...]) -> str:
-    """Return which loss is not finite, as a sentence; empty when all are."""
+    """Return a sentence about the first non-finite loss; empty if all are finite."""
     for each in epochs:
         for name in ("train_loss", "val_loss", "kept_loss"):
             value = getattr(each, name)
@@ -252,15 +251,17 @@ def _non_finite(epochs: tuple[EpochLosses, ...]) -> str:
 
 @contextlib.contextmanager
 def _storage_errors(params: Params) -> Iterator[None]:
-    """Raise what the study's storage refuses as an accident: it says nothing about the values."""
+    """Raise errors of the study's storage as transient: they do not depend on the values."""
     try:
         yield
     except SluiceError:
         raise
     except OSError as error:
         raise storage_error(Path(error.filename or _storage_path()), error) from error
-    except Exception as error:  # the client of any file system, such as one of S3
-        raise accident_of(error, params) from error
+    except (
+        Exception
+    ) as error:  # the client library of a file system, such as S3, may raise anything
+        raise transient_error(error, params) from error
 
 
 def _storage_path() -> str:

@@ -1,4 +1,4 @@
-"""The trials of a study as records, from the events that its journal has."""
+"""Converts the trials of a study to records."""
 
 import json
 from collections.abc import Mapping
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.tuning.parameters import Params
-from sluice.tuning.records import EpochLosses, Exploit, Step, Strategy, Trial
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.records import EpochLosses, Exploit, ScheduleStep, Strategy, TrialRecord
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
     from sluice.tuning.resumable.events import CheckpointKey
-    from sluice.tuning.resumable.shadow import ShadowTrial
+    from sluice.tuning.resumable.proxies import TrialProxy
     from sluice.tuning.resumable.study import Study
 
 
 _FAILED = "ERROR"
-"""Status of ``ray.tune.experiment.Trial``."""
+"""Status of a failed ``ray.tune.experiment.Trial``."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """What a record is made of; unchanged, the record is too."""
+class _Version:
+    """Version of a trial: while it is equal, the record is reused."""
 
     status: str
     attempt: int
@@ -30,28 +30,28 @@ class _Mark:
 
 
 class TrialRecords:
-    """Records of all trials, made again only where a trial changed.
+    """Records of all trials, updated only for trials that changed.
 
     Args:
         space: The searched parameters.
-        base: The settings of all else.
+        base: Settings of everything else.
         strategy: Names the scheduler in the reasons.
     """
 
-    def __init__(self, space: Space, base: Setup, strategy: Strategy) -> None:
+    def __init__(self, space: Space, base: TrialSettings, strategy: Strategy) -> None:
         self._space, self._base, self._strategy = space, base, strategy
-        self._marks: list[_Mark] = []
-        self._records: list[Trial] = []
+        self._versions: list[_Version] = []
+        self._records: list[TrialRecord] = []
 
-    def update(self, study: "Study") -> tuple[Trial, ...]:
+    def update(self, study: "Study") -> tuple[TrialRecord, ...]:
         """Return the records of the study's trials, by number."""
         for trial in study.trials:
-            mark = _Mark(trial.status, trial.attempt, trial.time)
+            version = _Version(trial.status, trial.attempt, trial.time)
             if trial.number == len(self._records):
-                self._marks.append(mark)
+                self._versions.append(version)
                 self._records.append(self._record(study, trial))
-            elif self._marks[trial.number] != mark:
-                self._marks[trial.number] = mark
+            elif self._versions[trial.number] != version:
+                self._versions[trial.number] = version
                 self._records[trial.number] = self._record(study, trial)
         return tuple(self._records)
 
@@ -66,15 +66,15 @@ class TrialRecords:
             )
             for trial in study.trials
             for attempt in trial.attempts
-            if attempt.start is not None and self._trains_on(attempt.start)
+            if attempt.start is not None and self._has_epochs_left(attempt.start)
         ]
         return tuple(sorted(found, key=lambda exploit: (exploit.epoch, exploit.trial)))
 
-    def _record(self, study: "Study", trial: "ShadowTrial") -> Trial:
+    def _record(self, study: "Study", trial: "TrialProxy") -> TrialRecord:
         own = study.own_results_of(trial.number)
         epochs = tuple(e for result in study.results_of(trial.number) for e in _losses(result))
         state, reason = self._state(trial, len(epochs))
-        return Trial(
+        return TrialRecord(
             id=trial.number,
             schedule=self._schedule(study, trial.number),
             epochs=epochs,
@@ -84,28 +84,28 @@ class TrialRecords:
             damaged_checkpoints=sum(int(r.get("damaged_checkpoints", 0)) for r in own),
         )
 
-    def _schedule(self, study: "Study", number: int) -> tuple[Step, ...]:
-        steps: list[Step] = []
+    def _schedule(self, study: "Study", number: int) -> tuple[ScheduleStep, ...]:
+        steps: list[ScheduleStep] = []
         for attempt in study.attempts_of(number):
-            if attempt.start is not None and not self._trains_on(attempt.start):
+            if attempt.start is not None and not self._has_epochs_left(attempt.start):
                 continue
             params = self._params(attempt.config)
             if not steps or steps[-1].params != params:
                 at = 0 if attempt.start is None else int(attempt.start.time)
-                steps.append(Step(from_epoch=at, params=params))
+                steps.append(ScheduleStep(from_epoch=at, params=params))
         return tuple(steps)
 
-    def _trains_on(self, start: "CheckpointKey") -> bool:
-        """Return whether there is an epoch left after a checkpoint that was copied.
+    def _has_epochs_left(self, start: "CheckpointKey") -> bool:
+        """Return whether epochs remain after a copied checkpoint.
 
-        PBT copies after the last epoch as well; the values it sets then are never trained with.
+        PBT copies after the last epoch as well; the values it sets then are never used.
         """
         return start.time < self._base.training.max_epochs
 
     def _params(self, config: Mapping[str, Any]) -> Params:
         return decode(self._space, self._base, config)
 
-    def _state(self, trial: "ShadowTrial", epochs: int) -> tuple[Any, str]:
+    def _state(self, trial: "TrialProxy", epochs: int) -> tuple[Any, str]:
         if not trial.is_finished():
             return "running", ""
         if trial.status == _FAILED:

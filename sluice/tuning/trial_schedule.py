@@ -1,7 +1,7 @@
-"""The values a trial was trained with so far, in a file beside its checkpoint.
+"""The schedule of a trial's values, stored beside its checkpoint.
 
-A trial of PBT changes its values, and takes over those of another trial with its checkpoint. The
-file says which values the weights come from, so that they can be trained again.
+A PBT trial changes its values, and copies the weights and values of another trial with its
+checkpoint. The file contains the values that led to the weights, so that they can be trained again.
 """
 
 import json
@@ -14,19 +14,21 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import IntegrityError
 from sluice.base.files import storage_error, write_atomic
 from sluice.tuning.parameters import Params
-from sluice.tuning.records import Step
+from sluice.tuning.records import ScheduleStep
 
 SCHEDULE_FILE = "schedule.json"
 
 
-def with_values(schedule: tuple[Step, ...], params: Params, *, epoch: int) -> tuple[Step, ...]:
-    """Return the schedule of a trial that goes on with ``params`` after ``epoch`` epochs."""
+def with_values(
+    schedule: tuple[ScheduleStep, ...], params: Params, *, epoch: int
+) -> tuple[ScheduleStep, ...]:
+    """Return the schedule of a trial that continues with ``params`` after ``epoch`` epochs."""
     if schedule and schedule[-1].params == params:
         return schedule
-    return (*schedule, Step(from_epoch=epoch, params=params))
+    return (*schedule, ScheduleStep(from_epoch=epoch, params=params))
 
 
-def write_schedule(folder: Path, schedule: Sequence[Step], *, epoch: int) -> None:
+def write_schedule(folder: Path, schedule: Sequence[ScheduleStep], *, epoch: int) -> None:
     """Write the schedule into the folder of the checkpoint after ``epoch`` epochs.
 
     Raises:
@@ -38,12 +40,12 @@ def write_schedule(folder: Path, schedule: Sequence[Step], *, epoch: int) -> Non
     write_atomic(folder / SCHEDULE_FILE, json.dumps(whole).encode())
 
 
-def read_schedule(folder: Path, *, where: str) -> tuple[tuple[Step, ...], int]:
+def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...], int]:
     """Return the schedule of a checkpoint, and its epoch.
 
     Args:
-        folder: Folder of the checkpoint on this machine.
-        where: Path of the checkpoint in the study's storage, for the message.
+        folder: Local folder of the checkpoint.
+        where: Storage path of the checkpoint, for the message.
 
     Raises:
         IntegrityError: The file is missing or damaged.
@@ -53,14 +55,14 @@ def read_schedule(folder: Path, *, where: str) -> tuple[tuple[Step, ...], int]:
     try:
         content = json.loads((folder / SCHEDULE_FILE).read_bytes())
         digest = content.pop("digest")
-        steps = tuple(Step.model_validate(step) for step in content["schedule"])
+        steps = tuple(ScheduleStep.model_validate(step) for step in content["schedule"])
         epoch = content["epoch"]
     except FileNotFoundError:
-        raise _damaged(path, "is required and missing") from None
+        raise _damaged(path, "is missing") from None
     except OSError as error:
         raise storage_error(Path(path), error) from error
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
-        raise _damaged(path, "holds no schedule of a trial") from None
+        raise _damaged(path, "does not contain the schedule of a trial") from None
     if digest != digest_json(content):
         raise _damaged(path, "does not match its own digest")
     return steps, epoch
@@ -69,7 +71,7 @@ def read_schedule(folder: Path, *, where: str) -> tuple[tuple[Step, ...], int]:
 def _damaged(path: str, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{path} {problem}.",
-        cause="The file was changed or damaged after it was written. Without it nobody knows which "
-        "values the checkpoint beside it was trained with.",
+        cause="The file was changed or damaged after it was written. Without it the values of the "
+        "checkpoint beside it are unknown.",
         fix="Restore the file from a backup, or remove the study's folder to run the search again.",
     )

@@ -1,15 +1,15 @@
-"""A search space as Ray Tune and Optuna have it, and a trial's values as Tune's config has them.
+"""Converts a search space for Ray Tune and Optuna, and a trial's values to and from Tune's config.
 
-Tune's config is flat. Most parameters are under their dotted path. Four have other names, so that
+Tune's config is flat. Most parameters have their dotted path as key. Some have other keys, so that
 every searcher can search them and every scheduler can change them:
 
 - ``PATH#on`` (true or false) beside ``PATH`` for a parameter that may be off;
-- ``PATH#exponent`` for a power of two, ``PATH#multiple`` for a multiple of another number than 1;
-- ``PATH#option``, the place in the list, for options that are not scalars of one type;
-- ``PATH#quantile`` for a normal distribution, which most searchers do not have.
+- ``PATH#exponent`` for a power of two, ``PATH#multiple`` for an integer with ``multiple_of`` > 1;
+- ``PATH#option``, the index in the list, for options that are not scalars of one type;
+- ``PATH#quantile`` for a normal distribution, which most searchers do not support.
 
-Conditions hold in ``optuna_space``. Other searchers search every name, and ``decode`` drops what
-does not count.
+Conditions are part of ``optuna_space``. Other searchers search every key, and ``decode`` drops
+inactive parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,22 +27,22 @@ from sluice.tuning.parameters import (
     Uniform,
     Value,
 )
-from sluice.tuning.spaces import Setup, Space
-from sluice.tuning.tune_functions import LEAST_QUANTILE, TuneFunction
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.tuning.tune_functions import MIN_QUANTILE, TuneFunction
 
 if TYPE_CHECKING:
     from ray.tune.search.sample import Domain
 
 
-def tune_space(space: Space, base: Setup) -> "dict[str, Domain]":
-    """Return Tune's sample functions by name of the config.
+def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
+    """Return Tune's sampling functions by key of the config.
 
     Args:
-        space: What is searched.
-        base: The settings of all else. What never counts with them is left out.
+        space: The searched space.
+        base: Settings of everything else. Parameters that are never active with them are omitted.
 
     Cost:
-        Loads Ray.
+        Imports Ray.
     """
     return {
         name: domain
@@ -51,8 +51,8 @@ def tune_space(space: Space, base: Setup) -> "dict[str, Domain]":
     }
 
 
-def possible_paths(space: Space, base: Setup) -> tuple[str, ...]:
-    """Return the parameters that count in some trial, in the order of the space."""
+def possible_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
+    """Return the parameters that are active in some trial, in the order of the space."""
     found: list[str] = []
     for path, parameter in space.parameters.items():
         if parameter.when is None:
@@ -66,10 +66,10 @@ def possible_paths(space: Space, base: Setup) -> tuple[str, ...]:
 
 
 def domains(path: str, parameter: Any) -> "dict[str, Domain]":
-    """Return Tune's sample functions of one parameter by name of the config."""
+    """Return Tune's sampling functions of one parameter by key of the config."""
     from ray import tune
 
-    name = name_of(path, parameter)
+    name = config_key(path, parameter)
     if isinstance(parameter, LogUniform):
         rate = {name: tune.loguniform(parameter.low, parameter.high)}
         return {f"{path}#on": tune.choice([True, False]), **rate} if parameter.may_be_off else rate
@@ -84,12 +84,12 @@ def domains(path: str, parameter: Any) -> "dict[str, Domain]":
     if isinstance(parameter, Choice):
         return {name: tune.choice(categories(parameter))}
     if parameter.is_normal:
-        return {name: tune.uniform(LEAST_QUANTILE, 1 - LEAST_QUANTILE)}
+        return {name: tune.uniform(MIN_QUANTILE, 1 - MIN_QUANTILE)}
     return {name: getattr(tune, parameter.function)(*parameter.arguments)}
 
 
-def name_of(path: str, parameter: Any) -> str:
-    """Return the name in the config that holds the value of a parameter."""
+def config_key(path: str, parameter: Any) -> str:
+    """Return the key of the config that contains the value of a parameter."""
     if isinstance(parameter, PowersOfTwo):
         return f"{path}#exponent"
     if isinstance(parameter, Integers) and parameter.multiple_of > 1:
@@ -101,35 +101,36 @@ def name_of(path: str, parameter: Any) -> str:
     return path
 
 
-def decode(space: Space, base: Setup, config: Mapping[str, Any]) -> Params:
-    """Return a trial's values from Tune's config; what does not count is dropped.
+def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Params:
+    """Return a trial's values from Tune's config, without inactive parameters.
 
-    A value beyond the ends of its range, or between two steps of it, becomes the nearest one.
+    A value outside its range, or between two steps of it, is replaced by the nearest one.
 
     Raises:
-        ContractError: The config lacks the name of a parameter that counts.
+        ContractError: The config lacks the key of an active parameter.
     """
 
     def pick(path: str, parameter: Any) -> Value:
         try:
             if not config.get(f"{path}#on", True):
                 return 0.0
-            return decode_one(parameter, config[name_of(path, parameter)])
+            return decode_one(parameter, config[config_key(path, parameter)])
         except KeyError as error:
             raise ContractError(
-                f"The config of a trial must hold {error}, it holds: {', '.join(sorted(config))}.",
-                fix="Let the searcher suggest every name of tune_space.",
+                f"The config of a trial must contain {error}. It contains: "
+                f"{', '.join(sorted(config))}.",
+                fix="Let the searcher suggest every key of tune_space.",
             ) from None
 
     return space.choose(base, pick)
 
 
 def decode_one(parameter: Any, value: Any) -> Value:
-    """Return the value of one parameter from what the config holds under ``name_of``."""
+    """Return the value of one parameter from the entry of the config under ``config_key``."""
     plain = value.item() if hasattr(value, "item") else value  # some searchers return numpy scalars
     if isinstance(parameter, Choice):
         index = option_index(parameter.options, plain) if _is_plain(parameter) else int(plain)
-        assert index is not None, f"{plain!r} is none of {list(parameter.options)}"
+        assert index is not None, f"{plain!r} is not one of {list(parameter.options)}"
         option: Value = parameter.options[index]
         return option
     if isinstance(parameter, PowersOfTwo):
@@ -143,16 +144,16 @@ def decode_one(parameter: Any, value: Any) -> Value:
     return nearest
 
 
-def encode(space: Space, base: Setup, params: Params) -> dict[str, Any]:
-    """Return Tune's config of a trial's values; parameters without a value are left out.
+def encode(space: Space, base: TrialSettings, params: Params) -> dict[str, Any]:
+    """Return Tune's config of a trial's values; parameters without a value are omitted.
 
-    ``decode`` returns the same values, where ``params`` holds all that count.
+    ``decode`` returns the same values if ``params`` contains all active parameters.
     """
     del base
     config: dict[str, Any] = {}
     for path, value in params.items():
         parameter = space.parameters[path]
-        name = name_of(path, parameter)
+        name = config_key(path, parameter)
         if isinstance(parameter, LogUniform) and parameter.may_be_off:
             config[f"{path}#on"] = bool(value)
             if not value:
@@ -161,10 +162,10 @@ def encode(space: Space, base: Setup, params: Params) -> dict[str, Any]:
     return config
 
 
-def whole_config(space: Space, base: Setup, params: Params) -> dict[str, Any]:
-    """Return a config with every name of ``tune_space``, as most searchers require.
+def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[str, Any]:
+    """Return a config with every key of ``tune_space``, as most searchers require.
 
-    A parameter without a value has the middle of its range, or its first option.
+    A parameter without a value gets the middle of its range, or its first option.
     """
     known = {
         path: params.get(path, _middle(space.parameters[path]))
@@ -173,41 +174,41 @@ def whole_config(space: Space, base: Setup, params: Params) -> dict[str, Any]:
     config = encode(space, base, known)
     for path in known:
         parameter = space.parameters[path]
-        config.setdefault(name_of(path, parameter), encode_one(parameter, _middle(parameter)))
+        config.setdefault(config_key(path, parameter), encode_one(parameter, _middle(parameter)))
     return config
 
 
-def own_params(space: Space, base: Setup) -> Params:
-    """Return the values of ``base`` that count and that the space holds."""
-    counted = _counted(space, base)
-    return {path: value for path, value in counted.items() if space.parameters[path].holds(value)}
+def base_params(space: Space, base: TrialSettings) -> Params:
+    """Return the values of ``base`` of active parameters that are inside the space."""
+    active = _active_values(space, base)
+    return {path: value for path, value in active.items() if space.parameters[path].contains(value)}
 
 
-def not_held(space: Space, base: Setup) -> tuple[str, ...]:
-    """Return the paths of active parameters whose value in ``base`` the space does not hold."""
-    held = own_params(space, base)
-    return tuple(path for path in _counted(space, base) if path not in held)
+def paths_outside_space(space: Space, base: TrialSettings) -> tuple[str, ...]:
+    """Return the paths of active parameters whose value in ``base`` is outside the space."""
+    inside = base_params(space, base)
+    return tuple(path for path in _active_values(space, base) if path not in inside)
 
 
 @dataclass(frozen=True, slots=True)
 class DefineByRun:
-    """A space for Optuna: called with a trial, it asks for the names that count and no others."""
+    """A define-by-run space for Optuna: it suggests values only for active parameters."""
 
     space: Space
-    base: Setup
+    base: TrialSettings
 
     def __call__(self, trial: Any) -> None:
-        """Suggest a value for each name that counts."""
+        """Suggest a value for each key of the active parameters."""
         self.space.choose(self.base, lambda path, parameter: _suggest(trial, path, parameter))
 
 
-def optuna_space(space: Space, base: Setup) -> Callable[[Any], None]:
+def optuna_space(space: Space, base: TrialSettings) -> Callable[[Any], None]:
     """Return the space as a define-by-run function for ``OptunaSearch``, with its conditions."""
     return DefineByRun(space, base)
 
 
-def _counted(space: Space, base: Setup) -> Params:
-    """Return the values of ``base`` that count, held or not; None for what is not set."""
+def _active_values(space: Space, base: TrialSettings) -> Params:
+    """Return the values of ``base`` for active parameters; None if a setting is not set."""
 
     def own(path: str, parameter: Any) -> Any:  # noqa: ARG001
         return base.value(path)
@@ -216,8 +217,8 @@ def _counted(space: Space, base: Setup) -> Params:
 
 
 def _suggest(trial: Any, path: str, parameter: Any) -> Value:
-    name = name_of(path, parameter)
-    if isinstance(parameter, LogUniform) and parameter.may_be_off:  # noqa: SIM102 - asks Optuna
+    name = config_key(path, parameter)
+    if isinstance(parameter, LogUniform) and parameter.may_be_off:  # noqa: SIM102 - the condition calls Optuna
         if not trial.suggest_categorical(f"{path}#on", [True, False]):
             return 0.0
     if isinstance(parameter, Choice):
@@ -233,9 +234,9 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
         log = isinstance(parameter, LogUniform)
         return decode_one(parameter, trial.suggest_float(name, low, high, log=log))
     if parameter.is_normal:
-        found = trial.suggest_float(name, LEAST_QUANTILE, 1 - LEAST_QUANTILE)
-    elif parameter.is_whole:
-        # Optuna has steps or a logarithm: 'decode' rounds to the quantum.
+        found = trial.suggest_float(name, MIN_QUANTILE, 1 - MIN_QUANTILE)
+    elif parameter.is_integer:
+        # Optuna supports steps or a logarithm, not both: 'decode' rounds to the quantum.
         step = 1 if parameter.is_log else int(parameter.quantum or 1)
         found = trial.suggest_int(name, low, high, step=step, log=parameter.is_log)
     else:
@@ -244,7 +245,7 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
 
 
 def encode_one(parameter: Any, value: Value) -> Any:
-    """Return what the config holds under ``name_of`` for a value that is not off."""
+    """Return the entry of the config under ``config_key`` for a value that is not off."""
     if isinstance(parameter, Choice):
         return value if _is_plain(parameter) else option_index(parameter.options, value)
     if isinstance(parameter, PowersOfTwo):
@@ -252,7 +253,7 @@ def encode_one(parameter: Any, value: Value) -> Any:
     if isinstance(parameter, Integers):
         return int(value) // parameter.multiple_of  # type: ignore[arg-type]
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
-        return min(max(parameter.place(value) or 0.0, LEAST_QUANTILE), 1 - LEAST_QUANTILE)
+        return min(max(parameter.place(value) or 0.0, MIN_QUANTILE), 1 - MIN_QUANTILE)
     return value
 
 
@@ -262,13 +263,13 @@ def _middle(parameter: Any) -> Value:
 
 
 def categories(parameter: Choice) -> list[Any]:
-    """Return what the config may hold for a choice: its options, or their places."""
+    """Return the config entries of a choice: its options, or their indices."""
     if _is_plain(parameter):
         return list(parameter.options)
     return list(range(len(parameter.options)))
 
 
 def _is_plain(parameter: Choice) -> bool:
-    """Return whether the options are scalars of one type, which every searcher tells apart."""
+    """Return whether the options are scalars of one type, which every searcher can distinguish."""
     types = {type(option) for option in parameter.options}
     return len(types) == 1 and types != {list}

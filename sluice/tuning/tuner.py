@@ -1,4 +1,4 @@
-"""The adapter to Ray Tune: one ``Tuner`` runs a study."""
+"""The adapter to Ray Tune: runs a study with one ``Tuner``."""
 
 import contextlib
 import logging
@@ -9,50 +9,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.base.errors import SettingsError, TrialFailed
-from sluice.cluster.autoscaling import wait_for_place
+from sluice.cluster.autoscaling import wait_for_slot
 from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import (
     binding_limit,
-    cores_of,
-    idle_share,
-    resources_of,
+    describe_idle_slots,
+    local_ray_cores,
+    trial_resources,
 )
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
-from sluice.tuning.lanes import is_ordered, most_at_a_time
+from sluice.tuning.concurrency import is_ordered, max_concurrent_trials
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
-from sluice.tuning.strategy import report_epochs_of
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.tuning.strategy import report_epochs
 from sluice.tuning.study_folder import RESULTS
-from sluice.tuning.trainable import error_of_trial, make_trainable
+from sluice.tuning.trainable import make_trainable, trial_error
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.events import Event
+    from sluice.tuning.resumable.events import StudyEvent
     from sluice.tuning.resumable.study import Study
 
-Listener = Callable[["Study", "Event"], None]
+Listener = Callable[["Study", "StudyEvent"], None]
 
 _ENVIRONMENT = {
-    # Ctrl-C ends the study at once; the journal has all that was reported.
+    # Ctrl-C ends the study at once; the journal contains all reports.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # The table of trials is written by Sluice, to the terminal and to Dagster's log alike.
+    # Sluice prints the table of trials, to the terminal and to Dagster's log.
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    # Paths in a user's workload are relative to where the user started the search.
+    # Paths in a user's workload are relative to the working folder of the search.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # The journal is the state; Tune's own copy of it serves readers of its folder only.
+    # The journal is the state; Tune's own snapshot is only for readers of its folder.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
 
 _LOG_LEVELS = {
-    "ray.tune": logging.WARNING,  # a line for each copy of PBT
-    # Trials of a resumed study that had ended have their files in the folders of the first run.
+    "ray.tune": logging.WARNING,  # suppresses a line for each copy of PBT
+    # Finished trials of a resumed study have their files in the folders of the first run.
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
@@ -60,11 +60,11 @@ _LOG_LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPlan:
-    """Everything a study is run from."""
+    """Everything that is needed to run a study."""
 
     objective: Objective
     space: Space
-    base: Setup
+    base: TrialSettings
     settings: SearchSettings
     strategy: Strategy
     folder: Path
@@ -75,13 +75,13 @@ class StudyPlan:
     callbacks: Sequence[Any] = ()
     """Callbacks of Ray Tune."""
 
-    note: Callable[[str], None] = lambda _line: None
-    """Is told a line for people."""
+    log: Callable[[str], None] = lambda _line: None
+    """Receives messages for the user."""
 
     @property
     def report_epochs(self) -> tuple[int, ...]:
         """Epochs after which a trial reports."""
-        return report_epochs_of(self.strategy, self.settings, self.base.training.max_epochs)
+        return report_epochs(self.strategy, self.settings, self.base.training.max_epochs)
 
 
 def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
@@ -89,7 +89,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
 
     Args:
         plan: The study.
-        listener: Is called after every event that took effect.
+        listener: Called after every event that took effect.
 
     Returns:
         The study with all its trials.
@@ -97,23 +97,23 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
     Raises:
         SettingsError: The cluster cannot be reached or is too small, or a scheduler or searcher
             refuses its arguments.
-        StorageError: Something cannot be written.
-        TrainingFailed: An accident ended a trial more often than ``compute.retries`` allows.
+        StorageError: A file cannot be written.
+        TrainingFailed: A transient error ended a trial more than ``compute.retries`` times.
     """
     _require_driver_here(plan.compute)
-    with tune_environment(), join_ray(plan.compute, num_cpus=cores_of(plan.compute)) as ray:
+    with tune_environment(), join_ray(plan.compute, num_cpus=local_ray_cores(plan.compute)) as ray:
         from ray import tune
 
-        from sluice.tuning.resumable import listening, resumable, study_of
-        from sluice.tuning.resumable.links import abandon
+        from sluice.tuning.resumable import get_study, listening, resumable
+        from sluice.tuning.resumable.tuner_runs import release_workers
 
-        wait_for_place(ray, plan.compute, plan.note)
+        wait_for_slot(ray, plan.compute, plan.log)
         if link := dashboard_url(ray):
-            plan.note(f"Ray's dashboard: {link}")
-        most = most_at_a_time(plan.settings, plan.compute)
-        if plan.compute.address and (idle := idle_share(ray, plan.compute, most)):
-            plan.note(idle)
-        storage, filesystem = tune_storage(plan.compute, plan.folder, plan.note)
+            plan.log(f"Ray's dashboard: {link}")
+        max_trials = max_concurrent_trials(plan.settings, plan.compute)
+        if plan.compute.address and (idle := describe_idle_slots(ray, plan.compute, max_trials)):
+            plan.log(idle)
+        storage, filesystem = tune_storage(plan.compute, plan.folder, plan.log)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
             plan.settings, plan.strategy, plan.space, plan.base.training.max_epochs
@@ -121,7 +121,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         searcher = make_searcher(plan.settings, plan.strategy, plan.space, plan.base, metric)
         trainable = make_trainable(plan.objective, plan.space, plan.base, plan.report_epochs)
         tuner = tune.Tuner(
-            tune.with_resources(trainable, resources_of(plan.compute)),
+            tune.with_resources(trainable, trial_resources(plan.compute)),
             tune_config=tune.TuneConfig(
                 metric=metric,
                 mode="min",
@@ -132,7 +132,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     journal=plan.journal,
                     time_attr="epoch",
                     ordered=is_ordered(plan.settings, plan.compute),
-                    concurrency=most,
+                    concurrency=max_trials,
                     seed=plan.settings.seed,
                     errors="stop",
                     workers=binding_limit(ray, plan.compute),
@@ -157,21 +157,22 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            abandon(plan.journal)  # a Ray that this process joined goes on
+            release_workers(plan.journal)  # a Ray cluster that this process joined keeps running
             raise
         except TrialFailed as error:
             params = decode(plan.space, plan.base, error.config)
-            raise error_of_trial(error.error or error, params) from error
-        return study_of(plan.journal)
+            raise trial_error(error.error or error, params) from error
+        return get_study(plan.journal)
 
 
 def _require_driver_here(compute: ComputeSettings) -> None:
-    """Refuse Ray Client, behind which ``Tuner.fit`` runs in a process of the cluster."""
+    """Refuse Ray Client, with which ``Tuner.fit`` runs in a process of the cluster."""
     if compute.address is not None and compute.address.startswith("ray://"):
         raise SettingsError(
-            f"A search needs the address of the head node as 'host:port', got '{compute.address}'.",
-            cause="Behind 'ray://' Ray Tune runs in a process of the cluster, which has neither "
-            "the journal of the study nor whoever reads its reports.",
+            "A search requires the address of the head node as 'host:port', got "
+            f"'{compute.address}'.",
+            cause="With 'ray://' Ray Tune runs in a process of the cluster, which has neither the "
+            "journal of the study nor the terminal for its reports.",
             fix="Start the search on a machine of the cluster with compute.address 'auto' or "
             "'host:port', for example by 'ray job submit'.",
         )
@@ -179,7 +180,7 @@ def _require_driver_here(compute: ComputeSettings) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out lines of Ray that the search reports itself, or that a resumed one makes untrue."""
+    """Suppress messages of Ray that the search prints itself or that are wrong when it resumes."""
     levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
@@ -192,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tune_environment() -> Iterator[None]:
-    """Set the variables that Tune reads, and set them back."""
+    """Set the environment variables of Tune, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:

@@ -1,4 +1,4 @@
-"""The search for a workload's best settings, on the rows that may be searched on."""
+"""Searches for the best settings of a workload, on the rows that may be used for a search."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +13,16 @@ from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective, search_folds
 from sluice.tuning.records import SearchResult
 from sluice.tuning.schedulers import is_population
-from sluice.tuning.search import Hear, Run, run_search
+from sluice.tuning.search import OnReport, RunTrials, run_search
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.tuner import run_tuner
 
 
 def search_workload(
     workload: str,
     workload_settings: Mapping[str, Any],
-    base: Setup,
+    base: TrialSettings,
     space: Space | None,
     settings: SearchSettings,
     *,
@@ -30,41 +30,41 @@ def search_workload(
     folds: tuple[Fold, ...],
     artifacts: Path,
     folder: Path,
-    hear: Hear,
+    on_report: OnReport,
     compute: ComputeSettings,
     data_seed: int | None = None,
     sys_path: tuple[str, ...] = (),
     callbacks: Sequence[Any] = (),
-    note: Callable[[str], None] = lambda _line: None,
-    run: Run = run_tuner,
+    log: Callable[[str], None] = lambda _line: None,
+    run: RunTrials = run_tuner,
 ) -> SearchResult:
     """Search for the settings with the lowest validation loss; see ``run_search``.
 
     Args:
         workload: Import path, 'module:Class'.
         workload_settings: Its settings as plain values.
-        base: The settings of all that is not searched.
-        space: What is searched; the default space of the architecture when absent.
-        settings: The budget, and how it is spent.
+        base: Settings of everything that is not searched.
+        space: The search space; the default space of the architecture if None.
+        settings: The budget, and how it is used.
         table: The feature frame.
-        folds: All folds of the pipeline; ``settings.folds`` picks those that are searched on.
-        artifacts: Where the table lies.
-        folder: Folder of this search alone.
-        hear: Is called after every report.
-        compute: Machines and shares of them; they change no decision.
-        data_seed: Base seed of the row order; ``settings.seed`` when absent.
+        folds: All folds of the pipeline; ``settings.folds`` selects those of the search.
+        artifacts: Folder that contains the table.
+        folder: Folder of this search only.
+        on_report: Called after every report.
+        compute: Machines and resources; they do not change a decision.
+        data_seed: Base seed of the row order; ``settings.seed`` if None.
         sys_path: Folders that workers need to import the workload.
         callbacks: Callbacks of Ray Tune.
-        note: Is told lines for people.
+        log: Receives messages for the user.
         run: Runs the trials.
 
     Raises:
         SearchFailed: No trial ended with a finite loss.
-        ContractError: A chosen fold holds test rows, or ``folder`` another search.
-        SettingsError: A device is asked for that workers do not reserve.
+        ContractError: A selected fold contains test rows, or ``folder`` contains another search.
+        SettingsError: The selected device is not reserved for workers.
     """
     if is_population(settings.scheduler):
-        # A member that is behind goes on from another's weights; patience would freeze it.
+        # A weak member continues from another's weights; patience would stop it instead.
         patient = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
         base = base.model_copy(update={"training": patient})
     objective = TrainingObjective(
@@ -84,16 +84,16 @@ def search_workload(
         base,
         settings,
         folder=folder,
-        hear=hear,
+        on_report=on_report,
         compute=compute,
         callbacks=callbacks,
-        note=note,
+        log=log,
         run=run,
     )
 
 
-def _on_device(base: Setup, compute: ComputeSettings) -> Setup:
-    """Return the settings with the device that 'auto' means where trials run."""
+def _on_device(base: TrialSettings, compute: ComputeSettings) -> TrialSettings:
+    """Return the settings with 'auto' resolved to the device on which trials run."""
     choice = device_on_ray(base.training.device, gpus_per_worker=compute.gpus_per_worker)
     training = base.training.model_copy(update={"device": device_type(choice)})
     return base.model_copy(update={"training": training})

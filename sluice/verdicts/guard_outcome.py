@@ -10,15 +10,15 @@ GuardResult = Literal["pass", "fail", "insufficient"]
 
 
 class GuardOutcome(Record):
-    """What one guard found. Higher is better on its scale, whichever way the metric improves."""
+    """Result of one guard. Higher is better for ``observed``, regardless of the metric."""
 
-    name: str = Field(description="Which guard, as a person would say it.")
+    name: str = Field(description="Display name of the guard.")
     result: GuardResult
-    observed: float = Field(description="Lower bound of the gain; the value itself for a limit.")
-    required: float = Field(description="What had to be exceeded; NaN for a limit.")
-    reason: str = Field(description="One sentence for people.")
+    observed: float = Field(description="Lower bound of the gain; the metric's value for a limit.")
+    required: float = Field(description="Threshold that ``observed`` must exceed; NaN for a limit.")
+    reason: str = Field(description="Reason in one sentence.")
 
     @property
     def passed(self) -> bool:
-        """True only for a pass: too little evidence does not pass."""
+        """True only for the result 'pass'; insufficient evidence does not pass."""
         return self.result == "pass"

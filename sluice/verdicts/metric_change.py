@@ -1,4 +1,4 @@
-"""A metric that got worse, as a verdict reports it."""
+"""Deterioration of a metric, as reported with a verdict."""
 
 import math
 
@@ -6,25 +6,27 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-FEWEST_FOLDS = 3
-"""With fewer, nothing is known of how a metric varies over folds."""
+MIN_FOLDS = 3
+"""Minimum number of folds from which the variance of a metric over folds is estimated."""
 
 
 class MetricChange(Record):
-    """One metric that is worse than the reference's, averaged over seeds and folds."""
+    """One metric that is worse than that of the reference, averaged over seeds and folds."""
 
     metric: str
     candidate: float = Field(description="Mean over seeds and test rows [metric units].")
     reference: float = Field(description="Mean over seeds and test rows [metric units].")
-    low: float = Field(description="Lower end of the 95 % interval of the difference; NaN: unknown")
-    high: float = Field(description="Upper end of the 95 % interval of the difference.")
+    low: float = Field(
+        description="Lower limit of the 95 % interval of the difference; NaN: unknown"
+    )
+    high: float = Field(description="Upper limit of the 95 % interval of the difference.")
 
     def __str__(self) -> str:
         difference = self.candidate - self.reference
         interval = (
             f"95 % interval {self.low:.2g} to {self.high:.2g}"
             if math.isfinite(self.low) and math.isfinite(self.high)
-            else f"no interval: it needs {FEWEST_FOLDS} folds and finite values"
+            else f"no interval, which requires {MIN_FOLDS} folds and finite values"
         )
         return (
             f"{self.metric} {self.candidate:.3g} against {self.reference:.3g} "
@@ -32,6 +34,6 @@ class MetricChange(Record):
         )
 
 
-def sentence_of(changes: tuple[MetricChange, ...]) -> str:
-    """Return the changes as one sentence; "" for none."""
+def describe_changes(changes: tuple[MetricChange, ...]) -> str:
+    """Return a sentence that lists the changes; "" without changes."""
     return f"Worse than the reference: {'; '.join(map(str, changes))}." if changes else ""

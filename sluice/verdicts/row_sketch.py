@@ -1,7 +1,7 @@
-"""How many rows two test windows share, from a few numbers kept of each.
+"""Sketches of test windows, from which the share of common rows of two windows is estimated.
 
-A decision keeps a sketch of the rows it was made on, so that years later it can still be said how
-much of a new window was asked about before.
+Each decision stores a sketch of its rows. The overlap of a new window with the rows of earlier
+decisions can therefore be estimated without storing the rows.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 HASHES = 128
-"""Numbers kept of a window. The share of common rows is then off by 0.05 at most times, and by
-more where the other window is many times as large."""
+"""Number of hashes stored for a window. The error of the estimated share is then usually below
+0.05, and larger if the other window is many times as large."""
 
 _LARGEST = 2**64 - 1
 
@@ -24,31 +24,33 @@ class RowSketch(Record):
         Cohen & Kaplan (2007), Summarizing data using bottom-k sketches, PODC.
     """
 
-    num_rows: int = Field(ge=1, description="Distinct labels.")
-    hashes: tuple[int, ...] = Field(description="Ascending; all of them when rows are few.")
+    num_rows: int = Field(ge=1, description="Number of distinct row labels.")
+    hashes: tuple[int, ...] = Field(
+        description="Smallest hashes in ascending order; all hashes for small windows."
+    )
 
     @classmethod
     def of(cls, label_N: NDArray[np.str_]) -> "RowSketch":
         """Return the sketch of a window.
 
         Args:
-            label_N: Row labels (N,); one that occurs in two folds counts once.
+            label_N: Row labels (N,); duplicates count once.
 
         Cost:
             O(N log N); about 0.3 s for a million rows.
         """
-        # Imported here: it is asked for once a decision.
+        # Imported here because it is needed only once per decision.
         from pandas.util import hash_array
 
         hashes = np.unique(hash_array(np.asarray(label_N, dtype=object), categorize=False))
         return cls(num_rows=hashes.size, hashes=tuple(hashes[:HASHES].tolist()))
 
     def share_in(self, other: "RowSketch") -> float:
-        """Estimate which share of this window's rows the other one has, too [rate, 0 to 1].
+        """Estimate the share of this window's rows that the other window also contains [rate].
 
-        Of this window's rows those are looked up whose hashes the other would have kept. So a part
-        of a window is found whole in it, however much larger the window is. When the other kept
-        none as small, nothing speaks against a full share, and 1 is returned.
+        Only those hashes of this window are compared that the other sketch would have stored.
+        Therefore a subset of a window has a share of 1 in it, regardless of the window's size. If
+        no hash can be compared, 1 is returned, the conservative value.
 
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)
@@ -62,5 +64,5 @@ class RowSketch(Record):
 
     @property
     def _kept_through(self) -> int:
-        """The largest hash up to which none is missing."""
+        """Largest hash up to which the sketch is complete."""
         return _LARGEST if len(self.hashes) == self.num_rows else self.hashes[-1]

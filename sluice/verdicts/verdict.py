@@ -1,4 +1,4 @@
-"""What the promotion gate decided, with the numbers to argue with it."""
+"""Verdict of the promotion gate, with all numbers on which it is based."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,132 +8,137 @@ from pydantic import Field, ValidationError, model_validator
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError, IntegrityError
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.verdicts.guard_outcome import GuardOutcome
-from sluice.verdicts.metric_change import MetricChange, sentence_of
+from sluice.verdicts.metric_change import MetricChange, describe_changes
 from sluice.verdicts.row_sketch import RowSketch
 
 Outcome = Literal["PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"]
 
 
 class FoldGain(Record):
-    """Mean gain on one fold's test rows."""
+    """Mean gain on the test rows of one fold."""
 
     fold_id: int
-    gain: float = Field(description="Reference's loss less candidate's [loss units].")
+    gain: float = Field(
+        description="Loss of the reference minus loss of the candidate [loss units]."
+    )
     low: float = Field(description="One-sided lower bound at the gate's alpha [loss units].")
     high: float = Field(description="One-sided upper bound at the gate's alpha [loss units].")
     num_rows: int
 
 
 class Verdict(Record):
-    """Whether the candidate is proven better than the reference on one window.
+    """Result of the comparison of candidate and reference on one test window.
 
-    A gain is positive when the candidate's loss is lower. Numbers that could not be computed
-    are NaN, and then the outcome is INCONCLUSIVE.
+    A gain is positive if the candidate's loss is lower. Numbers that cannot be computed are NaN,
+    and the outcome is then INCONCLUSIVE.
     """
 
     outcome: Outcome
-    candidate: str = Field(description="Digest of the model judged.")
-    reference: str = Field(description="Digest of what it would replace.")
-    window: str = Field(description="Digest of the data and rows both were scored on.")
+    candidate: str = Field(description="Digest of the candidate.")
+    reference: str = Field(description="Digest of the model or rule that it would replace.")
+    window: str = Field(description="Digest of the data and rows on which both were scored.")
     unit: str = Field(description="Unit of losses and gains.")
-    candidate_loss: float = Field(description="Mean over seeds and rows [unit].")
-    reference_loss: float = Field(description="Mean over seeds and rows [unit].")
-    gain: float = Field(description="Reference's mean loss less candidate's [unit].")
-    standard_error: float = Field(description="Of the gain, over seeds and rows [unit].")
-    seed_se: float = Field(description="Its part from the random seeds of both arms [unit].")
-    row_se: float = Field(description="Its part from the dependent test rows [unit].")
-    degrees_of_freedom: float = Field(description="Satterthwaite's, of the standard error.")
-    lower_bound: float = Field(description="One-sided, at alpha [unit].")
-    upper_bound: float = Field(description="One-sided, at alpha [unit].")
-    required: float = Field(description="The lower bound must exceed this [unit].")
-    margin: float = Field(description="Gains within +- this do not matter [unit].")
-    p_value: float = Field(description="One-sided, of a true gain no larger than required.")
-    alpha: float = Field(description="One-sided rate of false promotions; what was spent here.")
-    attempt: int = Field(1, ge=1, description="Which question on this window's rows it is.")
+    candidate_loss: float = Field(description="Mean loss over seeds and rows [unit].")
+    reference_loss: float = Field(description="Mean loss over seeds and rows [unit].")
+    gain: float = Field(description="Mean loss of reference minus candidate [unit].")
+    standard_error: float = Field(description="Standard error of the gain [unit].")
+    seed_se: float = Field(description="Standard error component of the seeds of both arms [unit].")
+    row_se: float = Field(description="Standard error component of the dependent rows [unit].")
+    degrees_of_freedom: float = Field(
+        description="Satterthwaite's degrees of freedom of the standard error."
+    )
+    lower_bound: float = Field(description="One-sided lower bound of the gain at alpha [unit].")
+    upper_bound: float = Field(description="One-sided upper bound of the gain at alpha [unit].")
+    required: float = Field(description="Threshold that the lower bound must exceed [unit].")
+    margin: float = Field(description="Equivalence margin: gains within +- this [unit].")
+    p_value: float = Field(description="One-sided, for a true gain of at most ``required``.")
+    alpha: float = Field(description="One-sided false promotion rate spent on this attempt.")
+    attempt: int = Field(1, ge=1, description="Number of this attempt on the window's rows.")
     alpha_of_all: float = Field(
-        description="What all attempts on the window may spend together; equal to alpha for a "
-        "question that stands alone."
+        description="Total alpha of all attempts on the window; equal to alpha for a single one."
     )
     rows: RowSketch | None = Field(
-        description="Of the window, to know it again; None in a verdict from before it was kept."
+        description="Sketch of the window's rows; None in verdicts older than row sketches."
     )
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
         "over rows of the seed-averaged gain per row."
     )
-    num_seeds: int = Field(description="Candidate's seeds.")
-    num_reference_seeds: int = Field(description="0 for a rule without seeds.")
+    num_seeds: int = Field(description="Number of seeds of the candidate.")
+    num_reference_seeds: int = Field(
+        description="Number of seeds of the reference; 0 for a rule without seeds."
+    )
     diverged_seeds: tuple[int, ...] = Field(
-        description="Candidate's seeds with losses that are not finite."
+        description="Seeds of the candidate with non-finite losses."
     )
     diverged_reference_seeds: tuple[int, ...] = Field(
-        description="Reference's seeds with losses that are not finite."
+        description="Seeds of the reference with non-finite losses."
     )
-    num_rows: int = Field(description="Test rows over all folds.")
+    num_rows: int = Field(description="Number of test rows over all folds.")
     num_clusters: int | None = Field(
         None,
-        description="What the rows are in, when they belong together; each then counts as one.",
+        description="Number of clusters; each counts as one observation. None without clusters.",
     )
-    block_length: int = Field(description="Rows, or clusters, of a bootstrap block.")
+    block_length: int = Field(description="Bootstrap block length [rows or clusters].")
     folds: tuple[FoldGain, ...]
     guards: tuple[GuardOutcome, ...] = Field(
-        (), description="What else was asked of it; each must have passed for a PROMOTE."
+        (), description="Outcomes of the guards; a PROMOTE requires that all pass."
     )
     lacking: tuple[str, ...] = Field(
-        (), description="What keeps the evidence from carrying any decision."
+        (), description="Missing evidence without which no decision is possible."
     )
     tables: dict[str, str] = Field(
-        default_factory=dict, description="Artifact digests of what was judged, by role."
+        default_factory=dict, description="Artifact digests of the compared tables, by role."
     )
     worse_metrics: tuple[MetricChange, ...] = Field(
-        (), description="Metrics of the workload that are worse than the reference's."
+        (), description="Metrics of the workload that are worse than those of the reference."
     )
     symptoms: tuple[str, ...] = Field(
-        (), description="What the candidate's training curves show to be wrong, with what to run."
+        (), description="Problems in the candidate's training curves, with a command to run."
     )
     caveats: tuple[str, ...] = Field(
-        (), description="What the decision takes for granted and could not check."
+        (), description="Assumptions of the decision that were not checked."
     )
-    reason: str = Field(description="One sentence for people.")
-    remedy: str = Field(description="What to do next.")
+    reason: str = Field(description="Reason in one sentence.")
+    remedy: str = Field(description="Recommended next step.")
 
     @model_validator(mode="before")
     @classmethod
     def _before_attempts_were_counted(cls, values: Any) -> Any:
-        """Read verdicts of ledgers that are older than attempts: they spent all of alpha."""
+        """Accept verdicts that are older than attempt counting, which spent the whole alpha."""
         if isinstance(values, Mapping) and "alpha" in values and "attempt" not in values:
             return {"rows": None, "alpha_of_all": values["alpha"], **values}
         return values
 
     @property
     def passed(self) -> bool:
-        """True only for PROMOTE: too little evidence does not pass."""
+        """True only for PROMOTE; insufficient evidence does not pass."""
         return self.outcome == "PROMOTE"
 
     @classmethod
     def of(cls, receipt: Receipt) -> "Verdict":
-        """Read the verdict that a promotion receipt holds.
+        """Return the verdict that is stored in a promotion receipt.
 
         Raises:
-            IntegrityError: It holds something else.
+            IntegrityError: The receipt does not contain a valid verdict.
         """
         try:
             return cls.model_validate(receipt.evidence)
         except ValidationError as error:
             raise IntegrityError(
-                f"The promotion receipt {receipt.digest[:12]} must hold the numbers it was decided "
-                f"on, and {error.error_count()} of its fields are missing or of another kind.",
-                cause="It was not written by the promotion gate.",
-                fix="Judge the candidate on a newer window.",
+                f"The promotion receipt {receipt.digest[:12]} must contain a verdict, but "
+                f"{error.error_count()} of its fields are missing or invalid.",
+                cause="The receipt was not written by the promotion gate.",
+                fix="Evaluate the candidate on a newer window.",
             ) from error
 
     @property
-    def evidence_words(self) -> str:
-        """How many rows there are and what counts as one observation, for people."""
+    def rows_summary(self) -> str:
+        """Number of rows, clusters and rows per block, as text."""
         if self.num_clusters is None:
             return f"{self.num_rows} in blocks of {self.block_length}"
         return (
@@ -142,46 +147,47 @@ class Verdict(Record):
         )
 
     @property
-    def spending(self) -> str:
-        """What the decision may spend of alpha, for people."""
+    def alpha_summary(self) -> str:
+        """Alpha of this attempt and of all attempts, as text."""
         if self.alpha == self.alpha_of_all:
             return f"{self.alpha:.4g}"
         return (
             f"{self.alpha:.2g} of {self.alpha_of_all:g} for all attempts on these rows; this is "
-            f"number {self.attempt}"
+            f"attempt {self.attempt}"
         )
 
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
-        """Return the verdict with its guards, of which any that did not pass ends a PROMOTE.
+        """Return the verdict with its guards; a guard that does not pass revokes a PROMOTE.
 
-        A broken guard makes it a REJECT, one without proof INCONCLUSIVE; other outcomes stay.
+        A failed guard changes PROMOTE to REJECT, an insufficient one to INCONCLUSIVE. Other
+        outcomes do not change.
         """
         guards = tuple(outcomes)
-        broken = [guard for guard in guards if guard.result == "fail"]
-        unproven = [guard for guard in guards if not guard.passed and guard.result != "fail"]
-        if not self.passed or not (broken or unproven):
+        failed = [guard for guard in guards if guard.result == "fail"]
+        insufficient = [guard for guard in guards if not guard.passed and guard.result != "fail"]
+        if not self.passed or not (failed or insufficient):
             return self.model_copy(update={"guards": guards})
-        why = " ".join(guard.reason for guard in broken or unproven)
-        outcome: Outcome = "REJECT" if broken else "INCONCLUSIVE"
+        why = " ".join(guard.reason for guard in failed or insufficient)
+        outcome: Outcome = "REJECT" if failed else "INCONCLUSIVE"
         return self.model_copy(
             update={
                 "guards": guards,
                 "outcome": outcome,
                 "reason": f"{self.reason.rstrip('.')}, but {why[0].lower()}{why[1:]}",
-                "remedy": "Keep what is in production. "
+                "remedy": "Keep the version in production. "
                 + (
-                    "Find out what the better loss was paid for with."
-                    if broken
-                    else "Hand over the evidence the guard lacks, or more seeds or test rows."
+                    "Find out which property of the candidate got worse."
+                    if failed
+                    else "Provide the missing evidence of the guard, or more seeds or test rows."
                 ),
             }
         )
 
     def with_symptoms(self, symptoms: Sequence[str]) -> "Verdict":
-        """Return the verdict with what went wrong in the trainings.
+        """Return the verdict with the problems of the candidate's trainings.
 
-        Where the candidate is not promoted it stands first: more seeds and rows do not repair a
-        training that was not done.
+        If the candidate is not promoted, they come first in the reason, because more seeds and rows
+        do not help until the training is corrected.
         """
         found = tuple(symptoms)
         if self.passed or not found:
@@ -190,34 +196,34 @@ class Verdict(Record):
             update={
                 "symptoms": found,
                 "reason": " ".join([*found, self.reason]),
-                "remedy": f"Correct the training first, as above. {self.remedy}",
+                "remedy": f"Correct the training first, as described above. {self.remedy}",
             }
         )
 
     def with_worse_metrics(self, changes: Sequence[MetricChange]) -> "Verdict":
-        """Return the verdict with the metrics that got worse, which its reason then names."""
+        """Return the verdict with the metrics that got worse, which are appended to its reason."""
         worse = tuple(changes)
-        reason = " ".join(part for part in (self.reason, sentence_of(worse)) if part)
+        reason = " ".join(part for part in (self.reason, describe_changes(worse)) if part)
         return self.model_copy(update={"worse_metrics": worse, "reason": reason})
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'promotion'.
 
         Args:
-            subject: Digest by further role (data, config, code). The roles candidate, reference
-                and window are the verdict's own.
-            decided_at: Now, UTC.
+            subject: Digests by role (data, config, code). The roles candidate, reference and
+                window are taken from the verdict.
+            decided_at: Current time, UTC.
 
         Raises:
-            ContractError: ``subject`` names one of the verdict's own roles differently.
+            ContractError: ``subject`` has another digest for one of the verdict's roles.
         """
         own = {"candidate": self.candidate, "reference": self.reference, "window": self.window}
         for role, digest in own.items():
             if subject.get(role, digest) != digest:
                 raise ContractError(
-                    f"The receipt's {role} must be the one judged, {short(digest)}, got "
+                    f"The {role} of the receipt must be that of the verdict, {short(digest)}, got "
                     f"{short(subject[role])}.",
-                    fix="Judge what is to be promoted, then write its receipt.",
+                    fix="Evaluate the candidate that is to be promoted, then write its receipt.",
                 )
         return Receipt(
             gate="promotion",
@@ -234,6 +240,6 @@ class Verdict(Record):
             f"{self.outcome}: candidate {short(self.candidate)} against {short(self.reference)}, "
             f"gain {self.gain:.4g} {self.unit} in [{self.lower_bound:.4g}, "
             f"{self.upper_bound:.4g}], required > {self.required:.4g}, p {self.p_value:.2g}, "
-            f"{counted(self.num_seeds, 'seed')}, {counted(self.num_rows, 'row')}. {self.reason} "
-            f"{self.remedy}"
+            f"{pluralize(self.num_seeds, 'seed')}, {pluralize(self.num_rows, 'row')}. "
+            f"{self.reason} {self.remedy}"
         )

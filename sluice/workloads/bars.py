@@ -1,4 +1,4 @@
-"""Daily price bars: forecast tomorrow's variance, judged against HAR and by a sized position."""
+"""Workload for daily price bars: forecasts the next variance, compared with a HAR baseline."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -37,31 +37,32 @@ from sluice.workloads.har import HarSettings, har_forecast
 from sluice.workloads.volatility_target import PositionSettings, volatility_position
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
-_LARGEST_LOG_VOL = 50.0
-"""exp of this is beyond any market and within floating point; forecasts are cut here."""
+_MAX_LOG_VOL = 50.0
+"""Forecasts are clipped here: exp of this is beyond any market and representable as a float."""
 
 
 class BarsSettings(WorkloadSettings):
-    """Where the bars come from, what is forecast, and how features and positions are made."""
+    """Settings of the source of the bars, the target, the features and the position."""
 
-    source: SourceSettings = Field(PackagedBars(), description="Where the bars come from.")
+    source: SourceSettings = Field(PackagedBars(), description="Source of the bars.")
     target: Literal["log_gk_variance", "vs_return"] = Field(
         "log_gk_variance",
-        description="The next row's log Garman-Klass variance, or its return in deviations.",
+        description="Target: the next row's log Garman-Klass variance, or its return in standard "
+        "deviations.",
     )
-    seq_len: int = Field(22, ge=1, le=10_000, description="Rows a prediction may look at [rows].")
-    min_rows: int = Field(500, ge=1, description="Fewer bars than this are refused (POC-6) [rows].")
+    seq_len: int = Field(22, ge=1, le=10_000, description="Length of the input window [rows].")
+    min_rows: int = Field(500, ge=1, description="Minimum number of bars [rows].")
     features: FeatureSettings = FeatureSettings()
     har: HarSettings = HarSettings()
     position: PositionSettings = PositionSettings()
 
 
 class BarsWorkload(Workload):
-    """Bars with open, high, low, close and volume; nine features; the next row as target.
+    """Bars of open, high, low, close and volume, nine features, and a target of the next row.
 
-    With target ``log_gk_variance`` the baseline is HAR. With ``vs_return`` it is the mean of the
-    train targets: returns have no persistence that a HAR-like line could use, and the market's
-    average drift is what a forecast of returns has to beat.
+    For the target ``log_gk_variance`` the baseline is HAR. For ``vs_return`` it is the mean of the
+    train targets: returns have no persistence that a HAR-like regression could use, and a forecast
+    of returns has to beat the market's average drift.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = BarsSettings
@@ -89,7 +90,7 @@ class BarsWorkload(Workload):
 
     @property
     def required_rows(self) -> int:
-        """Fewest bars for warm-up, every fold and a baseline, and at least ``min_rows`` (POC-6)."""
+        """Minimum number of bars for warm-up, all folds and the baseline; at least ``min_rows``."""
         settings = self.settings
         folds = rows_needed(
             settings.folds,
@@ -100,15 +101,15 @@ class BarsWorkload(Workload):
 
     @property
     def _lost_rows(self) -> int:
-        # The last bar has no next one to forecast.
+        # The last bar has no next bar, so it has no target.
         return self.settings.features.warm_up_rows + self.horizon_rows
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the bars as the source holds them.
+        """Return the unchanged bars of the source.
 
         Raises:
             SourceError: The source is missing, empty or unreadable.
-            ContractError: It holds fewer than ``required_rows`` bars (POC-6).
+            ContractError: The source has fewer than ``required_rows`` bars.
         """
         rows = sources.load_rows(self.settings.source, schema=self.raw_schema)
         self._require_enough(len(rows))
@@ -117,12 +118,12 @@ class BarsWorkload(Workload):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the nine features, the target, ``log_var``, ``trailing_vol``, ``next_return``.
 
-        Leading rows whose features are not yet known and the last row, which has no target, are
-        left out. The target and ``next_return`` look one row ahead; nothing else does.
+        The first rows, whose features are not yet defined, and the last row, which has no target,
+        are dropped. Only the target and ``next_return`` look one row ahead.
 
         Raises:
-            SchemaError: ``raw`` breaks the raw schema (SCH-1, SCH-2).
-            ContractError: The bars contradict themselves.
+            SchemaError: ``raw`` does not match the raw schema.
+            ContractError: The bars are inconsistent.
         """
         validate_schema(raw, self.raw_schema, "raw")
         validate_bars(raw)
@@ -145,16 +146,16 @@ class BarsWorkload(Workload):
     def metrics(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> Mapping[str, float]:
-        """Return loss (mean squared error), mae, and what the position would have earned.
+        """Return loss (mean squared error), mae, and the trading metrics of the position.
 
-        The position is taken at the row's close and earns ``next_return``, without costs:
+        The position is opened at the row's close and earns ``next_return``, without costs:
 
         - ``log_gk_variance``: ``clip(target volatility / exp(forecast / 2), 0, max_leverage)``;
         - ``vs_return``: ``clip(forecast, -1, 1)`` times the same with the trailing volatility, so
-          a forecast of one deviation or more takes the whole position.
+          a forecast of at least one standard deviation takes the full position.
 
-        For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; NaN when they
-        are not defined (no variation, no loss).
+        For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; undefined
+        metrics (no variation, no loss) are NaN.
         """
         output = output.detach()
         error = (output - examples.y).double()
@@ -173,7 +174,7 @@ class BarsWorkload(Workload):
         """Return HAR's forecasts of the test examples; for ``vs_return`` the train mean.
 
         Raises:
-            ContractError: Too little history before the test window.
+            ContractError: The history before the test window is too short.
         """
         if self.settings.target == "vs_return":
             return super().baseline(frame, fold)
@@ -191,7 +192,7 @@ class BarsWorkload(Workload):
     ) -> "np.ndarray[Any, np.dtype[np.float64]]":
         forecast_N = output.cpu().double().flatten().numpy()
         if self.settings.target == "log_gk_variance":
-            log_vol_N = np.clip(forecast_N / 2, -_LARGEST_LOG_VOL, _LARGEST_LOG_VOL)
+            log_vol_N = np.clip(forecast_N / 2, -_MAX_LOG_VOL, _MAX_LOG_VOL)
             return volatility_position(np.exp(log_vol_N), self.settings.position)
         trailing_N = frame["trailing_vol"].to_numpy(np.float64)[examples.rows]
         return np.asarray(
@@ -202,8 +203,8 @@ class BarsWorkload(Workload):
         if num_rows < self.required_rows:
             raise ContractError(
                 f"At least {self.required_rows} bars are required, got {num_rows} (min_rows "
-                f"{self.settings.min_rows}; {self._lost_rows} are lost to warm-up and target, the "
-                f"rest is for {self.settings.folds.num_folds} folds with their gaps).",
-                cause="The source holds too short a history.",
-                fix="Give more bars, or lower min_rows, num_folds or the feature windows.",
+                f"{self.settings.min_rows}; warm-up and target need {self._lost_rows}, and "
+                f"{self.settings.folds.num_folds} folds with their gaps need the others).",
+                cause="The history of the source is too short.",
+                fix="Provide more bars, or lower min_rows, num_folds or the feature windows.",
             )

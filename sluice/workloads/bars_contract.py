@@ -1,11 +1,18 @@
-"""What price bars and their features must look like: schemas, expectations and refusals (SCH-2)."""
+"""Schemas, expectations and validation of price bars and their features."""
 
 import math
 
 import pandas as pd
 
 from sluice.base.errors import ContractError
-from sluice.data.expectations import AtLeast, Between, Expectation, NotNull, RowCount, StdBetween
+from sluice.data.expectations import (
+    Between,
+    Expectation,
+    GreaterOrEqual,
+    NotNull,
+    RowCount,
+    StdBetween,
+)
 from sluice.data.schema import Column, Schema
 from sluice.workloads.bars_features import FeatureSettings
 
@@ -22,15 +29,15 @@ RAW_SCHEMA = Schema(
 )
 
 FEATURES = (
-    Column(name="returns_vs", unit="deviations", description="Return by volatility known before."),
+    Column(name="returns_vs", unit="deviations", description="Return over the prior volatility."),
     Column(name="momentum_z", unit="deviations", description="Momentum against its recent past."),
     Column(name="atr_pct", unit="ln rate", description="Log of average true range over close."),
     Column(name="volume_z", unit="deviations", description="Volume against its recent past."),
     Column(name="rsi_14", unit="points", description="Relative strength index, 0 to 100."),
-    Column(name="bb_pct_b", unit="share", description="Place of the close between its bands."),
+    Column(name="bb_pct_b", unit="share", description="Position of the close in its bands."),
     Column(name="vol_regime", unit="log ratio", description="Short over long volatility."),
     Column(
-        name="return_accel", unit="deviations", description="Latest return less the one before."
+        name="return_accel", unit="deviations", description="Latest return minus the previous one."
     ),
     Column(name="pv_divergence", unit="correlation", description="Price against volume, -1 to 1."),
 )
@@ -38,7 +45,7 @@ FEATURES = (
 AUXILIARY = (
     Column(name="log_var", unit="ln variance", description="Log Garman-Klass variance of the row."),
     Column(name="trailing_vol", unit="log return", description="Volatility of the last rows."),
-    Column(name="next_return", unit="rate", description="Close to next close; earned, not known."),
+    Column(name="next_return", unit="rate", description="Close to next close; not a feature."),
 )
 
 TARGETS = {
@@ -48,19 +55,19 @@ TARGETS = {
     "vs_return": Column(
         name="next_vs_return",
         unit="deviations",
-        description="Log return of the next row by the volatility known at this one.",
+        description="Log return of the next row divided by the volatility at this row.",
     ),
 }
 
-SMALLEST_PRICE = 1e-9
-"""A price is above 0; Great Expectations' ranges include their ends, so this stands for it."""
+MIN_PRICE = 1e-9
+"""Lower bound for "above 0", because the ranges of Great Expectations include their ends."""
 
 ROUNDING = 1e-6
-"""Slack of bounds that hold exactly in real numbers, for floating point [relative]."""
+"""Relative floating-point tolerance of bounds that hold exactly in real numbers."""
 
 
 def feature_schema(target: str) -> Schema:
-    """Return the schema of the feature frame for one choice of target."""
+    """Return the schema of the feature frame for a target."""
     return Schema(
         columns=(*FEATURES, TARGETS[target], *AUXILIARY),
         index_name="date",
@@ -69,29 +76,30 @@ def feature_schema(target: str) -> Schema:
 
 
 def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
-    """Return what must hold of raw bars; nothing here can be true of a sound market."""
+    """Return the expectations of raw bars; a violation is impossible in a real market."""
     return (
         RowCount(low=min_rows),
         *(NotNull(column=name) for name in RAW_SCHEMA.names),
-        *(Between(column=name, low=SMALLEST_PRICE) for name in ("open", "high", "low", "close")),
+        *(Between(column=name, low=MIN_PRICE) for name in ("open", "high", "low", "close")),
         Between(column="volume", low=0),
-        AtLeast(column="high", other="low"),
-        AtLeast(column="high", other="open"),
-        AtLeast(column="high", other="close"),
-        AtLeast(column="open", other="low"),
-        AtLeast(column="close", other="low"),
+        GreaterOrEqual(column="high", other="low"),
+        GreaterOrEqual(column="high", other="open"),
+        GreaterOrEqual(column="high", other="close"),
+        GreaterOrEqual(column="open", other="low"),
+        GreaterOrEqual(column="close", other="low"),
     )
 
 
 def feature_expectations(
     target: str, settings: FeatureSettings, *, min_rows: int
 ) -> tuple[Expectation, ...]:
-    """Return what must hold of the feature frame.
+    """Return the expectations of the feature frame.
 
-    Bounds that follow from a feature's formula are those; the others are far from anything a
-    market has done (a day of 500 deviations, a range of six times the price). Standard deviations
-    may be a tenth to ten times of what two indices showed in any year of 1999 to 2018, so that a
-    column in other units, or a stale one, is seen; ``sluice doctor expectations`` measures both.
+    Bounds follow from the formula of a feature where possible; the others are far beyond any
+    observed market (a day of 500 standard deviations, a range of six times the price). Standard
+    deviations may be from a tenth to ten times those of two indices in any year of 1999 to 2018,
+    so that a column in other units or a stale column is detected; ``sluice doctor expectations``
+    measures both.
     """
     columns = feature_schema(target).names
     return (
@@ -109,11 +117,12 @@ def feature_expectations(
 
 
 def validate_bars(df: pd.DataFrame) -> None:
-    """Refuse bars that contradict themselves.
+    """Raise an error for inconsistent bars.
 
     Raises:
-        ContractError: Lists every broken rule with the count and the first bad row: a price that
-            is not positive, high below low, open or close outside low to high, negative volume.
+        ContractError: Lists every violated rule with the count and the first invalid row: a
+            non-positive price, high below low, open or close outside of low to high, negative
+            volume.
     """
     prices = df[["open", "high", "low", "close"]]
     broken = {
@@ -129,13 +138,13 @@ def validate_bars(df: pd.DataFrame) -> None:
             row = int(bad.to_numpy().argmax())
             seen = ", ".join(f"{name} {df[name].iloc[row]:g}" for name in RAW_SCHEMA.names)
             problems.append(
-                f"{rule}, broken in {bad.sum()} of {len(df)} rows, first at row {row} "
+                f"{rule}, violated by {bad.sum()} of {len(df)} rows, first at row {row} "
                 f"(label {df.index[row]}: {seen})"
             )
     if problems:
         raise ContractError(
-            f"Bars contradict themselves: {'; '.join(problems)}.",
-            cause="Columns are swapped, prices are adjusted in part, or the feed dropped a digit.",
+            f"Bars are inconsistent: {'; '.join(problems)}.",
+            cause="Columns are swapped, only some prices are adjusted, or the feed lost a digit.",
             fix="Correct or remove these rows at the source.",
         )
 
@@ -182,7 +191,7 @@ def _deviations(target: str) -> dict[str, tuple[float, float]]:
 
 
 def _z_range(rows: int) -> tuple[float, float]:
-    """Return the reach of a z-score among ``rows`` values with the sample deviation.
+    """Return the possible range of a z-score among ``rows`` values, with the sample deviation.
 
     Source:
         Samuelson (1968), "How deviant can you be?", JASA 63(324).

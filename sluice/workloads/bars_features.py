@@ -1,8 +1,8 @@
-"""Nine features of price bars (SCH-2), and the variance and volatility they stand beside.
+"""Nine features of price bars, and their variance and volatility.
 
-Every function is pure, vectorised and causal: the value at a row uses that row and earlier ones
-only. Where too few rows precede, the value is NaN. ``r`` is the log return ln(C_t / C_t-1),
-``n`` a window [rows]. Bars are assumed to pass ``validate_bars``.
+Every function is pure, vectorised and causal: the value of a row uses only this row and earlier
+ones. It is NaN if there are too few earlier rows. ``r`` is the log return ln(C_t / C_t-1), ``n`` a
+window [rows]. Bars are assumed to pass ``validate_bars``.
 """
 
 import math
@@ -16,7 +16,7 @@ from sluice.base.settings import Settings
 
 
 class FeatureSettings(Settings):
-    """Windows and floors of the features."""
+    """Window lengths and lower limits of the features."""
 
     vol_rows: int = Field(22, ge=3, le=10_000, description="Window of the volatility [rows].")
     momentum_rows: int = Field(10, ge=1, le=10_000, description="Span of the momentum [rows].")
@@ -35,14 +35,14 @@ class FeatureSettings(Settings):
         1e-4,
         gt=0,
         le=1,
-        description="A volatility per row below this counts as this [log return]; its square is "
-        "the floor of the variance.",
+        description="Lower limit of the volatility per row [log return]; its square is the lower "
+        "limit of the variance.",
     )
     min_deviation: float = Field(
         1e-6,
         gt=0,
         le=1,
-        description="A relative deviation up to this is rounding, and counts as none.",
+        description="Relative standard deviations up to this are rounding errors and count as 0.",
     )
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class FeatureSettings(Settings):
 
     @property
     def warm_up_rows(self) -> int:
-        """Leading rows of a table for which some feature is not yet known [rows]."""
+        """Number of first rows for which some feature is not yet defined [rows]."""
         return max(
             self.vol_rows + 1,
             self.momentum_rows + self.momentum_z_rows - 1,
@@ -68,11 +68,11 @@ class FeatureSettings(Settings):
 
 
 RSI_ROWS = 14
-"""Wilder's period; the feature's name holds it, so it is no setting [rows]."""
+"""Wilder's period [rows]; part of the feature's name and therefore not a setting."""
 
 
 def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame:
-    """Return the nine features of SCH-2 for every bar; NaN where history is too short.
+    """Return the nine features of every bar; NaN where the history is too short.
 
     Cost:
         0.3 s for 1,000,000 rows on one core, 8 ms for 5,000.
@@ -111,7 +111,7 @@ def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame
 
 
 def returns_vs(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Series[Any]":
-    """Return the log return in units of the volatility known the row before [deviations].
+    """Return the log return in units of the volatility at the previous row [deviations].
 
     Formula: r_t / max(std(r_t-n .. r_t-1), floor), with the sample deviation.
 
@@ -125,7 +125,7 @@ def returns_vs(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Serie
 def momentum_z(
     close: "pd.Series[Any]", *, span_rows: int, rows: int, min_deviation: float
 ) -> "pd.Series[Any]":
-    """Return how unusual the latest momentum is among recent ones [deviations].
+    """Return the z-score of the latest momentum among recent ones [deviations].
 
     Formula: m_t = ln(C_t / C_t-k); (m_t - mean(m)) / std(m) over n rows up to t, sample
     deviation; 0 when all are equal. By construction within (n - 1) / sqrt(n) of 0.
@@ -149,9 +149,9 @@ def atr_pct(
     """Return the log of Wilder's average true range as a share of the close [ln rate].
 
     Formula: TR_t = max(H_t, C_t-1) - min(L_t, C_t-1); ln max(A / C, floor), A the Wilder average
-    of TR over n rows. The first row has no close before it, so its range is H - L. Bars without
-    range give the log of the floor. The log, because ranges vary by factors: a calm year then
-    lies as far from the average as a wild one, and the target is a log as well.
+    of TR over n rows. The first row has no previous close, so its range is H - L. Bars without
+    range give the log of the floor. The log is used because ranges vary by factors, so that calm
+    and volatile years have similar distances from the average; the target is a log too.
 
     Source:
         Wilder (1978), "New Concepts in Technical Trading Systems"; the log is ours.
@@ -162,7 +162,7 @@ def atr_pct(
 
 
 def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
-    """Return how unusual the volume is among recent ones [deviations].
+    """Return the z-score of the volume among recent ones [deviations].
 
     Formula: v = ln(1 + V); (v_t - mean(v)) / std(v) over n rows up to t, sample deviation; 0 when
     all are equal. The 1 keeps a bar without trades finite. Within (n - 1) / sqrt(n) of 0.
@@ -193,7 +193,7 @@ def rsi_14(close: "pd.Series[Any]") -> "pd.Series[Any]":
 def bb_pct_b(
     close: "pd.Series[Any]", *, rows: int, width: float, min_deviation: float
 ) -> "pd.Series[Any]":
-    """Return where the close lies between its Bollinger bands [share: 0 lower, 1 upper].
+    """Return the position of the close in its Bollinger bands [share: 0 lower, 1 upper].
 
     Formula: (C - (m - w s)) / (2 w s) with m, s mean and population deviation of n closes up to
     t; 0.5 when they are all equal. By construction within sqrt(n - 1) / (2 w) of 0.5.
@@ -208,11 +208,11 @@ def bb_pct_b(
 
 
 def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
-    """Return whether volatility is high against its own recent past [log ratio].
+    """Return the recent volatility relative to its longer past [log ratio].
 
     Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, v the floored
-    Garman-Klass variance, which says more about a row than its squared return does. By
-    construction at most ln(long / short) / 2.
+    Garman-Klass variance, which is more precise than the squared return. By construction at most
+    ln(long / short) / 2.
 
     Source:
         Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
@@ -225,7 +225,7 @@ def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -
 def return_accel(
     close: "pd.Series[Any]", *, span_rows: int, vol_rows: int, floor: float
 ) -> "pd.Series[Any]":
-    """Return how much the latest return exceeds the one before it [deviations].
+    """Return the latest return minus the previous one [deviations].
 
     Formula: m_t = ln(C_t / C_t-k); (m_t - m_t-k) / (s sqrt(2 k)), s the floored trailing
     volatility at t. Unit variance when returns are independent.
@@ -243,10 +243,10 @@ def return_accel(
 def pv_divergence(
     close: "pd.Series[Any]", volume: "pd.Series[Any]", *, rows: int, min_deviation: float
 ) -> "pd.Series[Any]":
-    """Return how much price and volume move against each other [correlation, -1 to 1].
+    """Return the negative correlation of price and volume changes [-1 to 1].
 
     Formula: minus the Pearson correlation of r with the change of ln(1 + V) over n rows up to t;
-    0 when either does not vary.
+    0 when either is constant.
 
     Source:
         Karpoff (1987), "The relation between price changes and trading volume", Journal of
@@ -254,10 +254,10 @@ def pv_divergence(
     """
     returns = log_returns(close)
     flow = _log(1 + volume).diff()
-    still = (returns.rolling(rows).std() <= min_deviation) | (
+    constant = (returns.rolling(rows).std() <= min_deviation) | (
         flow.rolling(rows).std() <= min_deviation
     )
-    return (-returns.rolling(rows).corr(flow).clip(-1, 1)).mask(still, 0.0)
+    return (-returns.rolling(rows).corr(flow).clip(-1, 1)).mask(constant, 0.0)
 
 
 def log_returns(close: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -274,11 +274,11 @@ def gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
     """Return each bar's Garman-Klass variance, open to close [log return squared].
 
     Formula: max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). A bar without range has variance
-    0 and so gets the floor; its log would not exist.
+    0, whose log is undefined, and gets the floor.
 
     Args:
         bars: Columns open, high, low, close.
-        floor: Smallest variance that counts [log return squared].
+        floor: Lower limit of the variance [log return squared].
 
     Source:
         Garman & Klass (1980), "On the estimation of security price volatilities from historical
@@ -307,8 +307,8 @@ def _window_moments(
 ) -> tuple["pd.Series[Any]", "pd.Series[Any]"]:
     """Return mean and population deviation of the last ``rows`` values.
 
-    Each row is computed from its own window alone. pandas updates running sums instead, and after
-    a price has fallen by a factor of 1e8 their rounding error is larger than the deviation.
+    Each row is computed from its own window. pandas uses running sums, whose rounding error exceeds
+    the deviation after a price has fallen by a factor of 1e8.
     """
     values = series.to_numpy(np.float64)
     middle, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
@@ -325,7 +325,7 @@ def _log(series: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _wilder_mean(series: "pd.Series[Any]", *, rows: int) -> "pd.Series[Any]":
-    """Average a + (x - a) / n, started by the plain mean of the first n known values."""
+    """Return the average a + (x - a) / n, initialised with the mean of the first n values."""
     first = int(series.notna().to_numpy().argmax())
     started = series.copy()
     started.iloc[: first + rows - 1] = np.nan

@@ -1,4 +1,4 @@
-"""Which epoch's weights are kept: the one with the lowest validation loss."""
+"""Default epoch selector: the epoch with the lowest validation loss."""
 
 import math
 from collections.abc import Mapping
@@ -7,16 +7,16 @@ from sluice.base.errors import ContractError
 
 
 def best_epoch(scores: Mapping[int, float]) -> int:
-    """Return the epoch with the lowest finite score; of equal ones the earliest (POC-4).
+    """Return the epoch with the lowest finite score; the earliest of several equal ones.
 
-    Scores that are NaN or infinite are skipped: an epoch that could not be measured is never the
-    best one. The order in which the mapping holds its epochs does not matter.
+    NaN and infinite scores are ignored: an epoch without a valid measurement is never the best.
+    The order of the mapping does not matter.
 
     Args:
         scores: Validation loss by epoch; lower is better.
 
     Raises:
-        ContractError: There are no scores, or none of them is finite.
+        ContractError: There are no scores, or no score is finite.
 
     >>> best_epoch({10: 0.9, 20: 0.4, 30: 0.4, 40: float("nan")})
     20
@@ -25,10 +25,10 @@ def best_epoch(scores: Mapping[int, float]) -> int:
     if not finite:
         seen = f"{len(scores)} scores, none of them finite" if scores else "no scores at all"
         raise ContractError(
-            f"Choosing an epoch requires at least one finite validation loss, got {seen}.",
-            cause="Training did not reach the end of an epoch, or it diverged from the start."
+            f"Selecting an epoch requires at least one finite validation loss, got {seen}.",
+            cause="Training did not complete an epoch, or diverged from the start."
             if scores
             else "No epoch was validated.",
-            fix="Lower the learning rate and look at the first epoch's losses.",
+            fix="Lower the learning rate and inspect the losses of the first epoch.",
         )
     return min(finite)[1]

@@ -1,6 +1,6 @@
-"""Handwritten digits: independent rows, ten classes, judged against logistic regression.
+"""Workload for handwritten digits: independent rows, ten classes, logistic regression baseline.
 
-The second pipeline that ships. It has nothing in common with bars but the line it walks.
+The second workload shipped with Sluice, for data without a time order.
 """
 
 from collections.abc import Mapping
@@ -36,31 +36,33 @@ from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 
 class DigitsSettings(WorkloadSettings):
-    """How the pictures are split and what is compared."""
+    """Settings of the split of the pictures and of the compared loss."""
 
-    seq_len: Literal[1] = Field(1, description="A picture is classified by itself [rows].")
+    seq_len: Literal[1] = Field(1, description="Each picture is classified separately [rows].")
     folds: FoldSettings = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
     gate_loss: Literal["log_loss", "zero_one"] = Field(
         "log_loss",
-        description="What the gate compares per picture: the log loss, or whether it is wrong.",
+        description="Loss per picture that the gate compares: the log loss, or 1 for a wrong "
+        "class and 0 otherwise.",
     )
-    min_rows: int = Field(1_000, ge=50, description="Fewer pictures are refused (POC-6) [rows].")
+    min_rows: int = Field(1_000, ge=50, description="Minimum number of pictures [rows].")
     min_class_share: float = Field(
-        0.02, ge=0, le=0.1, description="A rarer digit is refused [share of rows]."
+        0.02, ge=0, le=0.1, description="Minimum share of each digit [share of rows]."
     )
     inverse_penalty: float = Field(
-        1.0, gt=0, le=1e6, description="C of the logistic regression that is to be beaten."
+        1.0, gt=0, le=1e6, description="C of the logistic regression that is the baseline."
     )
 
 
 class DigitsWorkload(Workload):
-    """1,797 pictures of 8 x 8 pixels; which digit is it?
+    """Classifies 1,797 pictures of 8 x 8 pixels into ten digits.
 
-    Rows are independent and stand in the order of a key made of their pixels, which replaces time:
-    every fold trains on smaller keys than it is tested on. The first fold's train and validation
-    rows are tested nowhere, so a search may use them.
+    Rows are independent and ordered by a hash of their pixels, which replaces time: every fold
+    trains on smaller keys than it is tested on. The train and validation rows of the first fold
+    are never test rows, so that a search may use them.
 
-    Scores are about new pictures by these writers: the packaged data do not say who wrote what.
+    Scores are valid for new pictures by the same writers: the packaged data do not contain the
+    writers.
 
     Source:
         Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI repository, as
@@ -91,7 +93,7 @@ class DigitsWorkload(Workload):
 
     @property
     def required_rows(self) -> int:
-        """Fewest pictures for every fold, and at least ``min_rows`` (POC-6)."""
+        """Minimum number of pictures for all folds; at least ``min_rows``."""
         folds = rows_needed(
             self.settings.folds, horizon_rows=self.horizon_rows, min_train_rows=len(CLASSES)
         )
@@ -101,7 +103,7 @@ class DigitsWorkload(Workload):
         """Return the packaged pictures in the order of their keys.
 
         Raises:
-            ContractError: There are fewer than ``required_rows`` (POC-6).
+            ContractError: The package has fewer than ``required_rows`` pictures.
         """
         # Imported here: scikit-learn takes about a second and Dagster loads every module.
         from sklearn.datasets import load_digits
@@ -111,16 +113,16 @@ class DigitsWorkload(Workload):
         if len(rows) < self.required_rows:
             raise ContractError(
                 f"At least {self.required_rows} pictures are required, got {len(rows)}.",
-                cause="min_rows or the folds ask for more than the package holds.",
+                cause="min_rows or the folds require more pictures than the package has.",
                 fix="Lower min_rows or num_folds.",
             )
         return in_hash_order(rows, PIXELS, name=KEY)
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the pixels as shares of the brightest, the digit, and ``ink``.
+        """Return the pixels as shares of the maximum brightness, the digit, and ``ink``.
 
         Raises:
-            SchemaError: ``raw`` breaks the raw schema.
+            SchemaError: ``raw`` does not match the raw schema.
             ContractError: A digit is missing or rare.
         """
         validate_schema(raw, self.raw_schema, "raw")
@@ -130,21 +132,21 @@ class DigitsWorkload(Workload):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return pictures (N, 1, 64) and their digits (N,)."""
-        given = super().examples(frame, rows)
-        return Examples(x=given.x, y=given.y[:, 0].long(), rows=given.rows)
+        windows = super().examples(frame, rows)
+        return Examples(x=windows.x, y=windows.y[:, 0].long(), rows=windows.rows)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return one logit per class."""
         return (len(y), len(CLASSES))
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the log loss, or the mistake, of each picture (B,)."""
+        """Return the log loss, or the 0/1 loss, of each picture (B,)."""
         if self.settings.gate_loss == "zero_one":
             return self.mistakes(output, y)
         return nn.functional.cross_entropy(output, y, reduction="none")
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the mean log loss, which training minimises whatever the gate compares."""
+        """Return the mean log loss, which training minimises for both values of ``gate_loss``."""
         return nn.functional.cross_entropy(output, y)
 
     def mistakes(self, output: Tensor, y: Tensor) -> Tensor:
@@ -155,23 +157,23 @@ class DigitsWorkload(Workload):
         self,
         output: Tensor,
         examples: Examples,
-        frame: pd.DataFrame,  # noqa: ARG002 - all that is needed is in the examples
+        frame: pd.DataFrame,  # noqa: ARG002 - the examples are sufficient
     ) -> Mapping[str, float]:
-        """Return loss and the metrics of a classifier; NaN where one is not defined."""
+        """Return loss and the metrics of a classifier; undefined metrics are NaN."""
         output = output.detach()
-        # In double precision, where few probabilities are rounded to 0.
+        # In double precision, in which fewer probabilities are rounded to 0.
         probability = output.double().softmax(dim=1).numpy()
         found = classification_metrics(examples.y.numpy(), probability)
         return {"loss": float(self.losses(output, examples.y).mean()), **found.numbers}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
-        """Return the log probabilities by logistic regression on the pixels.
+        """Return the log probabilities of a logistic regression on the pixels.
 
-        It is fitted on the validation rows too, because it stops by itself: what is to be beaten
-        gets all rows that the candidate may look at.
+        It is fitted on train and validation rows, because it needs no early stopping: the baseline
+        may use all rows that the candidate may use.
 
         Raises:
-            ContractError: A digit is missing among those rows.
+            ContractError: A digit is missing in these rows.
         """
         from sklearn.linear_model import LogisticRegression
 
@@ -179,11 +181,11 @@ class DigitsWorkload(Workload):
         digit_N = torch.cat([part.y for part in known]).numpy()
         if len(np.unique(digit_N)) < len(CLASSES):
             raise ContractError(
-                f"Logistic regression needs every digit among its {digit_N.size} train and "
+                f"Logistic regression requires every digit in its {digit_N.size} train and "
                 f"validation rows, got {sorted(set(digit_N.tolist()))}.",
-                fix="Begin the first test window later, or give more rows.",
+                fix="Start the first test window later, or provide more rows.",
             )
-        line = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
-        line.fit(torch.cat([part.x[:, 0] for part in known]).double().numpy(), digit_N)
+        model = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
+        model.fit(torch.cat([part.x[:, 0] for part in known]).double().numpy(), digit_N)
         test = self.examples(frame, fold.test).x[:, 0].double().numpy()
-        return torch.from_numpy(line.predict_log_proba(test).astype(np.float32))
+        return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))

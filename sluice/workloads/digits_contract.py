@@ -1,4 +1,4 @@
-"""What pictures of digits must look like: schemas, expectations and refusals."""
+"""Schemas, expectations and validation of the pictures of digits."""
 
 import pandas as pd
 
@@ -10,12 +10,12 @@ SIDE = 8
 BRIGHTEST = 16.0
 CLASSES = tuple(range(10))
 KEY = "image"
-"""Name of the index: the key that ``in_hash_order`` gives each picture."""
+"""Name of the index: the key of each picture from ``in_hash_order``."""
 
 PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
-# The outermost columns are blank in all but a few pictures, so in a small part perhaps in all.
+# The outer columns are blank in nearly all pictures, and may be blank in all rows of a small split.
 _MARGIN = {f"pixel_{row}_{column}" for row in range(SIDE) for column in (0, SIDE - 1)}
-DIGIT = Column(name="digit", kind="int", description="What was written, 0 to 9.")
+DIGIT = Column(name="digit", kind="int", description="Written digit, 0 to 9.")
 INK = Column(name="ink", unit="share", description="Mean of the scaled pixels.")
 
 
@@ -24,20 +24,20 @@ def _pixel_columns(unit: str) -> tuple[Column, ...]:
 
 
 RAW_SCHEMA = Schema(columns=(*_pixel_columns("0 to 16"), DIGIT), index_name=KEY, index_kind="int")
-"""The key is that of the pixels and unique: no picture can be in both train and test rows."""
+"""The key is a unique hash of the pixels: no picture can be in both train and test rows."""
 
 FEATURE_SCHEMA = Schema(
     columns=(*_pixel_columns("share"), DIGIT, INK), index_name=KEY, index_kind="int"
 )
 
-# The packaged digits have a deviation of 2.87. Without the two lowest or the two highest it is
-# 2.29, with half of all labels turned into 5 it is 2.11; one class that is missing or rare is for
-# ``validate_digits`` to see.
+# The packaged digits have a standard deviation of 2.87. Without the two lowest or the two highest
+# digits it is 2.29, with half of all labels changed to 5 it is 2.11. ``validate_digits`` detects a
+# single missing or rare class.
 _DIGIT_SPREAD = StdBetween(column=DIGIT.name, low=2.4, high=3.4)
 
 
 def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
-    """Return what must hold of raw pictures."""
+    """Return the expectations of raw pictures."""
     return (
         RowCount(low=min_rows),
         *(NotNull(column=name) for name in RAW_SCHEMA.names),
@@ -48,11 +48,11 @@ def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
 
 
 def feature_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
-    """Return what must hold of the feature frame.
+    """Return the expectations of the feature frame.
 
-    The range of each pixel follows from that of the raw ones, so it is not asked again. The ink
-    of the packaged pictures is 0.18 to 0.42 with a deviation of 0.034: an inverted scanner, blank
-    pages or pixels in other units leave the wider ranges here.
+    The range of each pixel follows from that of the raw pixels and is not checked again. The ink
+    of the packaged pictures is 0.18 to 0.42 with a standard deviation of 0.034: inverted scans,
+    blank pages or pixels in other units violate the wider ranges here.
     """
     return (
         RowCount(low=min_rows),
@@ -65,17 +65,17 @@ def feature_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
 
 
 def validate_digits(df: pd.DataFrame, *, min_class_share: float) -> None:
-    """Refuse rows in which a class is missing or rare: no score would say anything about it.
+    """Raise an error when a class is missing or rare, because no score would cover it.
 
     Raises:
         ContractError: A digit has less than ``min_class_share`` of the rows.
     """
     share = df[DIGIT.name].value_counts(normalize=True).reindex(list(CLASSES), fill_value=0.0)
     if not share.min() >= min_class_share:
-        told = ", ".join(f"{digit}: {value:.1%}" for digit, value in share.items())
+        shares = ", ".join(f"{digit}: {value:.1%}" for digit, value in share.items())
         raise ContractError(
             f"Every digit must have at least {min_class_share:.1%} of the {len(df)} rows, got "
-            f"{told}.",
+            f"{shares}.",
             cause="A filter or a join dropped a class, or its label changed.",
             fix="Correct the source, or lower min_class_share.",
         )

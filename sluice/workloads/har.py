@@ -1,6 +1,6 @@
-"""The heterogeneous autoregressive model of variance: the baseline a network has to beat.
+"""Heterogeneous autoregressive (HAR) model of variance, the baseline of variance forecasts.
 
-Tomorrow's log variance is a line in today's, in its mean over a week and over a month.
+The next log variance is a linear function of the current one and its means over a week and a month.
 
 Source:
     Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
@@ -19,7 +19,7 @@ from sluice.base.settings import Settings
 
 
 class HarSettings(Settings):
-    """Horizons of the averages."""
+    """Window lengths of the averages."""
 
     week_rows: int = Field(5, ge=2, le=1_000, description="Rows in a week [rows].")
     month_rows: int = Field(22, ge=3, le=10_000, description="Rows in a month [rows].")
@@ -33,23 +33,23 @@ def har_forecast(
     test_rows: NDArray[np.int64],
     settings: HarSettings,
 ) -> NDArray[np.float64]:
-    """Fit on ``train_rows`` only, by least squares, and forecast ``test_rows``.
+    """Fit by least squares on ``train_rows`` only, and forecast ``test_rows``.
 
     Shape legend: N = rows of the table, M = test rows.
 
     Args:
         log_var: Log variance of each row (N,), known at that row.
-        target: What is forecast (N,); the log variance of the next row.
-        train_rows: Positions to fit on. Those without a month of history are left out.
-        test_rows: Positions (M,) to forecast. A forecast uses its own row and earlier ones.
-        settings: Horizons.
+        target: Forecast target (N,): the log variance of the next row.
+        train_rows: Positions to fit on; positions without a month of history are ignored.
+        test_rows: Positions (M,) to forecast; a forecast uses its own row and earlier ones.
+        settings: Window lengths.
 
     Returns:
         Forecasts (M,) [unit of ``target``].
 
     Raises:
-        ContractError: A test row has no month of history, or fewer train rows are left than the
-            line has coefficients.
+        ContractError: A test row has no month of history, or there are fewer train rows than
+            coefficients.
     """
     x = np.column_stack(
         [
@@ -66,7 +66,9 @@ def har_forecast(
             f"HAR requires {settings.month_rows} rows of history before every row it forecasts and "
             f"{x.shape[1]} rows to fit on, got {len(fit_rows)} train rows with that history and "
             f"{int((~known[test_rows]).sum())} test rows without it.",
-            fix="Give more rows before the first test window, or shorten month_rows.",
+            fix="Provide more rows before the first test window, or shorten month_rows.",
         )
-    weights, *_ = np.linalg.lstsq(x[fit_rows], target.to_numpy(np.float64)[fit_rows], rcond=None)
-    return np.asarray(x[test_rows] @ weights)
+    coefficients, *_ = np.linalg.lstsq(
+        x[fit_rows], target.to_numpy(np.float64)[fit_rows], rcond=None
+    )
+    return np.asarray(x[test_rows] @ coefficients)

@@ -1,40 +1,44 @@
-"""Build the workload that a pipeline or a unit of work names by import path."""
+"""Builds a workload from its import path and settings."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
-from sluice.data.expectations import declare
+from sluice.base.imports import import_object
+from sluice.data.expectations import as_expectations
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 
 def load_workload(path: str, settings: Mapping[str, Any], *, where: str) -> Workload:
-    """Build the workload that ``module:Class`` names.
+    """Build the workload with the import path ``module:Class``.
 
     Args:
-        path: Its import path.
-        settings: Its settings as plain values.
-        where: Where the settings were written, for the message.
+        path: Import path of the workload.
+        settings: Settings of the workload as plain values.
+        where: Origin of the settings, for the message.
 
     Raises:
-        SettingsError: It does not import, is no workload, or a setting of it is wrong.
+        SettingsError: The class cannot be imported, is not a workload, or a setting is invalid.
     """
-    cls = require_workload_type(import_named(path, what="workload"), path)
+    cls = require_workload_type(import_object(path, what="workload"), path)
     return build_workload(cls, cls.settings_type.parse(dict(settings), where=where), path=path)
 
 
 def require_workload_type(found: object, path: str) -> type[Workload]:
-    """Return ``found``, which ``path`` named, when it is a workload's class.
+    """Return the imported object if it is a workload class.
+
+    Args:
+        found: Object imported from ``path``.
+        path: Import path, for the message.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The object is not a workload class.
     """
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise SettingsError(
             f"The workload '{path}' must be a class that inherits from "
             f"sluice.workloads.workload:Workload, got {found!r}.",
-            fix="Name the class itself and let it inherit from Workload.",
+            fix="Name the class itself, and let it inherit from Workload.",
         )
     return found
 
@@ -43,17 +47,18 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
     """Build the workload from its settings.
 
     Raises:
-        SettingsError: A method is missing, or its constructor takes something else.
-        ContractError: An expectation that it declares is none.
+        SettingsError: A method is missing, or the constructor has other arguments.
+        ContractError: A declared expectation is not an expectation object.
     """
     try:
         workload = cls(settings)
     except TypeError as error:
         raise SettingsError(
             f"The workload '{path}' cannot be built: {error}.",
-            fix="Write every abstract method the message names; __init__ takes the settings only.",
+            fix="Write every abstract method named in the message; __init__ takes only the "
+            "settings.",
         ) from error
     for table in ("raw_expectations", "feature_expectations"):
-        declared = declare(getattr(workload, table), where=f"{path}: {table}")
+        declared = as_expectations(getattr(workload, table), where=f"{path}: {table}")
         setattr(workload, table, declared)
     return workload

@@ -1,6 +1,6 @@
-"""Builds the network of a workload, with its normaliser fitted on the train rows."""
+"""Builds the network of a workload with scaling fitted on the train rows."""
 
-from sluice.base.seeding import Stream, derive_seed
+from sluice.base.seeding import RandomStream, derive_seed
 from sluice.models.build import require_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
@@ -10,24 +10,24 @@ from sluice.workloads.workload import Examples, Workload
 def prepare_model(
     workload: Workload, settings: ModelSettings, train: Examples, *, seed: int
 ) -> Scaled:
-    """Return a freshly initialised model, scaled by the train rows.
+    """Return a newly initialised model with scaling fitted on the train rows.
 
-    The initial weights follow from ``seed`` alone: the caller's generators are neither read nor
-    moved.
+    The initial weights depend only on ``seed``: the caller's random generators are neither used
+    nor changed.
 
     Args:
-        workload: Builds the network and says what is scaled.
+        workload: Builds the network and declares what is scaled.
         settings: Architecture and size.
-        train: The train rows, and only these.
-        seed: Base seed; the initialisation has its own, derived from it (TRACE-6).
+        train: Train examples only.
+        seed: Base seed, from which the seed of the initialisation is derived.
 
     Raises:
-        SettingsError: The architecture is unknown, does not import, or is no ``nn.Module``.
+        SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
     """
     output_shape = workload.output_shape(train.y)
-    # An output (N,) is one number for each example, not N.
+    # An output (N,) has one value per example, not N outputs.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
-    with Stream(derive_seed(seed, "init")).active():
+    with RandomStream(derive_seed(seed, "init")).active():
         network = workload.build_model(train.x.shape[-1], num_outputs, settings)
     require_network(network, f"build_model() of {type(workload).__name__}")
     return Scaled.fit(

@@ -1,4 +1,4 @@
-"""A position sized by forecast volatility.
+"""Position sizing by forecast volatility.
 
 Shape legend: N = rows.
 """
@@ -11,27 +11,27 @@ from sluice.base.settings import Settings
 
 
 class PositionSettings(Settings):
-    """How a forecast becomes a position."""
+    """Settings of the conversion of a forecast to a position."""
 
     target_volatility: float = Field(
-        0.10, gt=0, le=10, description="Volatility aimed at [per year, rate of capital]."
+        0.10, gt=0, le=10, description="Target volatility [per year, share of capital]."
     )
-    max_leverage: float = Field(2.0, gt=0, le=100, description="Largest position [x capital].")
+    max_leverage: float = Field(2.0, gt=0, le=100, description="Maximum position [x capital].")
     rows_per_year: float = Field(
-        252.0, gt=0, le=1e8, description="Bars in a year, for annual numbers [rows]."
+        252.0, gt=0, le=1e8, description="Bars per year, for annualised metrics [rows]."
     )
 
 
 def volatility_position(
     forecast_vol_N: NDArray[np.float64], settings: PositionSettings
 ) -> NDArray[np.float64]:
-    """Return the long position (N,) that aims at the target volatility [x capital].
+    """Return the long position (N,) for the target volatility [x capital].
 
     ``clip(target / forecast, 0, max_leverage)``: the smaller the forecast, the larger the position.
 
     Args:
         forecast_vol_N: Forecast volatility of the next row [per row]; positive.
-        settings: Target and cap.
+        settings: Target volatility and maximum position.
     """
     target = settings.target_volatility / np.sqrt(settings.rows_per_year)
     return np.asarray(np.clip(target / forecast_vol_N, 0.0, settings.max_leverage))

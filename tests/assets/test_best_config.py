@@ -3,7 +3,7 @@
 import logging
 from types import SimpleNamespace
 
-from sluice.assets.best_config import _Watch
+from sluice.assets.best_config import _SearchProgress
 from tests.sluice.tuning.toy_space import search, settings
 
 
@@ -15,7 +15,7 @@ def test_the_log_gets_the_table_at_each_tenth_of_the_trials(tmp_path, caplog):
         shown.append((done, total, len(rows)))
 
     with caplog.at_level(logging.INFO):
-        search(tmp_path, own, hear=_Watch(context, progress, own))
+        search(tmp_path, own, on_report=_SearchProgress(context, progress, own))
 
     tables = [text for text in caplog.messages if "trials ended\n" in text]
     assert tables[-1].startswith("20 of 20 trials ended\n")

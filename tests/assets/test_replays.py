@@ -2,22 +2,21 @@
 
 import pytest
 
-from sluice.assets.replays import errors_of, keep_replays, shared_errors
-from sluice.assets.resources import State
+from sluice.assets.replays import save_replays, shared_errors, trace_errors
+from sluice.assets.resources import SluiceState
 from sluice.reports.index import list_pages
 from sluice.reports.page import html_page
 from sluice.trace.diagnosis import diagnose
-from sluice.trace.finding import Finding
+from sluice.trace.finding import TraceFinding
 from sluice.training.members import Member
 from tests.pipelines.conftest import home_at
 
 
 def diagnosed(severity):
-    finding = Finding(
-        rule="weights move",
-        fault="weights do not move",
+    finding = TraceFinding(
+        rule="optimizer steps change the weights",
+        fault="weights not updating",
         confidence=0.9,
-        requirement="TRACE-9",
         severity=severity,
         step=7,
         what="No weight moved.",
@@ -50,7 +49,7 @@ def member(fold, severity=None, *, replay="page"):
 @pytest.mark.parametrize(
     ("severities", "shared"),
     [
-        (["error", "error", None], ("weights do not move",)),
+        (["error", "error", None], ("weights not updating",)),
         (["error", None], ()),
         (["error", None, None], ()),
         (["confirm", "warning", "confirm"], ()),
@@ -67,24 +66,24 @@ def test_an_error_stops_when_most_trainings_have_it(severities, shared):
 def test_trainings_without_a_trace_count_for_nothing():
     members = [member(0, "error"), member(1, replay=""), member(2, replay="")]
 
-    assert shared_errors(members) == ("weights do not move",)
+    assert shared_errors(members) == ("weights not updating",)
 
 
 def test_a_sentence_names_the_training_the_step_and_what_to_do():
-    (told,) = errors_of(member(3, "error"))
+    (told,) = trace_errors(member(3, "error"))
 
     assert told == (
-        "seed 0 fold 3: weights do not move since step 7. No weight moved. Look at the rate. "
-        "Not so if: A weight that moved."
+        "seed 0 fold 3: weights not updating since step 7. No weight moved. Look at the rate. "
+        "False alarm if: A weight that moved."
     )
-    assert errors_of(member(3, "warning")) == ()
+    assert trace_errors(member(3, "warning")) == ()
 
 
 def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
-    state = State.at(home_at(tmp_path / "home"))
+    state = SluiceState.at(home_at(tmp_path / "home"))
     page = state.store.put(html_page("Replay of -c", "<h1>Replay of -c </h1>").encode())
     members = [member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
-    traces = keep_replays("echo", members, state, environ={})
+    traces = save_replays("echo", members, state, environ={})
 
     assert set(traces.replays) == {"seed 0 fold 0", "seed 0 fold 2"}
     assert all(url.endswith(".html") for url in traces.replays.values())
@@ -92,5 +91,5 @@ def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
         "Replay of echo seed 0 fold 0",
         "Replay of echo seed 0 fold 2",
     ]
-    assert "since step 7: **weights do not move**" in traces.said
+    assert "since step 7: **weights not updating**" in traces.markdown
     assert traces.errors == ()

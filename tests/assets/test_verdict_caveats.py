@@ -14,7 +14,7 @@ class Declared(Calmar):
     metric_directions: ClassVar = {"calmar": "higher"}
 
 
-def test_a_headline_metric_whose_direction_nobody_knows_is_said():
-    assert "Whether the headline metric 'calmar' got worse is not known" in _headline_gap(Calmar())
+def test_an_unknown_direction_of_the_headline_metric_is_a_caveat():
+    assert "The headline metric 'calmar' was not compared" in _headline_gap(Calmar())
     assert _headline_gap(Declared()) == ""
     assert _headline_gap(SineWorkload()) == ""

@@ -13,11 +13,11 @@ from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmReport, AlarmSettings, wilson
 from sluice.checks.corruptions import CORRUPTIONS, targets
 from sluice.checks.expectations import evaluate, with_implied
-from sluice.checks.window_outcomes import alarms
+from sluice.checks.window_outcomes import find_alarms
 from sluice.data.expectations import (
-    AtLeast,
     Between,
     Expectation,
+    GreaterOrEqual,
     InSet,
     NotNull,
     RowCount,
@@ -44,7 +44,7 @@ class Walk(Workload):
     raw_expectations: tuple[Expectation, ...] = (
         RowCount(low=400),
         Between(column="bid", low=50, high=200),
-        AtLeast(column="ask", other="bid"),
+        GreaterOrEqual(column="ask", other="bid"),
         InSet(column="place", values=("A",)),
     )
     feature_expectations: tuple[Expectation, ...] = (Between(column="move", low=-50, high=50),)
@@ -93,7 +93,7 @@ def test_the_interval_is_wilsons(count: int, of: int, confidence: float) -> None
     assert (low, high) == pytest.approx((other.low, other.high), abs=1e-12)
 
 
-def test_more_evidence_narrows_the_interval_and_none_says_nothing() -> None:
+def test_more_windows_narrow_the_interval() -> None:
     widths = [high - low for low, high in (wilson(n / 5, n, confidence=0.95) for n in (5, 50, 500))]
 
     assert widths == sorted(widths, reverse=True)
@@ -101,14 +101,14 @@ def test_more_evidence_narrows_the_interval_and_none_says_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_windows_judged_together_come_out_as_each_alone() -> None:
+def test_windows_evaluated_together_give_the_same_results() -> None:
     """The engine, asked about one table after the other, is the oracle."""
     rng = np.random.default_rng(4)
     expectations, _ = with_implied(
         (
             Between(column="a", low=-1.5, high=1.5, mostly=0.8),
             Between(column="b", low=-2, high=9),
-            AtLeast(column="b", other="a"),
+            GreaterOrEqual(column="b", other="a"),
             InSet(column="c", values=(1, 2)),
             StdBetween(column="a", low=0.9, high=1.1),
         )
@@ -125,7 +125,7 @@ def test_windows_judged_together_come_out_as_each_alone() -> None:
         )
     windows.append(windows[-1].assign(a=np.nan))
 
-    together = alarms(windows, expectations)
+    together = find_alarms(windows, expectations)
 
     for window, raised_E in zip(windows, together, strict=True):
         alone = evaluate(window, expectations, suite="one").results
@@ -134,10 +134,10 @@ def test_windows_judged_together_come_out_as_each_alone() -> None:
 
 
 @pytest.mark.slow
-def test_empty_windows_prove_nothing() -> None:
+def test_empty_windows_do_not_pass() -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0]})
 
-    raised = alarms([frame.iloc[:0], frame], [NotNull(column="a")])
+    raised = find_alarms([frame.iloc[:0], frame], [NotNull(column="a")])
 
     assert raised.tolist() == [[True], [False]]
 
@@ -153,7 +153,7 @@ def nervous() -> AlarmReport:
 
 
 @pytest.mark.slow
-def test_good_bounds_raise_no_alarm_and_nothing_is_claimed_beyond_the_evidence(
+def test_good_bounds_raise_no_false_alarms(
     walked: AlarmReport,
 ) -> None:
     rates = {f.sentence: f.false_alarms for f in walked.expectations}
@@ -165,7 +165,7 @@ def test_good_bounds_raise_no_alarm_and_nothing_is_claimed_beyond_the_evidence(
 
 
 @pytest.mark.slow
-def test_a_bound_that_cries_wolf_is_counted_in_every_window_it_does(nervous: AlarmReport) -> None:
+def test_false_alarms_are_counted_in_every_window(nervous: AlarmReport) -> None:
     bid = Nervous().load_rows()["bid"]
     length = 42  # 40 rows of features need one before and one after
     expected = sum(bool((bid[s : s + length] < 97.5).any()) for s in range(0, 400 - 41, 10))
@@ -177,7 +177,7 @@ def test_a_bound_that_cries_wolf_is_counted_in_every_window_it_does(nervous: Ala
 
 
 @pytest.mark.slow
-def test_each_corruption_is_caught_by_who_can_and_missed_where_nobody_can(
+def test_each_corruption_is_detected_or_missed_as_expected(
     walked: AlarmReport,
 ) -> None:
     found = {(c.planted_in, c.corruption): c for c in walked.corruptions}
@@ -201,7 +201,7 @@ def test_each_corruption_is_caught_by_who_can_and_missed_where_nobody_can(
 
 
 @pytest.mark.slow
-def test_a_corruption_that_changes_nothing_was_not_planted() -> None:
+def test_a_corruption_that_changes_nothing_is_not_counted() -> None:
     class Even(Walk):
         def load_rows(self) -> pd.DataFrame:
             return super().load_rows().assign(size=1.0)
@@ -214,7 +214,7 @@ def test_a_corruption_that_changes_nothing_was_not_planted() -> None:
 
 
 @pytest.mark.slow
-def test_feature_code_that_raises_counts_as_a_refusal() -> None:
+def test_an_error_in_the_feature_code_counts_as_a_rejection() -> None:
     report = measure(Fussy())
 
     zero = next(c for c in report.corruptions if c.corruption == "rows of zero")
@@ -223,7 +223,7 @@ def test_feature_code_that_raises_counts_as_a_refusal() -> None:
 
 
 @pytest.mark.slow
-def test_the_seed_chooses_the_rows_and_nothing_else_does(nervous: AlarmReport) -> None:
+def test_only_the_seed_selects_the_corrupted_rows(nervous: AlarmReport) -> None:
     again, other = (measure(Nervous(), SETTINGS.model_copy(update={"seed": s})) for s in (0, 1))
 
     assert again == nervous
@@ -236,7 +236,7 @@ def test_too_few_rows_for_two_windows_are_refused() -> None:
         measure(Walk(), AlarmSettings(window_rows=400))
 
 
-def test_an_expectation_of_a_column_that_is_not_there_is_refused() -> None:
+def test_an_expectation_on_a_missing_column_is_rejected() -> None:
     workload = Walk()
     workload.raw_expectations = (NotNull(column="gone"),)
 
@@ -245,7 +245,7 @@ def test_an_expectation_of_a_column_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
-def test_a_corruption_changes_what_it_says_and_spares_the_original(corruption) -> None:
+def test_a_corruption_changes_a_copy_as_described(corruption) -> None:
     frame = Walk().load_rows()
     before = frame.copy()
     rng = np.random.default_rng(0)

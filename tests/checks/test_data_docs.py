@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from sluice.checks.data_docs import expectations_page
-from sluice.checks.expectations import Judgement, judge
+from sluice.checks.expectations import TableValidation, validate_table
 from sluice.data.expectations import (
-    AtLeast,
     Between,
     Expectation,
+    GreaterOrEqual,
     InSet,
     NotNull,
     RowCount,
@@ -27,7 +27,7 @@ SUITE = (
     RowCount(low=100),
     NotNull(column="low"),
     Between(column="low", low=50, high=60),
-    AtLeast(column="high", other="low"),
+    GreaterOrEqual(column="high", other="low"),
     InSet(column="venue", values=("A", "B")),
     StdBetween(column="high", low=0.01, high=9),
 )
@@ -43,8 +43,8 @@ def bars() -> pd.DataFrame:
     )
 
 
-def judged(frame: pd.DataFrame, expectations: tuple[Expectation, ...] = SUITE) -> Judgement:
-    return judge(frame, expectations, suite="echo_raw")
+def judged(frame: pd.DataFrame, expectations: tuple[Expectation, ...] = SUITE) -> TableValidation:
+    return validate_table(frame, expectations, suite="echo_raw")
 
 
 def page(frame: pd.DataFrame, expectations: tuple[Expectation, ...] = SUITE) -> str:
@@ -61,10 +61,10 @@ def text(html: str) -> str:
 def test_a_page_shows_suite_outcome_and_every_column(bars: pd.DataFrame) -> None:
     said = text(page(bars))
 
-    for part in ("echo / raw", "all hold", "8 of 8 expectations hold on 200 rows", "echo_raw"):
+    for part in ("echo / raw", "passed", "8 of 8 expectations pass on 200 rows", "echo_raw"):
         assert part in said
     assert "0123456789ab" in said
-    assert "What does not hold" not in said
+    assert "Failed expectations" not in said
     assert said.count("Observed Value") == 4  # the engine's tables: the table's own, three columns
     assert said.index("Table-Level") < said.index(" low Status") < said.index(" high Status")
     assert f"{bars['high'].std():.9f}"[:8] in said, "the engine shows the number it measured"
@@ -75,26 +75,26 @@ def test_bad_rows_are_on_top_with_their_labels(bars: pd.DataFrame) -> None:
 
     said = text(page(bars))
 
-    top = said[: said.index("Every expectation that was measured")]
-    assert "low lies between 50 and 60 in every row. does not hold 1 of 199 rows" in top
+    top = said[: said.index("All measured expectations")]
+    assert "low is between 50 and 60 in every row. failed 1 of 199 rows" in top
     assert "2001-01-08 7 70" in top
-    assert "high is at least low in every row. does not hold" in top
-    assert "row position, from 0 high and low" in top
+    assert "high is at least low in every row. failed" in top
+    assert "row position (from 0) high and low" in top
     assert "2001-01-10 9 no value" in top
     assert "1 unexpected values found" in said[len(top) :]
 
 
-def test_what_could_not_be_measured_is_told_once_with_its_reason(bars: pd.DataFrame) -> None:
+def test_an_unmeasurable_reason_is_listed_once(bars: pd.DataFrame) -> None:
     said = text(page(bars.rename(columns={"low": "lo"})))
 
     assert said.count("Column 'low' is missing. Did you mean 'lo'?") == 1
-    assert "low lies between 50 and 60" in said
+    assert "low is between 50 and 60" in said
 
 
 @pytest.mark.parametrize("frame_rows", [0, 200])
 def test_pages_exist_when_the_engine_measured_nothing(bars: pd.DataFrame, frame_rows: int) -> None:
     assert "could not be measured" in text(page(bars.iloc[:frame_rows], (NotNull(column="gone"),)))
-    assert "0 of 0 expectations hold" in text(page(bars, ()))
+    assert "0 of 0 expectations pass" in text(page(bars, ()))
 
 
 def test_the_same_table_gives_the_same_bytes(bars: pd.DataFrame) -> None:

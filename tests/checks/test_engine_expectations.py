@@ -8,8 +8,8 @@ import pytest
 
 from sluice.base.errors import ContractError
 from sluice.checks.data_docs import expectations_page
-from sluice.checks.expectations import evaluate, judge
-from sluice.data.expectations import EngineExpectation, NotNull, RowCount, declare
+from sluice.checks.expectations import evaluate, validate_table
+from sluice.data.expectations import EngineExpectation, NotNull, RowCount, as_expectations
 from sluice.workloads.load import build_workload
 from tests.support.synthetic import SineWorkload
 
@@ -97,36 +97,36 @@ WIDE = TABLE.assign(none_sum_a=[1, 2, 3, 4], none_sum_b=[4, 3, 2, 1])
 
 @pytest.mark.parametrize("expectation", HOLD, ids=lambda e: type(e).__name__)
 def test_an_expectation_that_holds_passes_and_can_be_drawn(expectation):
-    judged = judge(WIDE, [expectation], suite="own")
+    judged = validate_table(WIDE, [expectation], suite="own")
 
     (result,) = judged.report.results
-    assert result.outcome == "pass", result.seen
+    assert result.outcome == "pass", result.message
     assert type(expectation).__name__ in result.sentence
     assert 'class="ge-section' in expectations_page(judged, title="own", digest="d" * 64)
 
 
 @pytest.mark.parametrize(
-    ("expectation", "seen"),
+    ("expectation", "message"),
     [
         (
             gxe.ExpectColumnValuesToMatchRegex(column="word", regex="^a"),
-            "3 of 4 rows break it: 'bb'",
+            "3 of 4 rows violate it: 'bb'",
         ),
         (gxe.ExpectColumnMeanToBeBetween(column="x", max_value=1), "Measured 2"),
         (gxe.ExpectColumnToExist(column="absent"), ""),
         (gxe.ExpectTableColumnCountToEqual(value=3), "Measured 7"),
-        (gxe.ExpectCompoundColumnsToBeUnique(column_list=["json", "none"]), "rows break it"),
+        (gxe.ExpectCompoundColumnsToBeUnique(column_list=["json", "none"]), "rows violate it"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_one_that_does_not_hold_fails_with_what_was_measured(expectation, seen):
+def test_a_failed_expectation_reports_the_measurement(expectation, message):
     (result,) = evaluate(TABLE, [expectation], suite="own").results
 
     assert result.outcome == "fail"
-    assert seen in result.seen
+    assert message in result.message
 
 
-def test_what_the_engine_cannot_measure_says_which_and_why():
+def test_an_unmeasurable_expectation_reports_the_reason():
     query = gxe.UnexpectedRowsExpectation(unexpected_rows_query="select * from {batch}")
     (missing, sql) = evaluate(
         TABLE,
@@ -135,9 +135,9 @@ def test_what_the_engine_cannot_measure_says_which_and_why():
     ).results
 
     assert missing.outcome == sql.outcome == "unmeasurable"
-    assert missing.seen == "Column 'idd' is missing. Did you mean 'id'?"
+    assert missing.message == "Column 'idd' is missing. Did you mean 'id'?"
     assert "UnexpectedRowsExpectation" in sql.sentence
-    assert "The engine raised: " in sql.seen
+    assert "The engine raised: " in sql.message
 
 
 def test_a_condition_on_rows_is_kept():
@@ -147,7 +147,7 @@ def test_a_condition_on_rows_is_kept():
 
     (result,) = evaluate(TABLE, [expectation], suite="own").results
 
-    assert result.outcome == "pass", result.seen
+    assert result.outcome == "pass", result.message
 
 
 class ExpectEvenLengths(gxe.ExpectColumnValueLengthsToEqual):
@@ -156,14 +156,14 @@ class ExpectEvenLengths(gxe.ExpectColumnValueLengthsToEqual):
     value: int = 2
 
 
-def test_a_class_of_the_users_own_works():
+def test_a_custom_expectation_class_works():
     (result,) = evaluate(TABLE, [ExpectEvenLengths(column="word")], suite="own").results
 
-    assert result.outcome == "pass", result.seen
+    assert result.outcome == "pass", result.message
     assert result.expectation.expectation == f"{__name__}:ExpectEvenLengths"
 
 
-def test_ours_and_the_engines_stand_side_by_side():
+def test_own_and_engine_expectations_can_be_combined():
     report = evaluate(
         TABLE,
         [RowCount(low=2), gxe.ExpectColumnValuesToBeUnique(column="id"), NotNull(column="x")],
@@ -178,7 +178,7 @@ def test_ours_and_the_engines_stand_side_by_side():
     assert report.passed
 
 
-def test_every_core_class_was_tried():
+def test_every_core_class_is_covered():
     tried = {type(expectation).__name__ for expectation in HOLD} | {"UnexpectedRowsExpectation"}
     known = {
         name
@@ -215,13 +215,15 @@ def test_a_workload_keeps_them_as_records():
     (kept,) = workload.raw_expectations
     assert isinstance(kept, EngineExpectation)
     assert kept.keywords == {"column": "x", "severity": "critical"}
-    assert declare(workload.raw_expectations, where="again") == workload.raw_expectations
+    assert as_expectations(workload.raw_expectations, where="again") == workload.raw_expectations
 
 
-def test_what_is_no_expectation_is_refused():
-    with pytest.raises(ContractError, match=r"here:Wrong: raw_expectations must hold .* 'x > 0'"):
+def test_other_objects_are_rejected():
+    with pytest.raises(
+        ContractError, match=r"here:Wrong: raw_expectations must contain .* 'x > 0'"
+    ):
         build_workload(Wrong, Wrong.settings_type(), path="here:Wrong")
 
 
-def test_nothing_of_the_engine_is_needed_to_declare():
+def test_declaring_does_not_import_the_engine():
     assert "great_expectations" not in sys.modules["sluice.data.expectations"].__dict__

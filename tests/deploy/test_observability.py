@@ -26,9 +26,9 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.ledger_models import LedgerModels
 from sluice.serving.ledger_rollback import LedgerRollback
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from sluice.serving.log import json_log
-from sluice.serving.rollback import Hook
+from sluice.serving.rollback import RollbackWebhook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.state import Serving
 from sluice.serving.tokens import Tokens
@@ -85,16 +85,16 @@ class Pair:
                 networks=networks,
             )
 
-        rollback = LedgerRollback(ledger, MODEL, store, clock=utc_now, quiet_s=600)
+        rollback = LedgerRollback(ledger, MODEL, store, clock=utc_now, cooldown_s=600)
         self.ledger = ledger
         self.home = home
         self.serving: Serving = open_serving(
             MODEL,
-            LedgerWeights(ledger, MODEL),
+            LedgerTrafficSplit(ledger, MODEL),
             load,
-            settings=quick_settings(poll_s=0.5, source_timeout_s=5.0),
+            settings=quick_settings(poll_interval_s=0.5, registry_timeout_s=5.0),
             tokens=Tokens.of(serve=SECRET, hook=HOOK_SECRET),
-            hook=Hook(rollback=rollback),
+            webhook=RollbackWebhook(rollback=rollback),
             clock=utc_now,
             log=json_log(io.StringIO()),
             reports=None,

@@ -15,17 +15,17 @@ from sluice.base.errors import StorageError
 from sluice.registry import tables
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
-from sluice.rollout.agreement import Agreement
+from sluice.rollout.prediction_agreement import PredictionAgreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.log import json_log
-from sluice.serving.recipe import ServerRecipe, open_recipe
+from sluice.serving.server_spec import ServerSpec, open_server
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.registry.test_observations import report, sample
 from tests.sluice.serving.serving_samples import quick_settings
 
 ROLES = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql"
-AGREEMENT = Agreement(difference=1.0, spread=10.0, rows=1000)
+AGREEMENT = PredictionAgreement(difference=1.0, spread=10.0, rows=1000)
 KEY = SigningKey(b"k" * 32)
 Connect = Callable[[str], str]
 
@@ -109,14 +109,14 @@ def test_server_serves_and_observes_and_can_change_nothing(
         rollout = ledger.start_rollout(
             MODEL, number, RolloutSettings(), actor="a", reason="r"
         ).rollout
-    recipe = ServerRecipe(
+    recipe = ServerSpec(
         model=MODEL,
         settings=quick_settings(),
         registry_url=url_of("server"),
         artifacts=tmp_path / "artifacts",
         tokens=Tokens.of(),
     )
-    with open_recipe(recipe, clock=Clock(), log=json_log(io.StringIO())) as serving:
+    with open_server(recipe, clock=Clock(), log=json_log(io.StringIO())) as serving:
         assert serving.reporter is not None
         asyncio.run(serving.reporter.report(draining=False))
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
@@ -127,7 +127,7 @@ def test_server_serves_and_observes_and_can_change_nothing(
             seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
         assert seen.window(rollout).challenger.requests == 4
         assert len(seen.samples(MODEL, newest=9)) == 2
-        weights = ledger.weights(MODEL)
+        weights = ledger.traffic_split(MODEL)
         assert weights is not None
         assert weights.production == ledger.version(MODEL, 2).candidate
         with pytest.raises(StorageError, match="permission denied"):
@@ -167,22 +167,22 @@ def test_server_makes_the_first_secret_and_lets_samples_go(
             MODEL, number, RolloutSettings(), actor="a", reason="r", agreement=AGREEMENT
         ).rollout
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
-        before = ledger.weights(MODEL)
-        ledger.require_secret(MODEL)
-        made = ledger.weights(MODEL)
-        ledger.require_secret(MODEL)
-        assert ledger.weights(MODEL) == made
+        before = ledger.traffic_split(MODEL)
+        ledger.ensure_secret(MODEL)
+        made = ledger.traffic_split(MODEL)
+        ledger.ensure_secret(MODEL)
+        assert ledger.traffic_split(MODEL) == made
         assert before is not None
         assert made is not None
         assert (before.secret, len(made.secret)) == ("", 64)
         seen = ledger.observations
         assert seen.agreement(begun.id) == AGREEMENT
         seen.write(report(rollout=begun, kept=(sample(1),)))
-        seen.keeping(days=1e-9).write(report(rollout=begun))
+        seen.with_retention(days=1e-9).write(report(rollout=begun))
         assert seen.samples(MODEL, newest=9) == []
         assert ledger.erase_user(MODEL, "u").kept == 0
     with RolloutLedger.open(url_of("promoter"), clock=Clock()) as ledger:
-        assert ledger.weights(MODEL) == made
+        assert ledger.traffic_split(MODEL) == made
 
 
 def test_every_table_is_granted_to_somebody() -> None:

@@ -80,7 +80,7 @@ BAD_ROWS: dict[str, tuple[Edit, int, tuple[str, ...]]] = {
     "duplicate dates": (
         lambda b: pd.concat([b.iloc[:900], b.iloc[899:]]),
         1,
-        ("must not repeat", "do:"),
+        ("must be unique", "do:"),
     ),
     "unsorted dates": (lambda b: swap(b, 300, 900), 1, ("sorted", "do:")),
     "40 rows": (lambda b: b.iloc[:40], 2, ("40", "do:")),
@@ -117,7 +117,7 @@ def test_a_good_run_works_after_a_bad_one(
 
     assert run_command(["run", str(bad)]) == 1
     told = capfd.readouterr().err
-    assert "poc_5_mini_training_learns" in told
+    assert "mini_training_lowers_loss" in told
     assert "Traceback" not in told
     assert run_command(["run", "--no-rehearsal", str(good)]) == 0
     assert "PROMOTED" in capfd.readouterr().out
@@ -241,7 +241,7 @@ def test_inputs_that_no_client_can_send_stop_before_the_training(
     said = capfd.readouterr()
     told = " ".join((said.out + said.err).split())
     assert "inputs_can_be_served" in told
-    assert "to be served, 'examples' gives other values" in told
+    assert "to be served, 'examples' returns" in told
     assert "super().examples()" in told
     assert "trained models" not in told
 

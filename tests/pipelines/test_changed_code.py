@@ -16,14 +16,14 @@ NAME = "sluice_probe_changed"
 TICK = f"""
 import sys
 from pathlib import Path
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.base.home import Home
 from sluice.config.pipeline import read_pipeline
 from sluice.pipelines.schedules import request_retraining
-from sluice.pipelines.source_look import SourceLook
+from sluice.pipelines.source_poll import SourcePoll
 pipeline = read_pipeline(Path("{NAME}.yaml"))
 home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
-asked = request_retraining(pipeline, State.at(home), SourceLook(pipeline))
+asked = request_retraining(pipeline, SluiceState.at(home), SourcePoll(pipeline))
 print(getattr(asked, "skip_message", None) or asked.tags["sluice/changed"])
 """
 

@@ -17,11 +17,11 @@ from sluice.config.pipeline import (
     read_pipeline,
 )
 from sluice.config.pipeline_file import COMPONENT
-from sluice.pipelines.build import build_definitions
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.definitions import defs
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
-from sluice.pipelines.sensors import Situation, request_promotion
+from sluice.pipelines.sensors import ModelStatus, request_promotion
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
 
@@ -118,8 +118,8 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     shown_only = {s.name for s in specs if not s.blocking}
     assert shown_only == {
         "candidate_is_better",
-        "regression_suites_hold",
-        "every_step_held",
+        "regression_suites_pass",
+        "challenger_is_promoted",
         "no_drift",
     }
     names = known_pipelines(defs_folder())
@@ -160,8 +160,8 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
     return event
 
 
-def situation(production: int | None) -> Situation:
-    return Situation(
+def situation(production: int | None) -> ModelStatus:
+    return ModelStatus(
         production=production, rollout=None, num_servers=0, at=datetime(2025, 3, 14, tzinfo=UTC)
     )
 

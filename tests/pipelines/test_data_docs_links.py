@@ -19,7 +19,7 @@ def expectation_checks(home: Home, run_id: str) -> dict[str, dg.AssetCheckEvalua
             run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
         ).records
     found = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
-    return {e.asset_key.path[-1]: e for e in found if e.check_name == "expectations_hold"}
+    return {e.asset_key.path[-1]: e for e in found if e.check_name == "expectations_pass"}
 
 
 def test_each_check_of_expectations_links_its_page(green: tuple[Home, RunReport]) -> None:
@@ -43,7 +43,7 @@ def test_a_page_that_cannot_be_kept_changes_no_verdict(home: Home, echo: Pipelin
     home.reports.parent.mkdir(parents=True)
     home.reports.write_text("in the way")
 
-    with pytest.raises(GateBlocked, match="schema_holds"):
+    with pytest.raises(GateBlocked, match="table_matches_schema"):
         run_line(echo.model_copy(update={"workload": "tests.support.echo:Deaf"}), home)
 
     with open_instance(home) as instance:

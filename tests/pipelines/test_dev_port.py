@@ -20,6 +20,6 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(
 
     said = capfd.readouterr().err
     assert f"must listen on 127.0.0.1 port {port}, and cannot: Address already in use" in said
-    assert "give --port another number" in said
+    assert "choose another --port" in said
     assert "Sluice starts" not in said
     assert not (tmp_path / "home").exists()

@@ -4,9 +4,9 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from sluice.assets.evaluated import Evaluation
-from sluice.assets.promotion_verdict import Decision
-from sluice.assets.resources import State
+from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.promotion_verdict import PromotionDecision
+from sluice.assets.resources import SluiceState
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings, defs_folder, find_pipeline
 from sluice.evaluation.mcnemar import mcnemar
@@ -40,7 +40,7 @@ def record(home: Home, kind, name: str):
 
 
 def test_the_line_ends_in_a_decision_on_rows_of_their_own(walked):
-    verdict = record(walked, Decision, "promotion_verdict").verdict
+    verdict = record(walked, PromotionDecision, "promotion_verdict").verdict
 
     assert verdict.outcome in ("PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE")
     assert verdict.block_length == 1
@@ -62,7 +62,7 @@ def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
 def test_mcnemar_is_shown_beside_the_verdict_of_independent_classes(walked, pipeline):
     """STAT-2."""
     evaluation = record(walked, Evaluation, "evaluation")
-    ours, theirs = evaluation.mistakes(State.at(walked).store)
+    ours, theirs = evaluation.mistakes(SluiceState.at(walked).store)
 
     found = mcnemar(ours, theirs, alpha=pipeline.gate.alpha)
 

@@ -11,27 +11,27 @@ import pytest
 from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from sluice.assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
-from sluice.assets.records import newest_record
-from sluice.assets.resources import State
+from sluice.assets.drift_report import DRIFT_REPORT, collect_monitor_inputs, reference_of_version
+from sluice.assets.record_io_manager import read_latest_record
+from sluice.assets.resources import SluiceState
 from sluice.base.errors import SettingsError
 from sluice.base.home import Home
 from sluice.checks.drift import NO_DRIFT
-from sluice.config.drift_settings import DriftSettings, PersistenceSettings
+from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
 from sluice.config.pipeline import PipelineSettings
-from sluice.drift.watch import DriftWatch
-from sluice.drift.watching import look_for_drift
+from sluice.drift.monitor import run_drift_monitor
+from sluice.drift.monitor_state import MonitorState
 from sluice.observability.alerts import read_alerts
-from sluice.pipelines.asked_run import AskedRun, asked_run
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.drift_sensor import Cursor, request_training
 from sluice.pipelines.instance import open_instance
+from sluice.pipelines.requested_run import RequestedRun, find_requested_run
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run import RunReport
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.schedules import request_retraining
-from sluice.pipelines.source_look import NoAnswer, SourceLook, SourceState
-from sluice.rollout.samples import Report, Sample, ServerState
+from sluice.pipelines.source_poll import SourcePoll, SourceState, SourceUnavailable
+from sluice.rollout.samples import Sample, ServerReport, ServerState
 from tests.pipelines.conftest import ledger_of
 from tests.support.drifting import Torn
 
@@ -51,7 +51,7 @@ def watching(echo: PipelineSettings, workload: str = GREW, **settings: object) -
             "workload": workload,
             "workload_settings": settings,
             "drift": DriftSettings(window_rows=WINDOW, min_rows=100),
-            "drift_alarm": PersistenceSettings(needed=2, windows=3),
+            "drift_alarm": AlarmDebounceSettings(min_drifted=2, num_windows=3),
         }
     )
 
@@ -99,19 +99,23 @@ class Daemon:
         return [request for request in self.asked if request.job_name == "echo_training"]
 
 
-def looks(home: Home, pipelines: list[PipelineSettings], before: DriftWatch | None) -> DriftWatch:
+def looks(
+    home: Home, pipelines: list[PipelineSettings], before: MonitorState | None
+) -> MonitorState:
     """Look once with each pipeline, without Dagster and without pictures."""
-    state, watch = State.at(home), before
+    state, watch = SluiceState.at(home), before
     for pipeline in pipelines:
         with state.ledger() as ledger:
-            seen = what_is_seen(pipeline, state, ledger, pipeline.loaded_workload.load_rows())
-        watch = look_for_drift(dataclasses.replace(seen, save=lambda *_: None), watch).watch
+            seen = collect_monitor_inputs(
+                pipeline, state, ledger, pipeline.loaded_workload.load_rows()
+            )
+        watch = run_drift_monitor(dataclasses.replace(seen, save_page=lambda *_: None), watch).state
     assert watch is not None
     return watch
 
 
-def watch_of(home: Home) -> DriftWatch:
-    found = newest_record(DriftWatch, home.records, "echo", DRIFT_REPORT)
+def watch_of(home: Home) -> MonitorState:
+    found = read_latest_record(MonitorState, home.records, "echo", DRIFT_REPORT)
     assert found is not None
     return found
 
@@ -132,13 +136,13 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     planted = {"shift": 1.0}
 
     daemon.tick(watching(echo))
-    assert watch_of(home).subject("rows").judgements == ()
+    assert watch_of(home).signal("rows").windows == ()
     few = daemon.tick(watching(echo, more_rows=60, **planted))
     assert "60 new rows after 898; a window needs 100" in few
     daemon.tick(watching(echo, more_rows=160, **planted))
     one = watch_of(home)
-    assert (one.subject("rows").verdict, one.training) == ("DRIFT", None)
-    assert one.subject("rows").judgements[-1].columns == ("call",)
+    assert (one.signal("rows").verdict, one.training) == ("DRIFT", None)
+    assert one.signal("rows").windows[-1].columns == ("call",)
     check = last_check(home)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "DRIFT" in (check.description or "")
@@ -149,7 +153,7 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     daemon.tick(grown)
     drift = watch_of(home).training
     assert drift is not None
-    assert drift.subjects == ("rows",)
+    assert drift.signals == ("rows",)
     restarted = Daemon(home, cursor=daemon.cursor)  # the daemon forgot everything but the cursor
     restarted.tick(grown)
     said = restarted.tick(grown)
@@ -160,12 +164,12 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     assert training.tags["sluice/drift_columns"] == "call"
     assert "training was started" in said
     assert later.training == drift  # it goes on: no second one
-    assert len(later.subject("rows").judgements) == 3
+    assert len(later.signal("rows").windows) == 3
     (alert,) = read_alerts(home)
     assert (alert.kind, alert.key) == ("drift", f"drift/echo/{drift.id}")
     pages = list(home.reports.glob("drift/echo*.html"))
     assert pages
-    assert any("Drift stays in new rows" in page.read_text() for page in pages)
+    assert any("Persistent drift in new rows" in page.read_text() for page in pages)
 
 
 def test_a_training_that_failed_is_named_and_started_again_later(
@@ -175,11 +179,13 @@ def test_a_training_that_failed_is_named_and_started_again_later(
     watch = looks(home, [watching(echo, more_rows=m, shift=1.0) for m in (0, 160, 320)], None)
     assert watch.training is not None
     ended = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    cursor = Cursor(trained_for=watch.training.id)
+    cursor = Cursor(last_alarm=watch.training.id)
 
     def ask(status: dg.DagsterRunStatus, *, minutes: float, busy: str = "") -> dg.RunRequest | str:
         failed_at = ended if status == dg.DagsterRunStatus.FAILURE else None
-        run = AskedRun(run_id="abcdefgh-1", job="echo_training", status=status, failed_at=failed_at)
+        run = RequestedRun(
+            run_id="abcdefgh-1", job="echo_training", status=status, failed_at=failed_at
+        )
         now = ended + timedelta(minutes=minutes)
         return request_training(echo, watch, cursor, busy=busy, asked=run, now=now)
 
@@ -187,11 +193,11 @@ def test_a_training_that_failed_is_named_and_started_again_later(
     soon, again = ask(failed, minutes=59), ask(failed, minutes=60)
 
     assert isinstance(soon, str)
-    assert "run abcdefgh of echo_training is FAILURE since 12:00 UTC, again after 13:00" in soon
+    assert "echo_training is FAILURE since 12:00 UTC. It restarts after 13:00" in soon
     assert isinstance(again, dg.RunRequest)
     assert again.run_key == f"drift-{watch.training.id} after abcdefgh-1"
     assert again.tags["sluice/drift"] == watch.training.id
-    assert ask(failed, minutes=60, busy="Run x is under way.") != again
+    assert ask(failed, minutes=60, busy="Run x is in progress.") != again
     for status in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED):
         assert "training was started" in str(ask(status, minutes=10_000))
 
@@ -199,12 +205,12 @@ def test_a_training_that_failed_is_named_and_started_again_later(
 def test_the_run_that_failed_is_found_by_what_asked_for_it(home: Home) -> None:
     job, tags = dg.GraphDefinition("training").to_job(), {"sluice/drift": "d1"}
     with open_instance(home) as instance:
-        none = asked_run(instance, tags)
+        none = find_requested_run(instance, tags)
         run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
-        works = asked_run(instance, tags)
+        works = find_requested_run(instance, tags)
         before = datetime.now(UTC) - timedelta(seconds=1)
         instance.report_run_failed(run)
-        failed = asked_run(instance, tags)
+        failed = find_requested_run(instance, tags)
 
     assert none is None
     assert works is not None
@@ -231,8 +237,8 @@ def test_a_look_that_failed_is_named(green: tuple[Home, RunReport], echo: Pipeli
         instance.report_run_failed(run)
     failed = daemon.tick(pipeline)
 
-    assert "A look at the newest rows was asked for; nothing came since" in nobody
-    assert f"asked for, run {run.run_id[:8]} of echo_drift is STARTED; nothing came" in works
+    assert "A check of the newest rows was requested; no new data since" in nobody
+    assert f"requested, run {run.run_id[:8]} of echo_drift is STARTED; no new data" in works
     assert f"newest rows failed (run {run.run_id[:8]} of echo_drift is FAILURE since" in failed
     assert "launch echo_drift in the UI" in failed
 
@@ -249,7 +255,7 @@ def test_without_drift_nothing_is_asked_for(
     assert "No new rows yet after 1058" in said
     assert [request.job_name for request in daemon.asked] == ["echo_drift"]
     watch = watch_of(home)
-    assert (watch.verdict, watch.episodes, last_check(home).passed) == ("STABLE", (), True)
+    assert (watch.verdict, watch.alarms, last_check(home).passed) == ("STABLE", (), True)
     assert read_alerts(home) == []
 
 
@@ -281,9 +287,9 @@ def test_rows_that_the_version_was_made_with_are_not_new_and_one_request_is_no_w
         assert job.execute_in_process(instance=instance).success
 
     for watch in (first, after_one, watch_of(home)):
-        assert (watch.verdict, watch.episodes) == ("WAITING", ())
+        assert (watch.verdict, watch.alarms) == ("WAITING", ())
         assert "New rows of the source: No new rows yet after 898" in watch.reason
-    assert "1 new rows after" in after_one.subject("requests").said
+    assert "1 new rows after" in after_one.signal("requests").summary
     for shown in (check, last_check(home)):
         assert shown.passed
         assert "WAITING: New rows of the source: No new rows yet" in (shown.description or "")
@@ -294,8 +300,8 @@ def test_rows_that_the_version_was_made_with_are_not_new_and_one_request_is_no_w
 def report_samples(home: Home, at: datetime, samples: tuple[Sample, ...]) -> None:
     """Write what a server of the pipeline would report."""
     state = ServerState(server="one", model="echo", at=at, started_at=at, epoch=1, production=1)
-    with State.at(home).ledger() as ledger:
-        ledger.observations.write(Report(state=state, samples=samples))
+    with SluiceState.at(home).ledger() as ledger:
+        ledger.observations.write(ServerReport(state=state, samples=samples))
 
 
 def test_windows_share_no_row_and_none_is_judged_twice(
@@ -306,14 +312,14 @@ def test_windows_share_no_row_and_none_is_judged_twice(
 
     watch = looks(home, grown, None)
 
-    rows, losses = watch.subject("rows"), watch.subject("losses")
-    assert [j.verdict for j in rows.judgements] == ["STABLE"] * 3
-    assert [(j.first, j.last) for j in rows.judgements[-2:]] == [("1069", "1218"), ("1229", "1378")]
-    assert [j.verdict for j in losses.judgements] == ["STABLE"] * 3
-    assert not watch.subject("requests").is_watched
-    again = looks(home, grown[-1:], watch).subject("rows")
-    assert again.judgements == rows.judgements
-    assert "No new rows yet" in again.said
+    rows, losses = watch.signal("rows"), watch.signal("losses")
+    assert [j.verdict for j in rows.windows] == ["STABLE"] * 3
+    assert [(j.first, j.last) for j in rows.windows[-2:]] == [("1069", "1218"), ("1229", "1378")]
+    assert [j.verdict for j in losses.windows] == ["STABLE"] * 3
+    assert not watch.signal("requests").is_monitored
+    again = looks(home, grown[-1:], watch).signal("rows")
+    assert again.windows == rows.windows
+    assert "No new rows yet" in again.summary
 
 
 def test_what_inputs_mean_is_watched_too(
@@ -324,10 +330,10 @@ def test_what_inputs_mean_is_watched_too(
 
     watch = looks(home, [watching(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None)
 
-    assert watch.subject("rows").verdict == "STABLE"
-    assert [j.verdict for j in watch.subject("losses").judgements] == ["DRIFT", "DRIFT"]
+    assert watch.signal("rows").verdict == "STABLE"
+    assert [j.verdict for j in watch.signal("losses").windows] == ["DRIFT", "DRIFT"]
     assert watch.training is not None
-    assert watch.training.subjects == ("losses",)
+    assert watch.training.signals == ("losses",)
 
 
 def test_what_servers_sampled_is_judged_against_what_the_version_learned(
@@ -356,7 +362,7 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
     watch = looks(home, calm, None)
     serve(400, shift=0.0, slower=1.0, from_s=1)
     watch = looks(home, calm, watch)
-    assert {s.subject: s.verdict for s in watch.subjects if s.is_watched} == {
+    assert {s.signal: s.verdict for s in watch.signals if s.is_monitored} == {
         "rows": "WAITING",
         "requests": "STABLE",
         "predictions": "STABLE",
@@ -368,9 +374,9 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
         watch = looks(home, calm, watch)
 
     assert watch.training is not None
-    assert watch.training.subjects == ("requests", "predictions")
+    assert watch.training.signals == ("requests", "predictions")
     assert watch.repair is not None
-    assert watch.repair.subjects == ("latency",)
+    assert watch.repair.signals == ("latency",)
 
 
 def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
@@ -381,15 +387,15 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     daemon = Daemon(home)
 
     assert "The table 'calls' is not there." in daemon.tick(gone)
-    skip = request_retraining(gone, State.at(home), SourceLook(gone))
+    skip = request_retraining(gone, SluiceState.at(home), SourcePoll(gone))
     assert isinstance(skip, dg.SkipReason)
     assert "The table 'calls' is not there." in (skip.skip_message or "")
     slow = watching(echo, "tests.support.drifting:Slow")
-    look = SourceLook(slow, patience_s=0.05)
+    look = SourcePoll(slow, max_wait_s=0.05)
     answer = look.ask()
-    assert isinstance(answer, NoAnswer)
+    assert isinstance(answer, SourceUnavailable)
     assert answer.is_slow
-    request = request_retraining(slow, State.at(home), look)
+    request = request_retraining(slow, SluiceState.at(home), look)
     assert isinstance(request, dg.RunRequest)
     assert "has not answered" in request.tags["sluice/changed"]
     daemon.tick(echo)
@@ -402,19 +408,19 @@ def test_a_source_without_rows_is_said_before_the_first_look_too(
     home, _ = green
     daemon = Daemon(home)
 
-    assert "The source holds no rows" in daemon.tick(watching(echo, "tests.support.drifting:Empty"))
+    assert "The source has no rows" in daemon.tick(watching(echo, "tests.support.drifting:Empty"))
     assert daemon.asked == []
 
 
 def test_a_source_that_gave_no_table_is_asked_again(
     echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = SourceLook(watching(echo, "tests.support.drifting:Torn"))
+    look = SourcePoll(watching(echo, "tests.support.drifting:Torn"))
 
     torn = look.ask()
     monkeypatch.setattr(Torn, "whole", True)
 
-    assert isinstance(torn, NoAnswer)
+    assert isinstance(torn, SourceUnavailable)
     assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)
     assert isinstance(look.ask(), SourceState)
 
@@ -446,20 +452,20 @@ def test_a_training_under_way_is_waited_for(home: Home, echo: PipelineSettings) 
         after = tick()
         status = instance.get_run_by_id(killed.run_id).status
 
-    assert f"Run {run.run_id[:8]} of echo_training is under way." in held.skip_message
+    assert f"Run {run.run_id[:8]} of echo_training is in progress." in held.skip_message
     assert not held.run_requests
     assert [request.tags["sluice/changed"] for request in after.run_requests] == [
-        "there is no candidate yet"
+        "no candidate exists yet"
     ]
     assert status == dg.DagsterRunStatus.FAILURE
 
 
 def test_nothing_in_production_is_no_drift(echo: PipelineSettings, home: Home) -> None:
-    assert "Nothing is in production" in Daemon(home).tick(echo)
+    assert "No version is in production" in Daemon(home).tick(echo)
 
 
 def retraining(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | dg.SkipReason:
-    return request_retraining(pipeline, State.at(home), SourceLook(pipeline))
+    return request_retraining(pipeline, SluiceState.at(home), SourcePoll(pipeline))
 
 
 def test_the_schedule_trains_only_when_something_changed(
@@ -489,27 +495,27 @@ def test_the_schedule_trains_only_when_something_changed(
         assert request.tags["sluice/since_version"] == "1"
     first = retraining(echo, Home(root=tmp_path / "new", registry_url=f"sqlite:///{tmp_path}/r.db"))
     assert isinstance(first, dg.RunRequest)
-    assert first.tags["sluice/changed"] == "there is no candidate yet"
+    assert first.tags["sluice/changed"] == "no candidate exists yet"
 
 
 def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
-    state = State.at(home)
+    state = SluiceState.at(home)
     with ledger_of(home) as ledger:
         version = ledger.version("echo", 1)
     assert version.lineage.artifacts.keys() >= {"drift features", "drift predictions"}
-    kept = kept_reference(echo, version, state)
+    kept = reference_of_version(echo, version, state)
     old = version.model_copy(
         update={"lineage": version.lineage.model_copy(update={"artifacts": {}})}
     )
 
-    assert kept_reference(echo, old, state) == kept  # made again to the same bytes
+    assert reference_of_version(echo, old, state) == kept  # made again to the same bytes
     (home.records / "echo" / "features.json").unlink()
-    without = kept_reference(echo, old, state)
+    without = reference_of_version(echo, old, state)
     assert isinstance(without, str)
-    assert "made without a drift reference" in without
+    assert "has no drift reference" in without
 
 
 def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
@@ -555,7 +561,7 @@ def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
 
     assert event is not None
     assert event.asset_materialization is not None
-    assert event.asset_materialization.metadata["left out"].value == (
-        "Rows it learned from: 1 of 2 columns are left out: a random sample of 1 is compared "
+    assert event.asset_materialization.metadata["columns left out"].value == (
+        "Training rows: 1 of 2 columns are left out: a random sample of 1 is compared "
         "(drift.max_columns)."
     )

@@ -116,7 +116,7 @@ def test_a_schedule_finds_the_candidate_whatever_io_manager_the_project_has(
     shutil.copytree(green[0].root, home.root)
     shutil.rmtree(home.records)
     (home.root / "registry.db").unlink()
-    assert tick(foreign, home, "echo") == "there is no candidate yet"
+    assert tick(foreign, home, "echo") == "no candidate exists yet"
 
     with open_instance(home) as instance:
         result = foreign.resolve_job_def("echo_training").execute_in_process(instance=instance)
@@ -124,4 +124,4 @@ def test_a_schedule_finds_the_candidate_whatever_io_manager_the_project_has(
     assert result.success
     assert io_manager.frames == {}
     assert tick(foreign, home, "echo").startswith("Nothing changed since version 1")
-    assert tick(foreign, home, "loud") == "there is no candidate yet"
+    assert tick(foreign, home, "loud") == "no candidate exists yet"

@@ -14,12 +14,12 @@ import pytest
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.active_run import describe_active_run
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import one_process
 from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run_process import RunProcess
-from sluice.pipelines.under_way import under_way
 from tests.support.stuck_job import SAYS_SO
 
 ROOT = Path(__file__).parents[2]
@@ -48,13 +48,13 @@ def test_a_run_that_another_process_executes_counts_until_that_is_killed(
             time.sleep(0.05)
         (run,) = instance.get_runs()
 
-        alive = under_way(instance, "stuck")
+        alive = describe_active_run(instance, "stuck")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        killed = under_way(instance, "stuck")
+        killed = describe_active_run(instance, "stuck")
         status = instance.get_run_by_id(run.run_id).status
 
-    assert alive == f"Run {run.run_id[:8]} of stuck is under way."
+    assert alive == f"Run {run.run_id[:8]} of stuck is in progress."
     assert killed == ""
     assert status == dg.DagsterRunStatus.FAILURE
 
@@ -96,7 +96,7 @@ def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Ho
         )
 
         assert close_ghost_runs(instance) == 0
-        assert "if none does, close the run: in the UI" in under_way(instance, "training")
+        assert "any more, close the run: in the UI" in describe_active_run(instance, "training")
         assert RunProcess.of(again.run_id, again.tags) is None
 
 
@@ -111,11 +111,11 @@ def test_a_run_of_another_host_counts_and_how_to_close_it_is_said(home: Home) ->
             status=dg.DagsterRunStatus.STARTED,
             tags=elsewhere.tags,
         )
-        said = under_way(instance, "training")
+        said = describe_active_run(instance, "training")
 
         assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
-    assert "Run 0c1c5b9e of training is under way. It works on host old-container" in said
-    assert "If that host or container is gone, close the run: in the UI open Runs" in said
+    assert "Run 0c1c5b9e of training is in progress. It runs on host old-container" in said
+    assert "If that host or container no longer exists, close the run: in the UI open Runs" in said
     assert "'Force termination immediately'" in said
 
 

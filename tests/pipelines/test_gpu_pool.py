@@ -15,7 +15,7 @@ from dagster._time import get_current_datetime
 from sluice.base.home import Home
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 
 ROOT = Path(__file__).parents[2]

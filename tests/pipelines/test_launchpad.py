@@ -6,7 +6,7 @@ from dagster._config import validate_config_from_snap
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
 from tests.pipelines.conftest import STAGES
 

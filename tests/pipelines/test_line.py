@@ -7,19 +7,19 @@ from typing import TypeVar
 import dagster as dg
 import pytest
 
-from sluice.assets.evaluated import Evaluation
-from sluice.assets.promotion_verdict import Decision
+from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked
 from sluice.base.home import Home
 from sluice.base.settings import Record
 from sluice.cli.app import run_command
 from sluice.config.pipeline import PipelineSettings
-from sluice.evaluation.budget import spent_alpha
+from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run import RunReport
@@ -145,11 +145,11 @@ def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
 ) -> None:
     """STAT-1, STAT-3, DATA-5: what decided, and what was looked at."""
     home, _ = green
-    verdict = record_of(home, Decision, "promotion_verdict").verdict
+    verdict = record_of(home, PromotionDecision, "promotion_verdict").verdict
     report = record_of(home, Evaluation, "evaluation").suite_report(ArtifactStore(home.artifacts))
 
     assert [(g.name, g.result) for g in verdict.guards] == [
-        ("what would be deployed against what is", "pass")
+        ("deployed ensemble against the deployed reference", "pass")
     ]
     assert (verdict.attempt, verdict.alpha_of_all) == (1, echo.gate.alpha)
     assert verdict.alpha == pytest.approx(spent_alpha(echo.gate.alpha, 1))
@@ -157,8 +157,8 @@ def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
     assert (hard.name, hard.version, hard.origin.subject) == ("hard", 1, "baseline")
     assert hard.count("fixed") > 0
     shown = metadata_of(home, echo, "promotion_verdict")
-    assert {"guards", "alpha", "per fold", "where it loses", "power", "whole report"} <= shown
-    assert {"regression suites", "rows of the suites"} <= metadata_of(home, echo, "evaluation")
+    assert {"guards", "alpha", "gain per fold", "power", "full report"} <= shown
+    assert {"regression suites", "suite report"} <= metadata_of(home, echo, "evaluation")
     assert len(list(home.reports.glob("gate/echo-*.html"))) == 1
     assert len(list(home.reports.glob("suites/echo/candidate-*.html"))) == 1
 
@@ -176,10 +176,10 @@ def test_a_version_judged_under_other_rules_is_not_promoted_and_verify_misses_it
     refused = materialize_alone(stricter, home, "production_model", config)
 
     assert not refused.success
-    assert "judged under other settings of gate, guards or" in failure(refused)
+    assert "evaluated under gate, guard or" in failure(refused)
     assert materialize_alone(echo, home, "production_model", config).success
     store = ArtifactStore(home.artifacts)
-    tables = record_of(home, Decision, "promotion_verdict").verdict.tables
+    tables = record_of(home, PromotionDecision, "promotion_verdict").verdict.tables
     assert tables.keys() >= {"candidate losses", "candidate deployed losses", "suites"}
     store.path(tables["reference deployed losses"]).unlink()
     with ledger_of(home) as ledger:
@@ -211,7 +211,7 @@ def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
     report = run(strict, home)
 
     assert (report.verdict, report.production, report.promoted) == ("REJECT", None, False)
-    assert "Proven better" in report.reason
+    assert "Significantly better" in report.reason
     assert "limit of loss" in report.reason
     assert "required 10000" in report.reason
     key = SigningKey.read(tmp_path / "key")
@@ -233,7 +233,7 @@ def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand
     assert report.created
     assert report.verdict in ("EQUIVALENT", "INCONCLUSIVE", "REJECT")
     assert (report.production, report.promoted) == (1, False)
-    assert record_of(home, Decision, "promotion_verdict").verdict.attempt == 2
+    assert record_of(home, PromotionDecision, "promotion_verdict").verdict.attempt == 2
     suites = SuiteLibrary(home.suites / echo.name, ArtifactStore(home.artifacts))
     assert suites.load("hard").suite.origin.subject == production.candidate  # made anew
     with ledger_of(home) as ledger:
@@ -243,7 +243,7 @@ def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand
     result = materialize_alone(echo, home, "production_model", config)
 
     assert not result.success
-    assert "The promotion gate said" in failure(result)
+    assert "The outcome of the promotion gate is" in failure(result)
     with ledger_of(home) as ledger:
         assert ledger.production_number(echo.name) == 1
 
@@ -255,13 +255,13 @@ def test_bad_poc_stops_before_training_and_training_alone_is_refused(
         update={"training": echo.training.model_copy(update={"learning_rate": 100.0})}
     )
 
-    with pytest.raises(GateBlocked, match="poc_5_mini_training_learns"):
+    with pytest.raises(GateBlocked, match="mini_training_lowers_loss"):
         run(bad, home)
 
     assert materialized(home, bad) == {"raw_data", "features", "poc_report"}
     alone = materialize_alone(bad, home, "best_config")
     assert not alone.success
-    assert "The poc gate said fail" in failure(alone)
+    assert "The outcome of the poc gate is fail" in failure(alone)
     assert not materialize_alone(bad, home, "trained_models").success
     assert not home.runs.exists()
 
@@ -278,9 +278,9 @@ def test_receipt_of_other_settings_does_not_count(
     trained = materialize_alone(other, home, "trained_models")
 
     assert not searched.success
-    assert "A receipt of the poc gate is required, and there is none" in failure(searched)
+    assert "A receipt of the poc gate is required and missing" in failure(searched)
     assert not trained.success
-    assert "The best config's config must belong to what is asked for now" in failure(trained)
+    assert "The best config's config must match the current settings" in failure(trained)
 
 
 def test_features_alone_refuse_rows_that_failed_their_checks(
@@ -288,12 +288,12 @@ def test_features_alone_refuse_rows_that_failed_their_checks(
 ) -> None:
     deaf = echo.model_copy(update={"workload": "tests.support.echo:Deaf"})
 
-    with pytest.raises(GateBlocked, match=r"raw_data / schema_holds.*'call'"):
+    with pytest.raises(GateBlocked, match=r"raw_data / table_matches_schema.*'call'"):
         run(deaf, home)
 
     alone = materialize_alone(deaf, home, "features")
     assert not alone.success
-    assert "The raw_data gate said fail" in failure(alone)
+    assert "The outcome of the raw_data gate is fail" in failure(alone)
 
 
 def test_feature_that_looks_ahead_stops_the_line(
@@ -307,7 +307,7 @@ def test_feature_that_looks_ahead_stops_the_line(
     assert "poc_report" not in materialized(home, seer)
     alone = materialize_alone(seer, home, "poc_report")
     assert not alone.success
-    assert "The features gate said fail" in failure(alone)
+    assert "The outcome of the features gate is fail" in failure(alone)
 
 
 @pytest.mark.exhaustive
@@ -325,9 +325,9 @@ def test_models_of_other_folds_are_not_evaluated(
     assert materialize_alone(other, home, "best_config").success
     alone = materialize_alone(other, home, "evaluation")
 
-    assert "The best config's config must belong to what is asked for now" in failure(unsearched)
+    assert "The best config's config must match the current settings" in failure(unsearched)
     assert not alone.success
-    assert "The trained models' config must belong to what is asked for now" in failure(alone)
+    assert "The trained models' config must match the current settings" in failure(alone)
 
 
 def test_features_of_other_settings_are_not_trained_on(
@@ -339,7 +339,7 @@ def test_features_of_other_settings_are_not_trained_on(
     alone = materialize_alone(other, home, "poc_report")
 
     assert not alone.success
-    assert "The features must belong to what is asked for now" in failure(alone)
+    assert "The features must match the current settings" in failure(alone)
 
 
 def test_candidate_does_not_take_another_ones_evidence(
@@ -352,7 +352,7 @@ def test_candidate_does_not_take_another_ones_evidence(
     alone = materialize_alone(others, home, "candidate")
 
     assert not alone.success
-    assert "The evaluation must belong to what is asked for now" in failure(alone)
+    assert "The evaluation must match the current settings" in failure(alone)
     with ledger_of(home) as ledger:
         assert len(ledger.versions(echo.name)) == 1
 
@@ -362,13 +362,13 @@ def test_receipt_under_other_thresholds_does_not_count(
 ) -> None:
     home, _ = green
     stricter = echo.model_copy(
-        update={"poc": echo.poc.model_copy(update={"min_relative_fall": 0.05})}
+        update={"poc": echo.poc.model_copy(update={"min_loss_decrease": 0.05})}
     )
 
     alone = materialize_alone(stricter, home, "trained_models")
 
     assert not alone.success
-    assert "A receipt of the poc gate is required, and there is none" in failure(alone)
+    assert "A receipt of the poc gate is required and missing" in failure(alone)
 
 
 @pytest.mark.exhaustive

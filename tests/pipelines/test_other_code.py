@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.assets.evaluated import Evaluation
+from sluice.assets.evaluation_record import Evaluation
 from sluice.base.errors import ContractError
 from sluice.config.pipeline import PipelineSettings
 from sluice.models.settings import ModelSettings
-from sluice.registry.stored_code import CODE
+from sluice.registry.stored_code import CODE_ROLE
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import Runner, home_at, ledger_of
 from tests.sluice.registry.code_samples import UserCode
@@ -26,7 +26,7 @@ def test_production_of_other_code_is_refused_before_training_and_scored_by_its_o
     with ledger_of(home) as ledger:
         lineage = ledger.production("echo").lineage
     assert lineage.code_identity.digest == lineage.code
-    assert CODE in lineage.artifacts
+    assert CODE_ROLE in lineage.artifacts
     user.change("def activation(x):\n    return 2 * x + 1\n")
 
     with pytest.raises(ContractError, match="module probe_layers changed"):
@@ -41,4 +41,4 @@ def test_production_of_other_code_is_refused_before_training_and_scored_by_its_o
     assert (report.version, report.created) == (2, True)
     evaluation = Evaluation.model_validate_json((records / "evaluation.json").read_bytes())
     assert evaluation.reference.losses.subject == lineage.candidate
-    assert "scored with the code that is stored with it" in evaluation.reference_code
+    assert "scored with its stored code" in evaluation.reference_code

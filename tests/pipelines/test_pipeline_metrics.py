@@ -14,7 +14,7 @@ from sluice.observability.alerts import Alert, raise_alert
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout import changes
+from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -63,9 +63,9 @@ def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -
     started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try")
     rollout = started.rollout
     during = told(home)
-    paused = changes.pause(rollout, now=started.at, actor="ada", reason="look")
+    paused = transitions.pause(rollout, now=started.at, actor="ada", reason="look")
     ledger.record_transition(rollout, paused)
-    gone = changes.abort(paused.rollout, now=started.at, actor="ada", reason="no")
+    gone = transitions.abort(paused.rollout, now=started.at, actor="ada", reason="no")
     halfway = told(home)
     ledger.record_transition(paused.rollout, gone)
     after = told(home)
@@ -77,7 +77,7 @@ def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -
     assert during["sluice_rollout_share", ()] == 0.05
     assert during["sluice_rollout_lease_timestamp_seconds", ()] == rollout.lease_until.timestamp()
     assert during["sluice_rollout_patience_timestamp_seconds", ()] == (
-        rollout.patience_until.timestamp()
+        rollout.step_times_out_at.timestamp()
     )
     assert halfway["sluice_rollout_phase", ("paused",)] == 1
     assert halfway["sluice_rollout_phase", ("rolling",)] == 0

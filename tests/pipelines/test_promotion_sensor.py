@@ -22,7 +22,7 @@ from tests.sluice.registry.ledger_samples import (
     promotion_receipt,
     sample_lineage,
 )
-from tests.sluice.rollout_control.delivery_samples import PIPELINE
+from tests.sluice.rollout_control.controller_samples import PIPELINE
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def test_a_promotion_that_failed_is_named_and_asked_for_again(
 
     assert f"run {run.run_id[:8]} of promotion is STARTED" in works
     assert f"run {run.run_id[:8]} of promotion is FAILURE since" in failed
-    assert "another is started after 09:30 UTC" in failed
+    assert "another starts after 09:30 UTC" in failed
     assert isinstance(again, dg.RunRequest)
     assert again.run_key != first.run_key
     assert again.run_config == first.run_config
@@ -108,7 +108,7 @@ def test_a_version_that_was_rolled_back_is_kept_back_in_words(
     hours = [ask(ledger, instance, NOW + timedelta(hours=n)) for n in range(3)]
 
     assert len(set(hours)) == 1
-    assert "version 2, and it is kept back" in hours[0]
+    assert "version 2 is PROMOTE, but it cannot be promoted" in hours[0]
     assert "rolled back by bob" in hours[0]
     with pytest.raises(GateBlocked, match="rolled back by bob"):
         ledger.require_promotable(MODEL, 2)
@@ -123,4 +123,4 @@ def test_a_version_judged_under_other_rules_is_kept_back_in_words(
     gate = AT_ONCE.gate.model_copy(update={"min_rows": AT_ONCE.gate.min_rows + 1})
     changed = AT_ONCE.model_copy(update={"gate": gate})
 
-    assert "judged under other settings" in ask(ledger, instance, NOW, changed)
+    assert "evaluated under gate, guard or suite settings" in ask(ledger, instance, NOW, changed)

@@ -5,7 +5,7 @@ import dagster as dg
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.pipelines.resources import with_resources
 from sluice.registry.database import Database
@@ -41,7 +41,7 @@ def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, hom
     with RolloutLedger.open(home.registry_url, clock=Clock()) as ledger:
         promote_chain(ledger, ArtifactStore(home.artifacts), 2)
     success, check = verify(definitions)
-    assert (success, check.passed, check.description) == (True, True, "Nothing wrong found.")
+    assert (success, check.passed, check.description) == (True, True, "No findings.")
     findings = f'sluice_registry_findings{{model="{MODEL}"}}'
     assert f"{findings} 0.0" in metrics_reader(home)().decode()
 
@@ -52,7 +52,7 @@ def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, hom
 
     success, check = verify(definitions)
     assert (success, check.passed) == (False, False)
-    assert "the pointer says version 1 after 2 moves, the history 2" in str(check.description)
+    assert "the pointer has version 1 after 2 moves, the history 2" in str(check.description)
     assert "sluice registry verify" in str(check.description)
     assert check.asset_key == dg.AssetKey([MODEL, "production_model"])
     told = metrics_reader(home)().decode()

@@ -20,7 +20,7 @@ from sluice.cli.app import run_command
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport
-from sluice.pipelines.summary import summary
+from sluice.pipelines.summary import print_summary
 from tests.pipelines.conftest import ECHO, home_at, ledger_of
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
     assert ", 0 failed." in after.rehearsal
     assert after.wall_seconds > report.wall_seconds
     (page,) = home.reports.glob("rehearsals/echo/none-*.html")
-    assert "as it should" in page.read_text()
+    assert "as expected" in page.read_text()
     assert untouched(home)
     assert not children()
     again = report.model_copy(update={"promoted": False})
@@ -75,12 +75,14 @@ def test_one_that_did_not_run_is_told_in_a_sentence(
     after = with_rehearsal(report, echo, empty, Console(stderr=True))
     assert not after.rehearsal_good
     page = io.StringIO()
-    summary(after, home, Console(file=page, width=200), pipeline="echo", program="sluice")
-    assert "  rollout  the rehearsal did not run: echo has nothing in production" in page.getvalue()
+    print_summary(after, home, Console(file=page, width=200), pipeline="echo", program="sluice")
+    assert (
+        "  rollout  the rehearsal did not run: echo has no version in production" in page.getvalue()
+    )
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", ["errors", "latency", "nan", "drift", "crash", "silence"])
+@pytest.mark.parametrize("fault", ["errors", "latency", "nan", "drift", "crash", "no_traffic"])
 def test_each_fault_comes_to_its_end(
     fault: str, rehearsed: Home, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,8 +90,8 @@ def test_each_fault_comes_to_its_end(
     code = run_command(arguments)
     found = told(capfd)
     assert (code, found["flaws"], found["failed"]) == (0, [], 0)
-    assert found["ended"] == ("paused" if fault == "silence" else "rolled_back")
-    assert (found["sent"] == 0) == (fault == "silence")
+    assert found["ended"] == ("paused" if fault == "no_traffic" else "rolled_back")
+    assert (found["sent"] == 0) == (fault == "no_traffic")
     assert untouched(rehearsed)
     assert not children()
 
@@ -108,7 +110,7 @@ def test_a_worse_model_is_found_by_its_labels(
     assert run_command(["rollout", "rehearse", str(path), "--fault", "quality", "--json"]) == 0
     found = told(capfd)
     assert (found["ended"], found["flaws"]) == ("rolled_back", [])
-    assert "labels are against it" in str(found["reason"])
+    assert "Labelled rows show that it is worse" in str(found["reason"])
 
 
 @pytest.mark.exhaustive
@@ -163,7 +165,7 @@ def test_without_production_there_is_nothing_to_rehearse(
     with ledger_of(home):
         pass
     assert run_command(["rollout", "rehearse", str(ECHO)]) == 1
-    assert "nothing in production" in capfd.readouterr().err
+    assert "no version in production" in capfd.readouterr().err
     assert run_command(["rollout", "watch", "echo", "--once"]) != 0
     assert "no model" in capfd.readouterr().err
 

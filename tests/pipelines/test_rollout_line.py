@@ -17,18 +17,18 @@ import pytest
 from sluice.assets.resources import utc_now
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
-from sluice.checks.rollout import HELD
+from sluice.checks.rollout import PROMOTED
 from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.pipelines.build import build_definitions
+from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run import RunReport
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
-from sluice.serving.deployed import Deployed
+from sluice.serving.deployed import DeployedModel
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from sluice.serving.log import json_log
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
@@ -41,10 +41,10 @@ pytestmark = pytest.mark.slow
 QUICK = RolloutSettings(shares=(0.5, 1.0), min_step_s=0.5, min_requests=30, min_pairs=10)
 # Trainings run beside it on the same cores: late is not what these tests are about.
 SERVING = ServingSettings(
-    poll_s=0.05,
-    report_s=0.1,
+    poll_interval_s=0.05,
+    report_interval_s=0.1,
     samples_per_s=200,
-    notice_s=0.0,
+    drain_delay_s=0.0,
     requests_per_s=1e5,
     deadline_s=9.0,
     challenger_deadline_s=8.0,
@@ -61,14 +61,14 @@ class Traffic:
 
 
 @contextmanager
-def traffic(home: Home, change: Callable[[Deployed], Deployed]) -> Iterator[Traffic]:
+def traffic(home: Home, change: Callable[[DeployedModel], DeployedModel]) -> Iterator[Traffic]:
     ledger = RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC))
     models = LedgerModels(ledger, "echo", ArtifactStore(home.artifacts))
     stop, ready, ports = threading.Event(), threading.Event(), []
     with open(home.root / "server.log", "w", encoding="utf-8") as log:
         serving = open_serving(
             "echo",
-            LedgerWeights(ledger, "echo"),
+            LedgerTrafficSplit(ledger, "echo"),
             lambda digest: change(models.load(digest)),
             isolate=None,
             settings=SERVING,
@@ -182,7 +182,7 @@ class Daemon:
 
     def check(self) -> tuple[bool, str]:
         key = dg.AssetKey([self.pipeline.name, "rollout"])
-        check = dg.AssetCheckKey(key, HELD)
+        check = dg.AssetCheckKey(key, PROMOTED)
         with open_instance(self.home) as instance:
             found = instance.event_log_storage.get_latest_asset_check_execution_by_key([check])
         evaluation = found[check].event.dagster_event.asset_check_evaluation_data
@@ -201,8 +201,8 @@ def judged(
     better = echo.model_copy(update={"rollout": QUICK, "workload": "tests.support.echo:Humming"})
     second = run_line(better, home)
     assert (second.verdict, second.version, second.production) == ("PROMOTE", 2, 1), second.reason
-    assert second.gate_said_yes
-    assert "no server answers" in second.waits
+    assert second.gate_passed
+    assert "no server answers" in second.waits_for
     return home, better
 
 
@@ -232,7 +232,7 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
         while not daemon.tick("promotion_sensor"):
             time.sleep(0.1)
         assert daemon.tick("promotion_sensor") == []
-        assert "under way, its own" in daemon.skipped[-1]
+        assert "in progress, its own" in daemon.skipped[-1]
         assert production(daemon.home) == 1
         daemon.until(lambda: phase(daemon.home) == "promoted")
         daemon.tick("rollout_sensor")
@@ -242,7 +242,7 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
             ledger.rollback("echo", expected=2, actor="tester", reason="on purpose", store=store)
         daemon.run_keys.clear()  # as after some minutes, when a start would be tried again
         assert daemon.tick("promotion_sensor") == []
-        assert "is kept back: echo version 2 was rolled back by tester" in daemon.skipped[-1]
+        assert "cannot be promoted: echo version 2 was rolled back by tester" in daemon.skipped[-1]
 
     assert seen.arms == {"production", "challenger"}
     assert set(seen.answers) == {200}
@@ -261,7 +261,7 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
     assert production(daemon.home) == 1
 
 
-def raises_sometimes(deployed: Deployed) -> Deployed:
+def raises_sometimes(deployed: DeployedModel) -> DeployedModel:
     import dataclasses
 
     import torch
@@ -318,5 +318,5 @@ def test_production_cannot_be_moved_past_the_rollout(daemon: Daemon) -> None:
         )
     failed = next(e for e in result.all_events if e.is_step_failure)
 
-    assert "must pass a rollout" in failed.step_failure_data.error_display_string
+    assert "must complete a rollout" in failed.step_failure_data.error_display_string
     assert production(daemon.home) == 1

@@ -7,16 +7,16 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sluice.assets.resources import State
+from sluice.assets.resources import SluiceState
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.pipelines.jobs import promotion_job, review_job
-from sluice.pipelines.rollout_sensor import requests_of, rollout_sensor
+from sluice.pipelines.rollout_sensor import requested_runs, rollout_sensor
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
-from sluice.rollout_control.drive import drive
+from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL, Clock
-from tests.sluice.rollout_control.delivery_samples import (
+from tests.sluice.rollout_control.controller_samples import (
     HEALTHY,
     PIPELINE,
     SICK,
@@ -42,7 +42,9 @@ def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
     """Return the run keys so many seconds after the last transition."""
     rollout = current(ledger)
     since = ledger.rollout_transitions(rollout.id)[-1].at
-    found = [requests_of(PIPELINE, ledger, rollout, since + timedelta(seconds=s)) for s in seconds]
+    found = [
+        requested_runs(PIPELINE, ledger, rollout, since + timedelta(seconds=s)) for s in seconds
+    ]
     return [str(request.run_key) for requests in found for request in requests]
 
 
@@ -51,7 +53,7 @@ def play(ledger: RolloutLedger, counts: ArmCounts, *, until: str) -> None:
         now = later(ledger)
         named = pairs(current(ledger), [20, 21])
         report(ledger, at=now, challenger=counts, samples=named)
-        drive(ledger, MODEL, now=now)
+        reconcile(ledger, MODEL, now=now)
         if current(ledger).phase == until:
             return
     raise AssertionError(current(ledger).phase)
@@ -59,7 +61,7 @@ def play(ledger: RolloutLedger, counts: ArmCounts, *, until: str) -> None:
 
 def test_a_promotion_whose_run_died_is_asked_for_again(ledger: RolloutLedger) -> None:
     begin(ledger)
-    play(ledger, HEALTHY, until="held")
+    play(ledger, HEALTHY, until="awaiting_promotion")
 
     at_once, soon, much_later, back = keys(ledger, 0, 299, 301, -3600)
 
@@ -71,9 +73,11 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     begin(ledger)
-    play(ledger, HEALTHY, until="held")
+    play(ledger, HEALTHY, until="awaiting_promotion")
     (tmp_path / "reports").write_text("not a folder")
-    state = State.at(Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}"))
+    state = SluiceState.at(
+        Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+    )
     sensor = rollout_sensor(PIPELINE, [promotion_job(PIPELINE), review_job(PIPELINE)])
 
     found = sensor(dg.build_sensor_context(resources={"sluice_state": state}))
@@ -96,7 +100,7 @@ def test_failed_rows_are_looked_for_until_they_can_have_come(ledger: RolloutLedg
 def test_rows_without_names_are_looked_for_once(ledger: RolloutLedger) -> None:
     begin(ledger)
     report(ledger, at=later(ledger), challenger=SICK)
-    drive(ledger, MODEL, now=later(ledger))
+    reconcile(ledger, MODEL, now=later(ledger))
 
     assert current(ledger).phase == "rolled_back"
     assert len(set(keys(ledger, 0, 86_400, 10 * 86_400))) == 1

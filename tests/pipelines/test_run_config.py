@@ -7,8 +7,8 @@ from dagster._config.source import BoolSourceType, IntSourceType, StringSourceTy
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.build import build_definitions
-from sluice.pipelines.resources import resources, sealed, with_resources
+from sluice.pipelines.definitions_builder import build_definitions
+from sluice.pipelines.resources import resources, with_resources, without_launchpad_config
 
 READS_VARIABLES = (StringSourceType, IntSourceType, BoolSourceType)
 PARTS = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
@@ -16,7 +16,7 @@ PARTS = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
 
 @pytest.fixture
 def definitions(echo: PipelineSettings, home: Home) -> dg.Definitions:
-    return sealed(with_resources(build_definitions(echo), home), home)
+    return without_launchpad_config(with_resources(build_definitions(echo), home), home)
 
 
 def places(kind: ConfigType, path: str) -> list[str]:

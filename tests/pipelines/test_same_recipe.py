@@ -15,8 +15,8 @@ from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
 from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.training.fold_run import FoldRunSpec
 from sluice.training.parallel import train_members
-from sluice.training.unit import UnitSpec
 from sluice.training.weights import load_member
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -44,7 +44,7 @@ def scored(
     folds = workload.plan_folds(frame)
     record = save_table(frame, store)
     specs = [
-        UnitSpec(
+        FoldRunSpec(
             workload=pipeline.workload,
             workload_settings=pipeline.workload_settings,
             model=pipeline.model,

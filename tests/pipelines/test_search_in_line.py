@@ -18,7 +18,7 @@ from sluice.pipelines.run import RunReport
 from sluice.tuning.parameters import LogUniform
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space
-from sluice.tuning.study import Study
+from sluice.tuning.study_summary import StudySummary
 from tests.pipelines.conftest import Runner, home_at, ledger_of, run_line
 
 pytestmark = pytest.mark.slow
@@ -59,8 +59,10 @@ def best_config(home: Home) -> BestConfig:
     return BestConfig.model_validate_json((home.records / "echo" / "best_config.json").read_bytes())
 
 
-def study_of(home: Home) -> Study:
-    return Study.model_validate_json(ArtifactStore(home.artifacts).get(best_config(home).study))
+def study_of(home: Home) -> StudySummary:
+    return StudySummary.model_validate_json(
+        ArtifactStore(home.artifacts).get(best_config(home).study)
+    )
 
 
 def test_winner_is_trained_and_its_lineage_says_of_how_many(
@@ -104,16 +106,16 @@ def test_its_page_in_the_ui_has_pictures_and_a_table(
         )
     metadata = event.asset_materialization.metadata
 
-    for name in ("losses of the trials", "importance"):
+    for name in ("trial losses", "parameter importance"):
         assert metadata[name].value.startswith("![")
     assert RATE in metadata["winner"].value
     rate = best_config(home).setup.training.learning_rate
     written = f"```yaml\ntraining:\n  learning_rate: {rate}\n```"
-    assert metadata["to write into the pipeline's file"].value == written
+    assert metadata["settings for the pipeline's YAML"].value == written
     assert metadata["best 12 trials"].value.count("\n") == 5
     page = next(home.reports.glob("searches/echo-*.html")).read_text()
     assert "Every trial, the best first" in page
-    assert metadata["whole study"].value.endswith(".html")
+    assert metadata["study report"].value.endswith(".html")
 
 
 @pytest.mark.exhaustive
@@ -145,7 +147,7 @@ def test_settings_found_for_another_search_are_not_trained(
     alone = materialize_alone(other, home, "trained_models")
 
     assert not alone.success
-    assert "The best config's rules must belong to what is asked for now" in failure(alone)
+    assert "The best config's rules must match the current settings" in failure(alone)
 
 
 def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
@@ -162,7 +164,7 @@ def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
     said = capsys.readouterr().out
     best = best_config(home)
     assert "of 4 has the lowest validation loss" in said
-    told = said.partition("to write into the pipeline's file\n")[2].partition("\n\n")[0]
+    told = said.partition("to set in the pipeline's file\n")[2].partition("\n\n")[0]
     assert yaml.safe_load(told) == {
         "training": {"learning_rate": best.setup.training.learning_rate}
     }
@@ -179,7 +181,7 @@ def test_tune_tells_the_study_as_json(
 
     tune(searching, home, as_json=True)
 
-    assert Study.model_validate(
+    assert StudySummary.model_validate(
         {
             k: v
             for k, v in json.loads(capsys.readouterr().out).items()

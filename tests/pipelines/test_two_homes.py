@@ -45,18 +45,18 @@ def test_the_second_home_is_stopped_before_it_trains_and_told_why(
         run(other, home)
 
     said = str(caught.value)
-    assert "poc_report / what_evaluation_reads_can_be_opened" in said
-    assert "echo version 1 (in production), and none of its" in said
-    assert "is shared, and the artifact folder of this home is not" in said
+    assert "poc_report / evaluation_inputs_are_readable" in said
+    assert "echo version 1 (in production), but none of its" in said
+    assert "is shared, but the artifact folder of this home is not" in said
     assert f"Copy the artifacts folder of that home into {home.artifacts}" in said
     assert materialized(home, other) == {"raw_data", "features", "poc_report"}
 
     searching = other.model_copy(update={"search": SearchSettings(num_trials=2)})
     searched = materialize_alone(searching, home, "best_config")
     assert not searched.success
-    assert "echo version 1 (in production), and none of its" in failure(searched)
+    assert "echo version 1 (in production), but none of its" in failure(searched)
     assert materialize_alone(other, home, "best_config").success  # without a search it trains none
     trained = materialize_alone(other, home, "trained_models")
     assert not trained.success
-    assert "echo version 1 (in production), and none of its" in failure(trained)
+    assert "echo version 1 (in production), but none of its" in failure(trained)
     assert not home.runs.exists()

@@ -222,14 +222,14 @@ def test_page_of_a_failed_check_says_what_and_what_to_do(ui: str) -> None:
         )
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(f"{ui}/assets/echo/poc_report?view=checks", wait_until="domcontentloaded")
-        page.get_by_text("poc_5_mini_training_learns").first.wait_for(timeout=60_000)
+        page.get_by_text("mini_training_lowers_loss").first.wait_for(timeout=60_000)
         page.goto(
-            f"{ui}/assets/echo/poc_report?view=checks&checkDetail=poc_5_mini_training_learns",
+            f"{ui}/assets/echo/poc_report?view=checks&checkDetail=mini_training_lowers_loss",
             wait_until="domcontentloaded",
         )
         page.get_by_text("Lower learning_rate").first.wait_for(timeout=60_000)
         text = page.inner_text("body")
         browser.close()
 
-    assert "poc_5_mini_training_learns" in text
-    assert "Training threw the weights far away" in text
+    assert "mini_training_lowers_loss" in text
+    assert "The training diverged" in text

@@ -88,7 +88,7 @@ def test_two_modules_of_one_name_are_refused_not_mixed(tmp_path: Path) -> None:
     path = list(sys.path)
     try:
         read_pipeline(first)
-        with pytest.raises(SettingsError, match="this process has another one of that name"):
+        with pytest.raises(SettingsError, match="this process already uses"):
             read_pipeline(second)
     finally:
         sys.path[:] = path

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import StorageError
-from sluice.base.files import own_temporary_folder, write_secret
+from sluice.base.files import user_temporary_folder, write_secret
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.cluster.ray_token import keep_token_private, ray_token_path
@@ -103,35 +103,35 @@ def test_doctor_names_what_others_can_read_and_the_command_that_closes_it(
     places[opened].chmod(0o755)
     told = permissions()
     assert told["healthy"] is False
-    assert f"{places[opened]} must be closed to other users" in str(told["seen"])
+    assert f"{places[opened]} must be accessible to its owner only" in str(told["seen"])
     command = str(told["fix"]).removeprefix("Run: ")
     subprocess.run(command, shell=True, check=True)
     assert permissions()["healthy"] is True
 
 
 def test_a_folder_in_tmp_is_closed_and_used_only_when_it_is_ours(tmp_path):
-    folder = own_temporary_folder(tmp_path)
+    folder = user_temporary_folder(tmp_path)
     assert mode(folder) == 0o700
 
     folder.chmod(0o777)
-    assert mode(own_temporary_folder(tmp_path)) == 0o700
+    assert mode(user_temporary_folder(tmp_path)) == 0o700
 
     elsewhere = tmp_path / "elsewhere"
     folder.rename(elsewhere)
     elsewhere.chmod(0o777)
     folder.symlink_to(elsewhere)
-    with pytest.raises(StorageError, match="must be a folder of user"):
-        own_temporary_folder(tmp_path)
+    with pytest.raises(StorageError, match="must be a folder that user"):
+        user_temporary_folder(tmp_path)
     assert mode(elsewhere) == 0o777
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
 def test_a_folder_that_another_user_made_first_is_refused(tmp_path):
-    folder = own_temporary_folder(tmp_path)
+    folder = user_temporary_folder(tmp_path)
     os.chown(folder, 65534, 65534)
 
-    with pytest.raises(StorageError, match="Another user of this machine made it first"):
-        own_temporary_folder(tmp_path)
+    with pytest.raises(StorageError, match="Another user of this machine created it first"):
+        user_temporary_folder(tmp_path)
 
 
 def test_rays_token_is_closed_to_others(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Healthy signals again, with code that makes life hard for a process that watches it."""
+"""Variants of the healthy workload with code that is difficult for a supervising process."""
 
 import datetime
 import enum
@@ -27,14 +27,14 @@ class RichSettings(SignalSettings):
 
 
 class Rich(OwnNet):
-    """Healthy; its settings hold what plain JSON values do not tell apart."""
+    """Healthy; its settings contain types that plain JSON values do not distinguish."""
 
     settings_type = RichSettings
 
 
 class Outer:
     class Inner(OwnNet):
-        """Healthy, within another class."""
+        """Healthy, defined inside another class."""
 
 
 class OwnConstructor(OwnNet):
@@ -64,7 +64,7 @@ class RaisesAtLength(OwnNet):
 
 
 class OwnError(ContractError):
-    """A user's refinement of one of our errors."""
+    """A user-defined subclass of an error of Sluice."""
 
 
 class RaisesOwnError(OwnNet):
@@ -73,7 +73,7 @@ class RaisesOwnError(OwnNet):
 
 
 class ForkNet(Net):
-    """Starts a process that lives on and holds every pipe open, and dies."""
+    """Starts a process that keeps running and keeps every pipe open, then crashes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if os.fork() == 0:
@@ -92,7 +92,7 @@ class DiesOnceNet(Net):
 
 
 class FailsWhenLoadedAgain(OwnNet):
-    """Its model ends the process, and its rows load once only."""
+    """The model ends the process, and the rows can be loaded only once."""
 
     net = DiesOnceNet
 

@@ -26,7 +26,7 @@ NAMES = (
     "raises the first time",
     "curious",
 )
-SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, TELL_PID, SPAWN = range(101, 109)
+SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, RETURN_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
 
 
@@ -59,7 +59,7 @@ class Awkward:
         told = x_NLD[:, -1, :1].astype(np.float64)
         for value in told.ravel():
             self._do(int(value))
-        if TELL_PID in told:
+        if RETURN_PID in told:
             told = np.full_like(told, os.getpid() / 2)
         return np.stack([told, 3 * told])
 

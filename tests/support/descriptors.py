@@ -7,7 +7,7 @@ import resource
 import sqlite3
 import sys
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
 
 DESCRIPTORS = 200
@@ -18,9 +18,9 @@ def main() -> None:
     """Serve until stdin ends."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS // 2, DESCRIPTORS))
     model = deployed("one", 1, Says(1.0))
-    weights = Weights(epoch=1, production=candidate("one"))
+    split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(connections={"reserved_descriptors": 64})
-    with live({model.candidate: model}, weights, settings=settings) as server:
+    with live({model.candidate: model}, split, settings=settings) as server:
         print(server.url.rpartition(":")[2], flush=True)
         for _ in sys.stdin:
             try:

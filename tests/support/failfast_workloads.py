@@ -1,4 +1,4 @@
-"""A small healthy workload, and the same one with one defect each."""
+"""A small healthy workload, and variants with one planted defect each."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Signals(Workload):
 
 
 class Net(nn.Module):
-    """Two linear layers over the window's last row, open for defects."""
+    """Two linear layers over the window's last row; subclasses plant defects."""
 
     def __init__(self, num_features: int, num_outputs: int, hidden: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Net(nn.Module):
 
 
 class OwnNet(Signals):
-    """Healthy, with a network of its own."""
+    """Healthy, with a user-defined network."""
 
     net: type[Net] = Net
 
@@ -75,7 +75,7 @@ class FlatNet(Net):
 
 
 class FlatOutput(OwnNet):
-    """(B,) where (B, 1) is needed: broadcasting makes a (B, B) loss without a word."""
+    """Returns (B,) instead of (B, 1): broadcasting silently produces a (B, B) loss."""
 
     net = FlatNet
 
@@ -148,7 +148,7 @@ class AllFrozen(OwnNet):
 
 
 class FirstFrozen(OwnNet):
-    """Healthy: a frozen first layer is a choice."""
+    """Healthy: the first layer is intentionally frozen."""
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -194,7 +194,7 @@ class LossRaises(Signals):
 
 
 class SteepNet(Net):
-    """Tiny weights behind a large factor: an ordinary loss, and gradients in the thousands."""
+    """Small weights with a large factor: an ordinary loss, and gradients in the thousands."""
 
     def __init__(self, num_features: int, num_outputs: int, hidden: int) -> None:
         super().__init__(num_features, num_outputs, hidden)

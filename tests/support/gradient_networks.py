@@ -1,4 +1,4 @@
-"""Networks that get gradients in unusual ways: healthy ones, and ones that never learn."""
+"""Networks with unusual gradients: healthy ones, and ones that never learn."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 class Built(Signals):
-    """The healthy signals with a network of the test's own: from windows (B, 4, 3) to (B, 1)."""
+    """The healthy workload with a network of the test, from windows (B, 4, 3) to (B, 1)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Last(nn.Module):
 
 
 class Apply(nn.Module):
-    """A function as a module without a ReLU module to watch."""
+    """A function as a module, without a ReLU module that could be recorded."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def mlp(*between: nn.Module, outputs: int = 1, num_inputs: int = 3) -> nn.Sequen
 
 
 def changed(network: nn.Module, change: Callable[[Any], Any]) -> nn.Module:
-    """Return the network after a change of its weights."""
+    """Return the network after changing its weights."""
     with torch.no_grad():
         change(network)
     return network
@@ -145,7 +145,7 @@ class Lora(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture in which the last expert is idle.
+    """A mixture of experts in which the last expert is idle.
 
     Args:
         way: "never called", "no rows", "zero weight", or "dead", which is a defect.
@@ -238,7 +238,7 @@ class SparseTokens(nn.Module):
 
 
 class Heads(nn.Module):
-    """One head for each task; the rows are all of the first task."""
+    """One head per task; all rows belong to the first task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class Heads(nn.Module):
 
 
 class LayerDrop(nn.Module):
-    """Layers that are skipped at random while training."""
+    """Layers that are randomly skipped during training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class Recurrent(nn.Module):
 
 
 class LastOfBoth(Recurrent):
-    """Takes the backward direction's state after one row: its recurrence is never used."""
+    """Uses the backward direction's state after one row: its recurrence is never used."""
 
     def __init__(self) -> None:
         super().__init__(nn.LSTM, bidirectional=True)
@@ -287,7 +287,7 @@ class LastOfBoth(Recurrent):
 
 
 class Stack(nn.Module):
-    """Equal layers in a list, one after another, with a function between."""
+    """Equal layers in a list, applied one after another, with a function in between."""
 
     def __init__(self, between: Callable[[int, Tensor], Tensor]) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ class SharedRelu(nn.Module):
 
 
 class RoundedBranch(nn.Module):
-    """A branch that rounding cuts off, beside a layer of another class that reads the same."""
+    """A branch disabled by rounding, next to a layer of another class with the same input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -411,7 +411,7 @@ HEALTHY: dict[str, Callable[[], Built]] = {
     "lstm in both directions": lambda: Built(lambda: Recurrent(nn.LSTM, bidirectional=True)),
     "lstm without bias": lambda: Built(lambda: Recurrent(nn.LSTM, bias=False)),
 }
-"""Every one learns and must pass without a warning."""
+"""Networks that learn and must pass without a warning."""
 
 UNUSUAL: dict[str, Callable[[], Built]] = {
     "bias before batch norm": lambda: Built(lambda: mlp(nn.BatchNorm1d(WIDTH), nn.ReLU())),
@@ -426,7 +426,7 @@ UNUSUAL: dict[str, Callable[[], Built]] = {
     "last row of both directions": lambda: Built(LastOfBoth),
     "declared frozen but trained": lambda: Built(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
 }
-"""Every one learns and may at most warn."""
+"""Networks that learn and may warn at most."""
 
 DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
     "dead ReLU": (
@@ -452,7 +452,7 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
     "dead by a threshold": (
         lambda: Built(lambda: mlp(Apply(lambda x: F.relu(x - 50)))),
         ("dead units",),
-        "0 of 16 units of network.1 are active: network.3 read only zeros",
+        "0 of 16 units of network.1 are active: all inputs of network.3 are 0",
     ),
     "dead in the third layer of a list": (
         lambda: Built(
@@ -549,4 +549,4 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "0 of 1 units of network.1 were above 0",
     ),
 }
-"""Network, acceptable kinds, and what the summary must say."""
+"""Network, accepted kinds of failure, and text required in the summary."""

@@ -1,7 +1,7 @@
-"""Simulated requests of many honest clients and a few hostile ones, counted as a server counts.
+"""Simulated requests of many honest clients and a few hostile ones, counted as a server does.
 
-The counts are those of ``Steps`` itself, the judgement is that of ``advance``; only the requests,
-their ends and the time are drawn.
+The counts are those of ``StepCounters`` and the decisions those of ``advance``; only the
+requests, their results and the time are simulated.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ import numpy as np
 from sluice.bench.rollout.simulation import fresh
 from sluice.bench.rollout.traffic import START
 from sluice.registry.client_secret import client_of
-from sluice.rollout.agreement import Agreement, prediction_drift
-from sluice.rollout.machine import advance
-from sluice.rollout.samples import ArmName, Fault, Sample
+from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
+from sluice.rollout.samples import ArmName, RequestFault, Sample
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout.weights import Weights
-from sluice.serving.recorder import Recorder
-from sluice.serving.steps import Steps
+from sluice.rollout.state_machine import advance
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.sample_buffer import SampleBuffer
+from sluice.serving.step_counters import StepCounters
 
 Attack = Literal["none", "shared errors", "slow requests", "good requests", "odd samples"]
 
@@ -29,7 +29,7 @@ _SHARE = 0.05
 _SPREAD = 0.3
 _MEDIAN_S = 0.01
 _HEAVY = 20.0
-_AGREEMENT = Agreement(difference=1.0, spread=10.0, rows=1000)
+_AGREEMENT = PredictionAgreement(difference=1.0, spread=10.0, rows=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,32 +69,32 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
     """
     rng = np.random.default_rng(seed)
     rollout = fresh(STAYS, now=START)
-    weights = Weights(
+    split = TrafficSplit(
         epoch=rollout.epoch,
         production=rollout.production,
         challenger=rollout.candidate,
         rollout=rollout.id,
         share=_SHARE,
     )
-    steps = Steps(weights.production_only(), now=START)
+    steps = StepCounters(split.production_only(), now=START)
     for spent_s in _MEDIAN_S * rng.lognormal(sigma=_SPREAD, size=500):
-        steps.count("production", weights=weights, seconds=float(spent_s), fault=None)
+        steps.count("production", split=split, seconds=float(spent_s), fault=None)
     for number in range(crowd.clients):  # they asked before the step began
         name = client_of(f"{number}", "")
         address = "gateway" if crowd.gateway else name
-        steps.clients.see("production", name, address=address, now=0.0)
-    steps.follow(weights, now=START)
-    recorder, samples = Recorder(per_s=2.0), list[Sample]()
+        steps.clients.record_request("production", name, address=address, now=0.0)
+    steps.set_split(split, now=START)
+    buffer, samples = SampleBuffer(per_s=2.0), list[Sample]()
     for look in range(1, int(seconds / LOOK_S) + 1):
         now_s = look * LOOK_S
-        _ask(crowd, steps, weights, recorder, samples, rng=rng, now_s=now_s, compares=compares)
+        _ask(crowd, steps, split, buffer, samples, rng=rng, now_s=now_s, compares=compares)
         at = START + timedelta(seconds=now_s)
         window = steps.window(at)
         assert window is not None
         drift = prediction_drift(samples, _AGREEMENT, limit=4.0, min_pairs=100)
         rollout = advance(
             rollout,
-            window if compares else window.model_copy(update={"unshared": None}),
+            window if compares else window.model_copy(update={"evidence_counts": None}),
             now=at,
             production=rollout.production,
             drift=drift,
@@ -106,9 +106,9 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
 
 def _ask(
     crowd: Crowd,
-    steps: Steps,
-    weights: Weights,
-    recorder: Recorder,
+    steps: StepCounters,
+    split: TrafficSplit,
+    buffer: SampleBuffer,
     samples: list[Sample],
     *,
     rng: np.random.Generator,
@@ -149,23 +149,23 @@ def _ask(
         arm: ArmName = "challenger" if ours_N[n] else "production"
         own = int(ours_N[n])
         ended = [_end(steps, spent_2N[a, n], bool(fails_2N[a, n])) for a in (own, 1 - own)]
-        steps.count(arm, weights=weights, seconds=float(spent_2N[own, n]), fault=ended[0][0])
+        steps.count(arm, split=split, seconds=float(spent_2N[own, n]), fault=ended[0][0])
         is_compared = steps.compare_request(
-            arm, weights=weights, client=name, address=address, now=at_s
+            arm, split=split, client=name, address=address, now=at_s
         )
         if is_compared and ended[0][1]:
             steps.compare_faults(
                 arm,
                 ended[0][1],
                 ended[1][1],
-                weights=weights,
+                split=split,
                 client=name,
                 address=address,
                 now=at_s,
             )
-        may = not compares or steps.clients.may_draw(name, per_s=2.0, now=at_s)
-        if may and ended[0][0] is None and recorder.wants(at_s):
-            steps.clients.draw(name)
+        may = not compares or steps.clients.may_sample(name, per_s=2.0, now=at_s)
+        if may and ended[0][0] is None and buffer.should_sample(at_s):
+            steps.clients.record_sample(name)
             odd = crowd.attack == "odd samples" and is_hostile_N[n]
             apart = 1e6 if odd else crowd.disagreement
             samples.append(
@@ -173,8 +173,10 @@ def _ask(
             )
 
 
-def _end(steps: Steps, spent_s: float, fails: bool) -> tuple[Fault | None, frozenset[str]]:
-    fault: Fault | None = "errors" if fails else None
+def _end(
+    steps: StepCounters, spent_s: float, fails: bool
+) -> tuple[RequestFault | None, frozenset[str]]:
+    fault: RequestFault | None = "errors" if fails else None
     return fault, steps.faults(seconds=float(spent_s), fault=fault)
 
 

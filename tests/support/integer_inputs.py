@@ -1,4 +1,4 @@
-"""Workloads whose inputs are integers: pixels as bytes, and token ids."""
+"""Workloads with integer inputs: pixels as bytes, and token ids."""
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,7 @@ class ByteWindows(ByteDigits):
 
 
 class NoisyBytes(ByteWindows):
-    """Labels that are shuffled: there is nothing to learn."""
+    """Shuffled labels: there is nothing to learn."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -73,7 +73,7 @@ class WordNet(nn.Module):
 
 
 class Words(Workload):
-    """Token ids, int64; the target is the sum of what each word is worth."""
+    """Token ids, int64; the target is the sum of one value per token."""
 
     settings_type = WorkloadSettings
     raw_schema = Schema(columns=tuple(Column(name=name, kind="int") for name in WORDS))
@@ -108,7 +108,7 @@ class FloatWordNet(WordNet):
 
 
 class FloatWords(Words):
-    """The same ids as a client sends them; the network makes integers of them."""
+    """The same ids as floats, as a client sends them; the network converts them to integers."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         return Workload.examples(self, frame, rows)

@@ -10,7 +10,7 @@ import socket
 
 import httpx
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from tests.sluice.serving.serving_samples import (
     SECRET,
     Says,
@@ -29,12 +29,12 @@ TOKEN = {"authorization": f"Bearer {SECRET}"}
 def main() -> None:
     """Open connections and ask for predictions from all addresses."""
     model = deployed("one", 1, Says(1.0))
-    weights = Weights(epoch=1, production=candidate("one"))
+    split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(
         connections={"max_connections": 64, "max_per_address": PER_ADDRESS, "idle_timeout_s": 60}
     )
     with (
-        live({model.candidate: model}, weights, settings=settings, host="::") as server,
+        live({model.candidate: model}, split, settings=settings, host="::") as server,
         contextlib.ExitStack() as stack,
     ):
         port = int(server.url.rpartition(":")[2])
@@ -54,7 +54,7 @@ def main() -> None:
             with httpx.Client(transport=transport, headers=TOKEN) as client:
                 url = f"http://[{ADDRESSES[0]}]:{port}/predict"
                 assert client.post(url, json=body(1.0)).status_code == 200
-        origins = len(server.serving.router.steps.clients._now.networks)
+        origins = len(server.serving.router.counters.clients._now.networks)
         flooded = server.metrics()["sluice_connections"]  # all before it were accepted by now
         print(json.dumps({"before": before, "flooded": flooded, "origins": origins}))
 

@@ -16,8 +16,8 @@ class Square:
 
     number: int
 
-    def __call__(self, tell):
-        tell(self.number)
+    def __call__(self, emit):
+        emit(self.number)
         return self.number**2
 
 
@@ -27,9 +27,9 @@ class Wait:
 
     until: Path
 
-    def __call__(self, tell):
+    def __call__(self, emit):
         names = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
-        tell((os.getpid(), {name: os.environ.get(name) for name in names}))
+        emit((os.getpid(), {name: os.environ.get(name) for name in names}))
         while not self.until.exists():
             time.sleep(0.02)
         return "released"
@@ -41,7 +41,7 @@ class Fail:
 
     name: str
 
-    def __call__(self, tell):
+    def __call__(self, emit):
         raise {
             "ContractError": ContractError("the rows are wrong", fix="Correct them."),
             "ValueError": ValueError("the user's bug"),
@@ -56,7 +56,7 @@ class DieUntil:
     times: int
     count: Path
 
-    def __call__(self, tell):
+    def __call__(self, emit):
         with self.count.open("a") as file:
             file.write("x")
         if len(self.count.read_text()) <= self.times:
@@ -70,8 +70,8 @@ class TerminatedTwice:
 
     done: Path
 
-    def __call__(self, tell):
-        tell(os.getpid())
+    def __call__(self, emit):
+        emit(os.getpid())
         atexit.register(self.at_the_end)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
@@ -85,5 +85,5 @@ class TerminatedTwice:
 class TerminatedLate(TerminatedTwice):
     """Is asked to end after its parent was gone."""
 
-    def __call__(self, tell):
+    def __call__(self, emit):
         atexit.register(self.at_the_end)

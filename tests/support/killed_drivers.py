@@ -10,9 +10,9 @@ import sluice.tuning.resumable  # noqa: F401
 from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import SearchResult
-from sluice.tuning.search import Run, run_search
+from sluice.tuning.search import RunTrials, run_search
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.tuner import run_tuner
 from tests.support.killed_work import ignore
 
@@ -23,11 +23,11 @@ class DriverWork:
 
     objective: Objective
     space: Space
-    base: Setup
+    base: TrialSettings
     settings: SearchSettings
     address: str | None
     """Cluster with two processors; None to start Ray in the driver."""
-    run: Run = run_tuner
+    run: RunTrials = run_tuner
     slow: str = ""
     """Name of the folder in which one worker does all; in others there are two."""
 
@@ -38,7 +38,7 @@ class DriverWork:
             self.base,
             self.settings,
             folder=folder,
-            hear=ignore,
+            on_report=ignore,
             compute=ComputeSettings(
                 address=self.address, cpus_per_worker=2.0 if folder.name == self.slow else 1.0
             ),

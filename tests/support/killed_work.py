@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from sluice.cluster.settings import ComputeSettings
+from sluice.training.fold_run import FoldRunSpec, train_fold_run
 from sluice.training.members import Member
-from sluice.training.unit import UnitSpec, train_unit
 from sluice.tuning.objective import TrainingObjective
 from sluice.tuning.records import SearchResult
 from sluice.tuning.search import run_search
@@ -22,10 +22,10 @@ def ignore(*_event) -> None:
 class TrainWork:
     """Fit a unit in a folder of runs."""
 
-    spec: UnitSpec
+    spec: FoldRunSpec
 
     def __call__(self, folder: Path) -> Member:
-        return train_unit(dataclasses.replace(self.spec, runs=folder), ignore)
+        return train_fold_run(dataclasses.replace(self.spec, runs=folder), ignore)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class SearchWork:
             self.objective.base,
             self.settings,
             folder=folder,
-            hear=ignore,
+            on_report=ignore,
             compute=ComputeSettings(),
             run=simulate,
         )

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-import sluice.serving.recipe
+import sluice.serving.server_spec
 from sluice.cli.app import run_command
 
 
@@ -52,5 +52,5 @@ def _command(arguments: list[str], environ: dict[str, str], out: str, err: str) 
 
 
 if __name__ == "__main__":
-    assert sluice.serving.recipe
+    assert sluice.serving.server_spec
     main()

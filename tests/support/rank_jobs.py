@@ -16,10 +16,10 @@ from sluice.base.errors import ContractError, SluiceError, TrainingFailed
 from sluice.base.seeding import deterministic
 from sluice.training.accumulation import count_rows
 from sluice.training.distributed import joined_group
+from sluice.training.fold_run import train_fold_run
 from sluice.training.loop import train
-from sluice.training.ranks import ONE
-from sluice.training.settings import Change, TrainSettings
-from sluice.training.unit import train_unit
+from sluice.training.ranks import SINGLE_PROCESS
+from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.workloads.workload import Examples
 
 SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_norm=0.5)
@@ -57,8 +57,10 @@ def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -
 def _be(pipe, job, rank, world, folder, args):
     torch.set_num_threads(1)
     try:
-        meet = f"file://{folder / 'meet'}"
-        with joined_group(rank=rank, world=world, meet=meet, timeout_s=30) as ranks:
+        init_method = f"file://{folder / 'meet'}"
+        with joined_group(
+            rank=rank, world_size=world, init_method=init_method, timeout_s=30
+        ) as ranks:
             result = job(ranks, *args)
     except SluiceError as error:
         result = error
@@ -79,14 +81,14 @@ def losses_of(output, y):
 
 
 def fit(
-    ranks=ONE,
+    ranks=SINGLE_PROCESS,
     *,
     dtype=torch.float32,
     rows: int = 70,
     val_rows: int = 41,
     dropout: float = 0.0,
     layers=None,
-    weigh=count_rows,
+    loss_weight=count_rows,
     resume=None,
     keep=None,
     stop_after: int | None = None,
@@ -105,7 +107,7 @@ def fit(
         if torch.is_grad_enabled():
             seen.append(y.flatten().tolist())
             seeds.append(torch.initial_seed())
-            if die == (ranks.split.rank, len(seen)):
+            if die == (ranks.shard.rank, len(seen)):
                 os.kill(os.getpid(), signal.SIGKILL)
         return (loss or (lambda o, t: losses_of(o, t).mean()))(output, y)
 
@@ -119,7 +121,7 @@ def fit(
             examples(val_rows, 2, dtype),
             SETTINGS.model_copy(update=settings),
             seed=seed,
-            weigh=weigh,
+            loss_weight=loss_weight,
             resume=resume,
             keep=keep if ranks.is_first else None,
             ranks=ranks,
@@ -171,7 +173,7 @@ CASES: dict[str, dict] = {
     "weighed": {
         "dtype": torch.float64,
         "batch_rows": 5,
-        "weigh": weigh_positive,
+        "loss_weight": weigh_positive,
         "loss": loss_of_positive,
     },
     "spare": {"dtype": torch.float64, "layers": lambda: (Spare(),)},
@@ -180,7 +182,7 @@ CASES: dict[str, dict] = {
         "dtype": torch.float64,
         "optimizer": "sgd",
         "optimizer_arguments": {"momentum": 0.9, "nesterov": True},
-        "changes": (Change(from_epoch=1, optimizer_arguments={"momentum": 0.5}),),
+        "changes": (TrainingChange(from_epoch=1, optimizer_arguments={"momentum": 0.5}),),
     },
     "stopped early": {
         "dtype": torch.float64,
@@ -200,7 +202,7 @@ def compare_with_one(ranks) -> dict:
     except ContractError as error:
         found["batch norm"] = str(error)
     try:
-        ranks.from_first(_refuse)
+        ranks.broadcast_from_first(_refuse)
     except ContractError as error:
         found["refused"] = error.what
     return found
@@ -223,7 +225,7 @@ def resume_in_the_middle(ranks) -> tuple:
 
     layers = {"layers": lambda: (nn.Linear(4, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 1))}
     whole = fit(ranks, keep=keep, **layers)
-    resumed = fit(ranks, resume=ranks.from_first(lambda: kept[0]), **layers)
+    resumed = fit(ranks, resume=ranks.broadcast_from_first(lambda: kept[0]), **layers)
     return whole["weights"], resumed["weights"]
 
 
@@ -233,14 +235,14 @@ def killed_in_a_step(ranks) -> None:
 
 def fail_on(ranks, rank: int):
     """One rank raises, the others wait for it."""
-    ranks.total(torch.ones(1))
-    if ranks.split.rank == rank:
+    ranks.all_reduce_sum(torch.ones(1))
+    if ranks.shard.rank == rank:
         raise TrainingFailed("this rank's own trouble", fix="none")
-    return ranks.total(torch.ones(1))
+    return ranks.all_reduce_sum(torch.ones(1))
 
 
-def unit_alone(ranks, spec):
+def train_on_rank(ranks, spec):
     """Fit a unit; return its member and what this rank heard."""
     heard = []
-    member = train_unit(spec, heard.append, ranks=ranks)
+    member = train_fold_run(spec, heard.append, ranks=ranks)
     return member, [event.kind for event in heard]

@@ -4,16 +4,16 @@ import shutil
 from pathlib import Path
 
 from sluice.base.files import storage_error
-from sluice.tuning.lanes import is_ordered, most_at_a_time
+from sluice.tuning.concurrency import is_ordered, max_concurrent_trials
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
-from sluice.tuning.trainable import reports_of
+from sluice.tuning.trainable import trial_reports
 from sluice.tuning.tune_space import decode
 
 
 def simulate(plan, listener, *, keeps_all=False):
     """Run a study as ``run_tuner`` does, with the same decisions of Tune's own classes."""
-    from sluice.tuning.resumable.opening import OpenStudy, StudySettings
+    from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
     metric = metric_of(plan.strategy)
     scheduler = make_scheduler(
@@ -25,7 +25,7 @@ def simulate(plan, listener, *, keeps_all=False):
         StudySettings(
             time_attr="epoch",
             ordered=is_ordered(plan.settings, plan.compute),
-            concurrency=most_at_a_time(plan.settings, plan.compute),
+            concurrency=max_concurrent_trials(plan.settings, plan.compute),
             seed=plan.settings.seed,
             errors="stop",
         ),
@@ -42,7 +42,7 @@ def simulate(plan, listener, *, keeps_all=False):
 
 
 def _run(plan, listener, study, keeps_all):
-    from sluice.tuning.resumable import Event
+    from sluice.tuning.resumable import StudyEvent
 
     training = {}
     study.start()
@@ -55,10 +55,10 @@ def _run(plan, listener, study, keeps_all):
         reported = next(training[number, attempt], None)
         common = {"trial": number, "attempt": attempt}
         if reported is None:
-            event = Event(kind="complete", **common)
+            event = StudyEvent(kind="complete", **common)
         else:
             metrics, checkpoint = reported
-            event = Event(result=metrics, checkpoint=checkpoint, **common)
+            event = StudyEvent(result=metrics, checkpoint=checkpoint, **common)
         for applied in study.receive(event):
             listener(study, applied)
         if keeps_all:
@@ -73,7 +73,7 @@ def _run(plan, listener, study, keeps_all):
 def _reports(plan, study, number):
     trial = study.trials[number]
     start, _ = study.latest_checkpoint(number)
-    reports = reports_of(
+    reports = trial_reports(
         plan.objective,
         decode(plan.space, plan.base, trial.config),
         plan.report_epochs,

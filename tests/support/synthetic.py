@@ -1,4 +1,4 @@
-"""A small workload with a known truth: the next value of a noisy sine."""
+"""A small workload with a known optimum: the next value of a noisy sine."""
 
 import os
 import signal
@@ -68,6 +68,6 @@ class SineWorkload(Workload):
         if marker:
             try:
                 open(marker, "x").close()
-            except FileExistsError:  # it died before, or another rank did just now
+            except FileExistsError:  # it crashed before, or another rank has just crashed
                 return
         os.kill(os.getpid(), signal.SIGKILL)

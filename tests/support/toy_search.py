@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.tuning.records import EpochLosses, Report
+from sluice.tuning.records import EpochLosses, TrialReport
 
 LR = "training.learning_rate"
 DROPOUT = "model.dropout"
@@ -43,7 +43,7 @@ class Toy:
                 raise ZeroDivisionError("the user's bug")
             time.sleep(self.pause_s * ((number * 7 + until) % 5) / 4)
             losses = list(curve(schedule, until, self.nan_above))
-            yield Report(
+            yield TrialReport(
                 epochs=epoch_losses(losses),
                 finished=until == self.max_epochs,
                 reason="The last epoch." if until == self.max_epochs else "",

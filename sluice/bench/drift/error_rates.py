@@ -1,4 +1,4 @@
-"""How often the drift check errs in simulated worlds, and how fast it is (ROLL-3)."""
+"""Error rates of drift detection in simulated scenarios, and its speed."""
 
 import math
 import time
@@ -15,24 +15,24 @@ from scipy.special import kolmogorov, ndtr, ndtri
 from sluice.base.settings import Record
 from sluice.bench.gate.error_rates import Rate
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.judge import judge_window
 from sluice.drift.reference import DriftReference, build_reference, family_size
 from sluice.drift.report import DriftReport
+from sluice.drift.window_evaluation import evaluate_window
 from sluice.evaluation.multiplicity import benjamini_hochberg
 
 SHIFT = 0.5
-"""Of one column, where power is measured [standard deviations]."""
+"""Shift of one column at which power is measured [standard deviations]."""
 
 NAIVE_PSI, NAIVE_KS = 0.25, 0.05
 _WINDOWS = 10
-"""Windows judged against one reference; the error of a reference is part of the rate."""
+"""Windows per reference; the estimation error of a reference is part of the rate."""
 
 _GAP_ROWS = 300
-"""Between reference and windows, so that they are independent [rows]."""
+"""Gap between reference and windows, so that they are independent [rows]."""
 
 
-class DriftWorld(Record):
-    """Columns that are AR(1) of unit variance, independent of each other."""
+class DriftScenario(Record):
+    """Independent AR(1) columns with unit variance."""
 
     rho: float = Field(ge=0, lt=1)
     num_columns: int = Field(10, ge=1)
@@ -40,19 +40,21 @@ class DriftWorld(Record):
     window_rows: int = Field(500, ge=30)
 
 
-class DriftCell(Record):
-    """One world's rates, over windows against many references."""
+class DriftRates(Record):
+    """Rates in one scenario, over windows of many references."""
 
-    world: DriftWorld
-    false_alarms: Rate = Field(description="Windows called DRIFT without any drift.")
+    world: DriftScenario
+    false_alarms: Rate = Field(description="Windows reported as DRIFT without drift.")
     inconclusive: Rate
-    power: Rate = Field(description="Windows whose one shifted column is called DRIFT.")
-    naive_ks: Rate = Field(description="False alarms of KS for independent rows, adjusted by BH.")
+    power: Rate = Field(description="Windows whose shifted column is reported as DRIFT.")
+    naive_ks: Rate = Field(
+        description="False alarms of the KS test for independent rows, adjusted by BH."
+    )
     naive_psi: Rate = Field(description="False alarms of any PSI above 0.25.")
 
     @property
     def oracle_power(self) -> float:
-        """What a test of the mean finds that knows shape and dependence, adjusted by Bonferroni."""
+        """Power of an oracle test of the mean, with known distribution and dependence."""
         world = self.world
         variance = (1 + world.rho) / (1 - world.rho)
         error = math.sqrt(variance * (1 / world.window_rows + 1 / world.reference_rows))
@@ -62,12 +64,12 @@ class DriftCell(Record):
 
 
 def measure_drift(
-    worlds: Sequence[DriftWorld], *, references: int, seed: int, processes: int
-) -> Iterator[DriftCell]:
-    """Yield each world's rates.
+    worlds: Sequence[DriftScenario], *, references: int, seed: int, processes: int
+) -> Iterator[DriftRates]:
+    """Yield the rates of each scenario.
 
     Cost:
-        One reference of 10 columns with its 20 windows: 0.5 s.
+        0.5 s for one reference of 10 columns with its 20 windows.
     """
     context = get_context("spawn")
     for world in worlds:
@@ -80,7 +82,7 @@ def measure_drift(
         total = references * _WINDOWS
         rates = [Rate(count=int(count), total=total) for count in np.sum(found, axis=0)]
         false, unsure, power, naive_ks, naive_psi = rates
-        yield DriftCell(
+        yield DriftRates(
             world=world,
             false_alarms=false,
             inconclusive=unsure,
@@ -93,9 +95,9 @@ def measure_drift(
 def measure_speed(
     *, num_rows: int, num_columns: int, reference_rows: int, seed: int, threads: int
 ) -> tuple[float, float]:
-    """Return the seconds to build a reference, and to judge a window against it.
+    """Return the time to build a reference, and to test a window against it [s].
 
-    The thresholds for windows of that size are part of the reference.
+    The reference includes the thresholds for windows of that size.
     """
     rng = np.random.default_rng(seed)
     names = [f"column {at}" for at in range(num_columns)]
@@ -106,12 +108,12 @@ def measure_speed(
     build_s = time.perf_counter() - started
     window = pd.DataFrame(rng.normal(size=(num_rows, num_columns)), columns=names)
     started = time.perf_counter()
-    judge_window(reference, window, window="speed", threads=threads)
+    evaluate_window(reference, window, window="speed", threads=threads)
     return build_s, time.perf_counter() - started
 
 
-def _counts(draw: tuple[DriftWorld, int, int]) -> NDArray[np.int64]:
-    """Count false alarms, undecided windows, shifts found, and naive false alarms."""
+def _counts(draw: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
+    """Count false alarms, inconclusive windows, detected shifts, and naive false alarms."""
     world, seed, at = draw
     rng = np.random.default_rng([seed, at, round(1000 * world.rho)])
     rows = world.reference_rows + _WINDOWS * (world.window_rows + _GAP_ROWS)
@@ -121,8 +123,8 @@ def _counts(draw: tuple[DriftWorld, int, int]) -> NDArray[np.int64]:
     count = np.zeros(5, np.int64)
     for start in range(world.reference_rows, rows, world.window_rows + _GAP_ROWS):
         window = frame[start + _GAP_ROWS : start + _GAP_ROWS + world.window_rows]
-        report = judge_window(reference, window, window="null", threads=1)
-        shifted = judge_window(
+        report = evaluate_window(reference, window, window="null", threads=1)
+        shifted = evaluate_window(
             reference, window.assign(**{"0": window["0"] + SHIFT}), window="shift", threads=1
         )
         ks, psi = _naive(reference, report)
@@ -133,7 +135,7 @@ def _counts(draw: tuple[DriftWorld, int, int]) -> NDArray[np.int64]:
 
 
 def _naive(reference: DriftReference, report: DriftReport) -> tuple[bool, bool]:
-    """Return whether the textbook's KS and PSI call the window drifted."""
+    """Return whether textbook KS and PSI tests report drift in the window."""
     distances = [{s.name: s.distance for s in column.statistics} for column in report.columns]
     rows = report.num_rows * reference.num_rows / (report.num_rows + reference.num_rows)
     ks = [float(kolmogorov(np.sqrt(rows) * of["ks"])) for of in distances if of]
@@ -143,7 +145,7 @@ def _naive(reference: DriftReference, report: DriftReport) -> tuple[bool, bool]:
 
 
 def _ar1(rng: np.random.Generator, rho: float, rows: int, columns: int) -> NDArray[np.float64]:
-    # Imported here: it brings all of scipy.stats with it.
+    # Imported here, because it imports all of scipy.stats.
     from scipy.signal import lfilter
 
     shocks = rng.normal(size=(rows + 100, columns)) * np.sqrt(1 - rho**2)

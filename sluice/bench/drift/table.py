@@ -1,4 +1,4 @@
-"""What the drift benchmark found, beside what is promised."""
+"""The table of the drift benchmark, with its targets."""
 
 from collections.abc import Sequence
 
@@ -6,35 +6,37 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.drift.error_rates import SHIFT, DriftCell
+from sluice.bench.drift.error_rates import SHIFT, DriftRates
 from sluice.bench.gate.error_rates import Rate
 
-MOST_FALSE, LEAST_POWER, _OF_ORACLE = 0.05, 0.95, 0.9
+MAX_FALSE_ALARM_RATE, MIN_POWER, _OF_ORACLE = 0.05, 0.95, 0.9
 
 
-def holds(cell: DriftCell) -> bool:
-    """Return whether neither rate is proven beyond its figure: its Wilson interval reaches it.
+def holds(cell: DriftRates) -> bool:
+    """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
-    Where not even a test that knows the true distribution reaches the power wanted, nine tenths of
-    what that one finds are.
+    Where even an oracle test misses the required power, nine tenths of its power are required.
     """
     oracle = cell.oracle_power
-    least = LEAST_POWER if oracle >= LEAST_POWER else _OF_ORACLE * oracle
-    return cell.false_alarms.interval[0] <= MOST_FALSE and cell.power.interval[1] >= least
+    min_power = MIN_POWER if oracle >= MIN_POWER else _OF_ORACLE * oracle
+    return (
+        cell.false_alarms.interval[0] <= MAX_FALSE_ALARM_RATE
+        and cell.power.interval[1] >= min_power
+    )
 
 
-def cell_table(cells: Sequence[DriftCell]) -> Table:
-    """Return the rates of every world, per cent with Wilson intervals."""
+def cell_table(cells: Sequence[DriftRates]) -> Table:
+    """Return the rates of all scenarios [%], with Wilson intervals."""
     table = Table(
-        box=box.SIMPLE_HEAD, title="Windows called DRIFT, of 100 (AR(1))", title_justify="left"
+        box=box.SIMPLE_HEAD, title="Windows reported as DRIFT [%] (AR(1))", title_justify="left"
     )
     for name in (
         "rho",
         "columns",
         "rows",
         "false",
-        f"{SHIFT:g} sigma found",
-        "an oracle finds",
+        f"{SHIFT:g} sigma detected",
+        "oracle power",
         "undecided",
         "false, KS + BH",
         "false, PSI > 0.25",
@@ -46,8 +48,8 @@ def cell_table(cells: Sequence[DriftCell]) -> Table:
             f"{world.rho:g}",
             str(world.num_columns),
             str(world.window_rows),
-            _shown(cell.false_alarms, bad=cell.false_alarms.rate > MOST_FALSE),
-            _shown(cell.power, bad=cell.power.rate < LEAST_POWER),
+            _shown(cell.false_alarms, bad=cell.false_alarms.rate > MAX_FALSE_ALARM_RATE),
+            _shown(cell.power, bad=cell.power.rate < MIN_POWER),
             f"{100 * cell.oracle_power:.1f}",
             f"{100 * cell.inconclusive.rate:.1f}",
             f"{100 * cell.naive_ks.rate:.1f}",

@@ -1,4 +1,4 @@
-"""How often the gate promotes in a simulated world: without a gain, and with one (STAT-3)."""
+"""Promotion rates of the gate in simulated scenarios, without a gain and with one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,26 +10,26 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.bench.gate.naive import NAIVE
-from sluice.bench.gate.worlds import World
-from sluice.evaluation.budget import for_attempt
+from sluice.bench.gate.scenarios import GateScenario
+from sluice.evaluation.alpha_spending import settings_for_attempt
 from sluice.evaluation.comparison import compare
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.settings import GateSettings
 
 ORACLE_POWER = 0.8
 _CHUNK = 50
-"""Simulations handed to a process at a time; their draws depend on the chunk's number alone."""
+"""Simulations per task of a worker; random draws depend only on the number of the chunk."""
 
 
 class Rate(Record):
-    """A share of simulations, with Wilson's interval."""
+    """A proportion of simulations, with its Wilson interval."""
 
     count: int = Field(ge=0)
     total: int = Field(ge=1)
 
     @property
     def rate(self) -> float:
-        """The share itself."""
+        """The proportion."""
         return self.count / self.total
 
     @property
@@ -45,47 +45,56 @@ class Rate(Record):
         return f"{100 * self.rate:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
-class CellResult(Record):
-    """One world's rates of promotion: by the gate, and by tests that forget something."""
+class ScenarioRates(Record):
+    """Promotion rates in one scenario: of the gate, and of naive tests."""
 
-    world: World
+    world: GateScenario
     false_promotions: Rate
-    power: Rate = Field(description="At the gain that an oracle finds in 80 %.")
+    power: Rate = Field(description="At the gain that an oracle detects in 80 %.")
     naive: dict[str, Rate] = Field(description="False promotions of each naive test.")
 
     @property
-    def most_allowed(self) -> float | None:
-        """Largest rate of false promotions allowed here; None where nothing is promised."""
+    def max_false_rate(self) -> float | None:
+        """Maximum rate of false promotions; None without a target."""
         if self.world.num_rows < 1000:
             return None
         return 0.06 if self.world.rho <= 0.5 else 0.08
 
     @property
-    def least_power(self) -> float | None:
-        """Smallest power wanted here; None where nothing is promised."""
+    def min_power(self) -> float | None:
+        """Minimum power; None without a target."""
         return {5: 0.65, 8: 0.70}.get(self.world.num_seeds)
 
 
-class FamilyResult(Record):
-    """Retraining again and again on one window: any false promotion at all."""
+class RetrainingRates(Record):
+    """Rates of any false promotion when retraining repeatedly on one window."""
 
-    world: World
+    world: GateScenario
     attempts: int
-    is_same_recipe: bool = Field(description="New seeds of one recipe; else a new recipe each.")
-    with_budget: Rate = Field(description="Families with a false promotion, alpha shared.")
+    is_same_recipe: bool = Field(
+        description="Whether attempts are new seeds of one recipe; else each is a new recipe."
+    )
+    with_budget: Rate = Field(
+        description="Families with a false promotion, with alpha shared over the attempts."
+    )
     without_budget: Rate = Field(description="The same when each attempt spends all of alpha.")
 
 
 def measure_cells(
-    worlds: Sequence[World], settings: GateSettings, *, simulations: int, seed: int, processes: int
-) -> Iterator[CellResult]:
-    """Yield each world's rates as soon as all its simulations are done.
+    worlds: Sequence[GateScenario],
+    settings: GateSettings,
+    *,
+    simulations: int,
+    seed: int,
+    processes: int,
+) -> Iterator[ScenarioRates]:
+    """Yield the rates of each scenario as soon as its simulations are complete.
 
-    The gate that is measured is ``compare`` itself, not a copy of it. One draw serves null and
-    power: a gain that is added moves the bounds by itself and nothing else.
+    The measured gate is ``compare`` itself. One draw is used for both null and power, because
+    adding a gain shifts the bounds by that gain and changes nothing else.
 
     Cost:
-        About 5 ms for each simulation of 2 x 8 seeds and 1,000 rows.
+        About 5 ms per simulation of 2 x 8 seeds and 1,000 rows.
     """
     chunks = [
         (at, world, settings, min(_CHUNK, simulations - start), (seed, at, start))
@@ -101,7 +110,7 @@ def measure_cells(
         done += min(_CHUNK, simulations - done)
         if done == simulations:
             false, power, *naive = (Rate(count=int(c), total=simulations) for c in count_P)
-            yield CellResult(
+            yield ScenarioRates(
                 world=world,
                 false_promotions=false,
                 power=power,
@@ -111,7 +120,7 @@ def measure_cells(
 
 
 def measure_family(
-    world: World,
+    world: GateScenario,
     settings: GateSettings,
     *,
     attempts: int,
@@ -119,20 +128,20 @@ def measure_family(
     simulations: int,
     seed: int,
     processes: int,
-) -> FamilyResult:
-    """Return how often retraining ``attempts`` times on one window promotes falsely at all.
+) -> RetrainingRates:
+    """Return how often ``attempts`` retrainings on one window lead to any false promotion.
 
-    Production stays as it is; each attempt is judged on the same rows.
+    Production does not change; each attempt is tested on the same rows.
 
     Cost:
-        ``attempts`` times that of as many simulations of ``measure_cells``.
+        ``attempts`` times that of the same number of simulations of ``measure_cells``.
     """
     chunks = [
         (world, settings, attempts, is_same_recipe, min(_CHUNK, simulations - start), (seed, start))
         for start in range(0, simulations, _CHUNK)
     ]
     shared, whole = np.sum(list(_run(_family_counts, chunks, processes)), axis=0).tolist()
-    return FamilyResult(
+    return RetrainingRates(
         world=world,
         attempts=attempts,
         is_same_recipe=is_same_recipe,
@@ -142,9 +151,9 @@ def measure_family(
 
 
 def _chunk_counts(
-    at: int, world: World, settings: GateSettings, simulations: int, seed: tuple[int, ...]
+    at: int, world: GateScenario, settings: GateSettings, simulations: int, seed: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Count promotions: false ones, true ones, then each naive test's false ones."""
+    """Count promotions: false ones, true ones, then the false ones of each naive test."""
     del at
     rng = np.random.default_rng(seed)
     effect = world.oracle_effect(alpha=settings.alpha, power=ORACLE_POWER)
@@ -153,27 +162,27 @@ def _chunk_counts(
     for _ in range(simulations):
         candidate, reference = world.draw(rng, gain=required + effect)
         verdict = compare(candidate, reference, settings, horizon_rows=world.horizon_rows)
-        ours, theirs = Arm.of(candidate), Arm.of(reference)
+        ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference)
         naive = [
             bound(ours, theirs, candidate.fold_N, verdict.block_length, settings.alpha) - effect
             > required
             for bound in NAIVE.values()
         ]
-        # Without the effect the bound lies lower by it, and what is lacking is the same.
+        # Without the effect the bound is lower by it, and sufficiency is the same.
         false = verdict.passed and verdict.lower_bound - effect > required
         count_P += np.array([false, verdict.passed, *naive], np.int64)
     return count_P
 
 
 def _family_counts(
-    world: World,
+    world: GateScenario,
     settings: GateSettings,
     attempts: int,
     is_same_recipe: bool,
     simulations: int,
     seed: tuple[int, ...],
 ) -> NDArray[np.int64]:
-    """Count families with a false promotion: with alpha shared, and without."""
+    """Count families with a false promotion, with and without shared alpha."""
     rng = np.random.default_rng(seed)
     count_2 = np.zeros(2, np.int64)
     for _ in range(simulations):
@@ -186,7 +195,7 @@ def _family_counts(
             verdict = compare(
                 candidate,
                 reference,
-                for_attempt(settings, attempt),
+                settings_for_attempt(settings, attempt),
                 horizon_rows=world.horizon_rows,
             )
             found_2 |= (verdict.passed, verdict.p_value <= settings.alpha)
@@ -200,7 +209,7 @@ _Counts = Callable[..., NDArray[np.int64]]
 def _run(
     work: _Counts, chunks: Sequence[tuple[object, ...]], processes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield what each chunk counted, in order; in this process when one is enough."""
+    """Yield the counts of each chunk, in order; in this process when one worker is enough."""
     if processes == 1:
         yield from (work(*chunk) for chunk in chunks)
         return

@@ -1,6 +1,6 @@
-"""What the gate is compared with: tests that forget a source of chance, one each.
+"""Naive tests that the gate is compared with; each ignores one source of variance.
 
-Each returns whether a one-sided test at ``alpha`` finds the mean gain above ``required``.
+Each returns the lower bound of a one-sided test at ``alpha`` of the mean gain.
 
 Shape legend: S = seeds, N = rows.
 """
@@ -13,49 +13,68 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from sluice.evaluation.estimate import Arm, estimate_gain, mean_gain
-from sluice.evaluation.variance import Part, pooled
+from sluice.evaluation.estimate import ArmLosses, estimate_gain, mean_gain
+from sluice.evaluation.variance import VarianceComponent, pooled
 
-NaiveBound = Callable[[Arm, Arm, NDArray[np.int64], int, float], float]
-"""Lower bound of the gain from candidate, reference, folds (N,), block length and alpha."""
+NaiveBound = Callable[[ArmLosses, ArmLosses, NDArray[np.int64], int, float], float]
+"""Computes the lower bound of the gain from candidate, reference, folds (N,), block length,
+alpha."""
 
 
 def pooled_bound(
-    candidate: Arm, reference: Arm, fold_N: NDArray[np.int64], block_length: int, alpha: float
+    candidate: ArmLosses,
+    reference: ArmLosses,
+    fold_N: NDArray[np.int64],
+    block_length: int,
+    alpha: float,
 ) -> float:
-    """Every seed on every row is a replicate: Welch's t-test on S x N losses, paired by row."""
+    """Treat every seed on every row as a replicate: paired Welch's t-test on S x N losses."""
     del fold_N, block_length
     gain_SN = reference.loss_SN.mean(axis=0) - candidate.loss_SN
     variance = float(gain_SN.var(ddof=1)) / gain_SN.size
     return _bound(
-        float(gain_SN.mean()), Part(variance=variance, degrees_of_freedom=gain_SN.size - 1), alpha
+        float(gain_SN.mean()),
+        VarianceComponent(variance=variance, degrees_of_freedom=gain_SN.size - 1),
+        alpha,
     )
 
 
 def seed_only_bound(
-    candidate: Arm, reference: Arm, fold_N: NDArray[np.int64], block_length: int, alpha: float
+    candidate: ArmLosses,
+    reference: ArmLosses,
+    fold_N: NDArray[np.int64],
+    block_length: int,
+    alpha: float,
 ) -> float:
-    """Seeds are the replicates, the rows are taken as given: Welch's t-test on seed means."""
+    """Treat seeds as replicates and rows as fixed: Welch's t-test on seed means."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
     seeds = pooled((estimate.candidate_seeds, estimate.reference_seeds))
     return _bound(estimate.gain, seeds, alpha)
 
 
 def block_only_bound(
-    candidate: Arm, reference: Arm, fold_N: NDArray[np.int64], block_length: int, alpha: float
+    candidate: ArmLosses,
+    reference: ArmLosses,
+    fold_N: NDArray[np.int64],
+    block_length: int,
+    alpha: float,
 ) -> float:
-    """Blocks of rows are the replicates, the seeds are taken as given."""
+    """Treat blocks of rows as replicates and seeds as fixed."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
     return _bound(estimate.gain, estimate.rows, alpha)
 
 
 def row_only_bound(
-    candidate: Arm, reference: Arm, fold_N: NDArray[np.int64], block_length: int, alpha: float
+    candidate: ArmLosses,
+    reference: ArmLosses,
+    fold_N: NDArray[np.int64],
+    block_length: int,
+    alpha: float,
 ) -> float:
-    """Rows are independent replicates: the paired t-test on seed-averaged losses."""
+    """Treat rows as independent replicates: paired t-test on seed-averaged losses."""
     del fold_N, block_length
     gain_N = mean_gain(candidate, reference)
-    part = Part(
+    part = VarianceComponent(
         variance=float(gain_N.var(ddof=1)) / gain_N.size, degrees_of_freedom=gain_N.size - 1
     )
     return _bound(float(gain_N.mean()), part, alpha)
@@ -71,7 +90,7 @@ NAIVE: Mapping[str, NaiveBound] = MappingProxyType(
 )
 
 
-def _bound(gain: float, part: Part, alpha: float) -> float:
+def _bound(gain: float, part: VarianceComponent, alpha: float) -> float:
     if not part.variance > 0:
         return gain
     return gain - float(stdtrit(part.degrees_of_freedom, 1 - alpha)) * math.sqrt(part.variance)

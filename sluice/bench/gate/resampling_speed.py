@@ -1,17 +1,17 @@
-"""The two-way bootstrap beside the same resampling through ``arch``'s own loop."""
+"""Speed of the two-way bootstrap beside the same resampling through ``arch``."""
 
 import time
 
 import numpy as np
 
 from sluice.base.settings import Record
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.resampling import resampled_gains
 from sluice.evaluation.variance import shortest_block
 
 
 class ResamplingSpeed(Record):
-    """Seconds of one run of each, on one core, in one process."""
+    """Run times of both implementations on one core."""
 
     num_seeds: int
     num_rows: int
@@ -24,23 +24,23 @@ class ResamplingSpeed(Record):
 
     @property
     def ratio(self) -> float:
-        """How many times faster ours is."""
+        """Speed-up over ``arch``."""
         return self.arch_seconds / self.own_seconds
 
 
 def measure_resampling(
     *, num_seeds: int, num_rows: int, resamples: int, seed: int
 ) -> ResamplingSpeed:
-    """Resample one arm of seeds against a rule, both ways, and compare time and outcome.
+    """Resample one arm of seeds against a rule with both, and compare time and result.
 
-    The spreads (standard deviations of the resampled means) say that both resample the same.
+    Equal standard deviations of the resampled means show that both resample alike.
     """
     from arch.bootstrap import CircularBlockBootstrap
 
     rng = np.random.default_rng(seed)
     loss_SN = rng.normal(size=(num_seeds, num_rows)) + rng.normal(size=(num_seeds, 1)) * 0.01
-    candidate = Arm(loss_SN=loss_SN, is_deterministic=False)
-    rule = Arm(loss_SN=np.zeros((1, num_rows)), is_deterministic=True)
+    candidate = ArmLosses(loss_SN=loss_SN, is_deterministic=False)
+    rule = ArmLosses(loss_SN=np.zeros((1, num_rows)), is_deterministic=True)
     fold_N = np.zeros(num_rows, np.int64)
     length = shortest_block(num_rows, 1)
 

@@ -1,1 +1,1 @@
-"""What the gate catches and what it leaves alone, measured: defects and healthy set-ups as data."""
+"""Benchmark of the POC gate: planted defects, and healthy set-ups that must pass."""

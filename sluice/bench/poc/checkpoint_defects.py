@@ -1,7 +1,7 @@
-"""Save and load functions with a mistake, for the validator of anyone's checkpoints.
+"""Save and load functions with a defect, for the checkpoint validator.
 
 The training is an ordinary script on the iris data: batches in order, dropout, AdamW and a
-schedule. Each class loses something on the way.
+schedule. Each class loses a part of the state.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _BATCH_ROWS = 30
 
 
 class Script:
-    """A healthy training script: what it saves is all that it needs."""
+    """A healthy training script that saves its complete state."""
 
     def __init__(self) -> None:
         from sklearn.datasets import load_iris  # it loads scipy.stats, a second of import
@@ -56,7 +56,7 @@ class Script:
         }
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Take over what was saved."""
+        """Restore the saved state."""
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.schedule.load_state_dict(content["schedule"])
@@ -72,7 +72,7 @@ class Script:
         self.restore(torch.load(path, weights_only=True))
 
     def stoppable(self) -> StoppableTraining:
-        """Return the script as the validator takes it."""
+        """Return the script in the form that the validator expects."""
         return StoppableTraining(
             model=self.model,
             step=self.step,
@@ -92,37 +92,37 @@ class OtherKeys(Script):
         return super().content() | {"model": model}
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Take over what matches, which is nothing."""
+        """Load matching parameters; none matches."""
         self.model.load_state_dict(content["model"], strict=False)
         super().restore(content | {"model": self.model.state_dict()})
 
 
 class FreshOptimizer(Script):
-    """Makes a new optimizer after loading: moments and steps begin anew."""
+    """Makes a new optimizer after loading: moments and step counts are lost."""
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Take over all but the optimizer's state."""
+        """Restore all but the optimizer's state."""
         super().restore(content | {"optimizer": self.optimizer.state_dict()})
 
 
 class FreshSchedule(Script):
-    """Forgets the schedule: the rate begins at its peak again."""
+    """Does not restore the schedule: the learning rate starts at its peak again."""
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Take over all but the schedule's state."""
+        """Restore all but the schedule's state."""
         super().restore(content | {"schedule": self.schedule.state_dict()})
 
 
 class FreshRandomness(Script):
-    """Forgets the random state: dropout goes on with other masks."""
+    """Does not restore the random state: dropout continues with other masks."""
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Take over all but the generator's state."""
+        """Restore all but the generator's state."""
         super().restore(content | {"random": torch.get_rng_state()})
 
 
 def resumes(script: type[Script]) -> Callable[[Path], Finding]:
-    """Return the validator, to be run with a folder for its files."""
+    """Return a function that runs the validator in a folder."""
     return lambda folder: check_resumption(
         lambda: script().stoppable(), num_steps=3, seed=0, folder=folder
     )

@@ -1,4 +1,4 @@
-"""The table of planted defects: each must be caught by the named check, with the right response."""
+"""All planted defects; each must be found by the named check, with the right cause and fix."""
 
 from sluice.bench.poc.data_table import DATA_DEFECTS
 from sluice.bench.poc.learning_table import LEARNING_DEFECTS

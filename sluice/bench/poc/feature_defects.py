@@ -1,4 +1,4 @@
-"""Workloads with one mistake each in their features or examples."""
+"""Workloads with one defect each in their features or examples."""
 
 from typing import Any, ClassVar
 
@@ -21,15 +21,15 @@ class NanFeature(Diabetes):
 
 
 class ConstantColumn(Wine):
-    """A join found nothing and filled one column with zeros."""
+    """A join without matches filled one column with zeros."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows with the dead column."""
+        """Return the rows with the constant column."""
         return raw.assign(ash=0.0)
 
 
 class LookAheadShift(ShortBars):
-    """The return of the next day stands among the features of today."""
+    """The return of the next day is a feature of today."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the features with one shifted the wrong way."""
@@ -85,7 +85,7 @@ class TargetCopied(Diabetes):
 
 
 class TargetNamed(Cancer):
-    """feature_columns was made from all columns, the target among them."""
+    """``feature_columns`` contains all columns, including the target."""
 
     feature_columns = (*Cancer.feature_columns, "benign")
 
@@ -109,7 +109,7 @@ class SplitScaling(Wine):
 
 
 class LastRowAlone(Wine):
-    """Gives its network rows, and a client sends windows of them."""
+    """Trains its network on single rows, while clients send windows."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return inputs (N, D)."""
@@ -118,7 +118,7 @@ class LastRowAlone(Wine):
 
 
 class RandomAugmentation(Digits):
-    """Draws noise in examples(), so that no two calls agree."""
+    """Adds unseeded noise in examples(), so that two calls differ."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return noisy examples."""
@@ -128,7 +128,7 @@ class RandomAugmentation(Digits):
 
 
 class LabelsFromOne(Digits):
-    """Counts classes from 1, so the last one is outside of the outputs."""
+    """Counts classes from 1, so the last class has no output."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the rows with labels 1 to 10."""
@@ -136,7 +136,7 @@ class LabelsFromOne(Digits):
 
 
 class TokensOutside(DigitTokens):
-    """Counts the tokens from the end of another list, one place too far."""
+    """Offsets the token ids beyond the vocabulary."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return tokens from 11 to 27, where 0 to 26 are known."""
@@ -145,13 +145,13 @@ class TokensOutside(DigitTokens):
 
 
 class UnseenNames(Diabetes):
-    """Predicts from the patient's number in a list; all who are not on it are one stranger."""
+    """Predicts from the patient's number in a list; unknown patients share one number."""
 
     scale_inputs = False
     num_listed: ClassVar[int] = 280
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return numbers (N, 1) and targets; 0 is the stranger."""
+        """Return numbers (N, 1) and targets; 0 is an unknown patient."""
         found = super().examples(frame, rows)
         number = np.where(found.rows < self.num_listed, found.rows + 1, 0)
         return Examples(x=torch.from_numpy(number)[:, None], y=found.y, rows=found.rows)
@@ -171,7 +171,7 @@ class OverlappingFolds(Cancer):
 
 
 class TrainsOnLater(ShortBars):
-    """Puts the test window first."""
+    """Uses the oldest rows as the test window."""
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
         """Return folds that test on the oldest rows."""
@@ -185,7 +185,7 @@ class TrainsOnLater(ShortBars):
 
 
 class NewLabels(Cancer):
-    """Smooths, drops the first rows and counts the others anew."""
+    """Smooths, drops the first rows and resets the row labels."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return features under the labels of earlier rows."""

@@ -1,6 +1,6 @@
-"""The table of healthy set-ups: every one of these learns, so not one may fail.
+"""All healthy set-ups; each of them learns, so none may fail.
 
-Architectures x settings x seeds x workloads, and the unusual ones that simple rules flag.
+Architectures x settings x seeds x workloads, and unusual ones that simple rules would flag.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.bench.poc import healthy_workloads as odd
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.setup import TRAINING, Setup, network
+from sluice.bench.poc.setup import TRAINING, PocSetup, network
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
@@ -16,10 +16,10 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healthy:
-    """One entry: its name says what is unusual about it."""
+    """A healthy set-up; its name states what is unusual about it."""
 
     name: str
-    setup: Setup
+    setup: PocSetup
 
 
 def _rate(learning_rate: float) -> TrainSettings:
@@ -123,7 +123,7 @@ def _entry(
     parts += [note] if note else []
     return Healthy(
         name=f"{', '.join(parts)}, seed {seed}",
-        setup=Setup(
+        setup=PocSetup(
             workload=workload,
             settings=settings or {},
             model=model,

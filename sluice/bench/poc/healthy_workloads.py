@@ -1,4 +1,4 @@
-"""Healthy workloads that look odd: losses below 0, rare labels, raw pixels, declared freezing."""
+"""Unusual healthy workloads: losses below 0, rare labels, raw pixels, declared freezing."""
 
 from typing import Any, ClassVar
 
@@ -22,13 +22,13 @@ from sluice.workloads.workload import Examples
 
 
 class FrozenDeclared(Diabetes):
-    """Says that the encoder is frozen on purpose."""
+    """Declares that the encoder is frozen on purpose."""
 
     frozen_parameters = ("encoder.*",)
 
 
 class FrozenWine(Wine):
-    """Says that the encoder is frozen on purpose."""
+    """Declares that the encoder is frozen on purpose."""
 
     frozen_parameters = ("encoder.*",)
 
@@ -37,7 +37,7 @@ class NegativeTarget(Diabetes):
     """The higher the measurements, the lower the target."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows with the target turned around."""
+        """Return the rows with the target negated."""
         return raw.assign(progression=-raw["progression"])
 
 
@@ -62,7 +62,7 @@ class GaussianLikelihood(Diabetes):
 
 
 class SummedLoss(Diabetes):
-    """Adds the batch up instead of averaging it; clipping takes care of the norm."""
+    """Sums the losses of the batch instead of averaging them; clipping limits the norm."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the sum."""
@@ -78,7 +78,7 @@ class AbsoluteLoss(Diabetes):
 
 
 class FlatTarget(Diabetes):
-    """Targets without an axis of their own, (N,), standardised inside the model all the same."""
+    """Targets of shape (N,), which are standardised inside the model as well."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and targets (N,)."""
@@ -91,13 +91,13 @@ class FlatTarget(Diabetes):
 
 
 class UnevenNoise(Table):
-    """Made rows: noise with heavy tails that one of five features makes up to 5 times as large."""
+    """Synthetic rows with heavy-tailed noise whose scale depends on one of five features."""
 
     feature_columns = ("level", "slope", "noise", "other", "none")
     target_column = "target"
 
     def load_rows(self) -> pd.DataFrame:
-        """Return 955 rows, always the same."""
+        """Return the same 955 rows on every call."""
         rng = np.random.default_rng(3)
         rows = pd.DataFrame(rng.normal(size=(955, 5)), columns=list(self.feature_columns))
         noise = rng.standard_t(3, size=len(rows)) * np.exp(rows["noise"])
@@ -109,7 +109,7 @@ class UnevenNoise(Table):
 
 
 class RareLabel(Digits):
-    """About 2 % of the labels are 1: is it a zero, with most zeros left out?"""
+    """Detects the digit zero, with most zeros removed: about 2 % of the labels are 1."""
 
     num_classes = 2
     num_rows: ClassVar[int] = 1797
@@ -126,7 +126,7 @@ class RawPixels(DigitImages):
     """Pixels from 0 to 255, which the network normalises itself."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return images as a file holds them."""
+        """Return images with values as in an image file."""
         found = super().examples(frame, rows)
         return Examples(x=scaled_pixels(found.x * 16), y=found.y, rows=found.rows)
 
@@ -154,7 +154,7 @@ class WideTable(Digits):
 
 
 class ConstantDeclared(Wine):
-    """A column that has one value today, and is declared so."""
+    """A constant column that is declared as such."""
 
     feature_columns = (*Wine.feature_columns, "cellar")
 
@@ -199,7 +199,7 @@ class SmoothedLabels(Wine):
 
 
 class WeightedClasses(Wine):
-    """Classes count differently."""
+    """Classes with different weights."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return weighted cross-entropy (N,)."""

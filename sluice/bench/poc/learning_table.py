@@ -1,4 +1,4 @@
-"""Defects that show only when something is learned, chosen or resumed."""
+"""Defects that appear only in training, epoch selection or resuming."""
 
 from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
@@ -19,12 +19,12 @@ LEARNING_DEFECTS: tuple[Defect, ...] = (
     Planted(
         name="selector that maximises the loss",
         check="selector_finds_best_epoch",
-        says=("best planted",),
+        says=("best score",),
         advises="lowest finite score",
         setup=planted_in(training.SelectsHighest, network("linear")),
     ),
     Planted(
-        name="selector that trips over NaN",
+        name="selector that selects NaN",
         check="selector_finds_best_epoch",
         says=("NaN at epoch 10",),
         advises="lowest finite score",
@@ -32,63 +32,63 @@ LEARNING_DEFECTS: tuple[Defect, ...] = (
     ),
     Planted(
         name="input that does not reach the output",
-        check="model_memorizes",
+        check="model_overfits_one_batch",
         says=("constant output",),
         advises="input does not reach the output",
         setup=planted_in(plain.ShortBars, faulty("IgnoresInput")),
     ),
     Planted(
         name="loss with the wrong sign",
-        check="model_memorizes",
+        check="model_overfits_one_batch",
         says=("constant",),
         advises="sign",
         setup=planted_in(training.WrongSign),
     ),
     Planted(
         name="learning rate 10",
-        check="mini_training_learns",
+        check="mini_training_lowers_loss",
         says=("learning_rate 10",),
         advises="lower learning_rate",
         setup=planted_in(plain.Diabetes, training=at_rate(10.0)),
     ),
     Planted(
         name="learning rate 10, recurrent",
-        check="mini_training_learns",
+        check="mini_training_lowers_loss",
         says=("learning_rate 10",),
         advises="learning_rate",
         setup=planted_in(plain.ShortBars, GRU, training=at_rate(10.0)),
     ),
     Planted(
         name="learning rate 1e-9",
-        check="mini_training_learns",
+        check="mini_training_lowers_loss",
         says=("learning_rate 1e-09",),
         advises="too low",
         setup=planted_in(plain.Wine, training=at_rate(1e-9)),
     ),
     Planted(
         name="learning rate 1e-9, images",
-        check="mini_training_learns",
+        check="mini_training_lowers_loss",
         says=("learning_rate 1e-09",),
         advises="too low",
         setup=planted_in(plain.DigitImages, CNN, training=at_rate(1e-9)),
     ),
     Planted(
         name="collapsed predictions",
-        check="predictions_are_alive",
+        check="predictions_have_plausible_spread",
         says=("at least 0.005",),
         advises="do not reach the output",
         setup=planted_in(features.UnseenNames, faulty("ByNumber"), training=at_rate(1e-2)),
     ),
     Planted(
         name="exploding predictions",
-        check="predictions_are_alive",
+        check="predictions_have_plausible_spread",
         says=("at most 100",),
         advises="unscaled",
         setup=planted_in(rows.UnitChanges, network("linear")),
     ),
     Planted(
         name="few distinct predictions",
-        check="predictions_are_alive",
+        check="predictions_have_plausible_spread",
         says=("distinct",),
         advises="rounded",
         setup=planted_in(plain.Diabetes, faulty("WholeSteps")),
@@ -117,14 +117,14 @@ LEARNING_DEFECTS: tuple[Defect, ...] = (
     ),
     Planted(
         name="layer in a plain list",
-        check="checkpoint_round_trips",
-        says=("predictions are others",),
+        check="training_resumes_from_checkpoint",
+        says=("the predictions differ",),
         advises="plain attribute",
         setup=planted_in(plain.Cancer, faulty("HiddenInList")),
     ),
     Planted(
         name="random state that no checkpoint holds",
-        check="checkpoint_round_trips",
+        check="training_resumes_from_checkpoint",
         says=("network.rng",),
         advises="generator",
         setup=planted_in(plain.Diabetes, faulty("OwnRandomness")),

@@ -1,4 +1,4 @@
-"""Event logs with a mistake, for the validator of anyone's log."""
+"""Event logs with a defect, for the log validator."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 from sluice.base.errors import ContractError
 from sluice.eventlog.event_log import validate_log
 from sluice.findings.finding import Finding
-from sluice.findings.user_code import finding_from
+from sluice.findings.user_code import finding_from_error
 
 _Line = dict[str, object]
 
@@ -22,7 +22,7 @@ def third_event_incomplete(folder: Path) -> Finding:
 
 
 def loss_as_text(folder: Path) -> Finding:
-    """Validate a log whose second epoch holds its loss as text."""
+    """Validate a log whose second epoch stores its loss as text."""
 
     def damage(lines: list[_Line]) -> None:
         lines[3]["train_loss"] = "0.5"
@@ -38,7 +38,7 @@ def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> Finding:
     try:
         report = validate_log(path, test_metrics=("sharpe",), headline="sharpe")
     except ContractError as error:
-        return finding_from(error)
+        return finding_from_error(error)
     return Finding(outcome="pass", summary=f"{sum(report.counts.values())} events are complete.")
 
 

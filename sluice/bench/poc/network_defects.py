@@ -1,4 +1,4 @@
-"""Networks with one mistake each; they are called with (D, O, settings).
+"""Networks with one defect each; they are called with (D, O, settings).
 
 Shape legend: B = examples, L = sequence length, D = features, O = outputs.
 """
@@ -14,7 +14,7 @@ from sluice.models.settings import ModelSettings
 
 
 class WrongInputSize(Mlp):
-    """Written for one feature more."""
+    """Expects one feature more."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features + 1, num_outputs, settings)
@@ -29,7 +29,7 @@ class FlatOutput(Mlp):
 
 
 class SequenceFirst(nn.Module):
-    """A GRU without batch_first: it takes the batch for the sequence."""
+    """A GRU without batch_first: it treats the batch as the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class SequenceFirst(nn.Module):
 
 
 class CentredByBatch(Mlp):
-    """Subtracts the mean of whatever is in the batch."""
+    """Subtracts the mean of the batch."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -52,7 +52,7 @@ class CentredByBatch(Mlp):
 
 
 class DropoutStaysOn(Mlp):
-    """Calls the function instead of the module, and forgets to say when."""
+    """Calls the function instead of the module, without ``training``."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -68,7 +68,7 @@ class DividesByZero(Mlp):
 
 
 class Detached(ImageNet):
-    """The features of the body were detached for a look at them, and stayed so."""
+    """Detaches the features of the body, a leftover of debugging."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -76,8 +76,8 @@ class Detached(ImageNet):
         return output
 
 
-class FrozenEncoder(Mlp):
-    """Freezes one layer and tells nobody."""
+class UndeclaredFreeze(Mlp):
+    """Freezes one layer without declaring it."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -93,7 +93,7 @@ class AllFrozen(Mlp):
 
 
 class UnusedLayer(Mlp):
-    """A layer that forward() forgot."""
+    """A layer that forward() does not use."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -118,7 +118,7 @@ class ZeroWeights(Mlp):
 
 
 class ConstantWeights(Mlp):
-    """Every weight starts at 0.1, so all units stay one unit."""
+    """Every weight starts at 0.1, so all units stay equal."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -127,7 +127,7 @@ class ConstantWeights(Mlp):
 
 
 class RootAtZero(Mlp):
-    """Replaces the root of a negative number after it was taken: its gradient stays NaN."""
+    """Replaces the square root of a negative value afterwards: its gradient stays NaN."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -138,7 +138,7 @@ class RootAtZero(Mlp):
 
 
 class IgnoresInput(Mlp):
-    """Multiplies the input with a mask that was never filled."""
+    """Multiplies the input by a mask of zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -146,7 +146,7 @@ class IgnoresInput(Mlp):
 
 
 class WholeSteps(Mlp):
-    """Rounds its output, and passes the gradient by the rounding."""
+    """Rounds its output with a straight-through gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O) in whole deviations."""
@@ -155,7 +155,7 @@ class WholeSteps(Mlp):
 
 
 class ByNumber(nn.Module):
-    """Learns one vector for every number it is given."""
+    """Learns one vector per input number."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class ByNumber(nn.Module):
 
 
 class HiddenInList(Mlp):
-    """Keeps a layer in a plain list: it is neither trained nor stored."""
+    """Keeps a layer in a plain list: it is neither trained nor saved."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -183,7 +183,7 @@ class HiddenInList(Mlp):
 
 
 class OwnRandomness(Mlp):
-    """Drops units by a generator of its own, which no checkpoint holds."""
+    """Uses dropout with its own generator, which no checkpoint contains."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -199,7 +199,7 @@ class OwnRandomness(Mlp):
 
 
 class TooLarge(nn.Linear):
-    """A layer of 2 ** 50 bytes, which no allocator gives."""
+    """A layer of 2 ** 50 bytes, more than any memory."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:  # noqa: ARG002
         super().__init__(2**24, 2**24)
@@ -215,7 +215,7 @@ class NeverReady(Mlp):
 
 
 class CrashesInside(Mlp):
-    """Reads memory that is not its own, as a broken native library does."""
+    """Reads invalid memory, like a broken native library."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Never return."""

@@ -22,7 +22,7 @@ class Mlp(nn.Module):
         self.head = nn.Linear(settings.hidden, num_outputs)
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
-        """Return what stands between the two linear layers, (B, H) to (B, H)."""
+        """Return the module between the two linear layers, (B, H) to (B, H)."""
         return nn.Sequential(nn.ReLU(), nn.Dropout(settings.dropout))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class Mlp(nn.Module):
 
 
 class FlatMlp(Mlp):
-    """One number per example without an axis of its own, (B,)."""
+    """Output of shape (B,)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B,)."""

@@ -1,15 +1,15 @@
-"""What a planted defect is: where it stands, and what a right answer of the gate says."""
+"""A planted defect, and the expected result of the gate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sluice.bench.poc.setup import Setup
+from sluice.bench.poc.setup import PocSetup
 from sluice.findings.finding import Finding, Outcome
 
 Where = Literal["here", "apart", "unwritable"]
-"""In this process, in one of its own, or in this one with a folder that cannot be written."""
+"""In this process, in a child process, or in this process with a folder that is not writable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +18,12 @@ class Planted:
 
     name: str
     check: str
-    """The check that must be the first to object."""
+    """The check that must fail first."""
     says: tuple[str, ...]
-    """Parts of what it must say it saw: the place, the column, the parameter."""
+    """Texts that its summary must contain: place, column, parameter."""
     advises: str
-    """Part of the cause or the fix, in any case of letters."""
-    setup: Setup
+    """Text that cause or fix must contain, ignoring case."""
+    setup: PocSetup
     expected: Outcome = "fail"
     where: Where = "here"
 
@@ -35,7 +35,7 @@ class PlantedAlone:
     name: str
     check: str
     """The validator."""
-    requirement: str
+    check_id: str
     says: tuple[str, ...]
     advises: str
     validate: Callable[[Path], Finding]

@@ -1,8 +1,8 @@
-"""Short forms in which the tables of defects are written."""
+"""Helpers for the tables of defects."""
 
 from typing import Any
 
-from sluice.bench.poc.setup import POC, TRAINING, Setup, network
+from sluice.bench.poc.setup import POC, TRAINING, PocSetup, network
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
@@ -12,7 +12,7 @@ MLP = network("networks:Mlp")
 GRU = network("gru", hidden=16)
 CNN = network("networks:ImageNet", hidden=8)
 SOON = TimeLimit(typical_s=1.0, max_s=1.5)
-"""For what never ends: nobody has to wait for the default."""
+"""Time limits for defects that never end, shorter than the default."""
 
 
 def planted_in(
@@ -23,9 +23,9 @@ def planted_in(
     poc: PocSettings = POC,
     settings: dict[str, Any] | None = None,
     served: bool = False,
-) -> Setup:
-    """Return the set-up of a workload; what is not given is healthy."""
-    return Setup(
+) -> PocSetup:
+    """Return the set-up of a workload; everything that is not given is healthy."""
+    return PocSetup(
         workload=workload,
         model=architecture,
         training=training,
@@ -41,10 +41,10 @@ def faulty(name: str, *, hidden: int = 32) -> ModelSettings:
 
 
 def at_rate(learning_rate: float) -> TrainSettings:
-    """Return training settings with another peak rate."""
+    """Return training settings with another learning rate."""
     return TRAINING.model_copy(update={"learning_rate": learning_rate})
 
 
 def with_limits(**limits: TimeLimit) -> PocSettings:
-    """Return settings of the gate with other time limits, by the field of ``TimeLimits``."""
+    """Return settings of the gate with other time limits, by field of ``TimeLimits``."""
     return POC.model_copy(update={"times": POC.times.model_copy(update=limits)})

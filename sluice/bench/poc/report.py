@@ -1,4 +1,4 @@
-"""The benchmark of the gate for people: an entry a line as it is done, then what it comes to."""
+"""Output of the gate benchmark: a line per entry, then the totals."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,20 +10,20 @@ from sluice.bench.poc.result import BenchmarkReport, DefectResult, HealthyResult
 
 
 def defect_line(result: DefectResult) -> Text:
-    """Return one line about a planted defect, and what was wrong with the answer."""
+    """Return one line about a planted defect, with what was wrong with the result."""
     if result.caught:
         return _line("caught", "green", result.seconds, f"{result.name}: {result.check}")
     what = {
-        "missed": f"{result.check} should have objected, and nothing did",
-        "other check": f"{result.check} should have objected first, and {result.objected} did",
-        "wrong response": f"{result.check} did not say {', '.join(map(repr, result.absent))}",
+        "missed": f"{result.check} should have failed, but nothing did",
+        "other check": f"{result.check} should have failed first, but {result.objected} did",
+        "wrong response": f"{result.check} did not report {', '.join(map(repr, result.absent))}",
     }[result.verdict]
-    told = f" It said: {result.summary}" if result.summary else ""
-    return _line(result.verdict, "bold red", result.seconds, f"{result.name}: {what}.{told}")
+    reported = f" Reported: {result.summary}" if result.summary else ""
+    return _line(result.verdict, "bold red", result.seconds, f"{result.name}: {what}.{reported}")
 
 
 def healthy_line(result: HealthyResult) -> Text:
-    """Return one line about a healthy set-up, and the objections to it."""
+    """Return one line about a healthy set-up, with failed checks."""
     if result.left_alone:
         warned = ", ".join(warning.partition(":")[0] for warning in result.warnings)
         note = f" (warned: {warned})" if warned else ""

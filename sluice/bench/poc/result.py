@@ -1,4 +1,4 @@
-"""What the gate made of each entry, and how right it was over all."""
+"""Results of the gate for each entry, and its rates over all."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Verdict = Literal["caught", "missed", "other check", "wrong response"]
 
 
 class DefectResult(Record):
-    """What the gate made of one planted defect."""
+    """Result of the gate for one planted defect."""
 
     name: str
     check: str = Field(description="The check that must be the first to object.")
@@ -26,12 +26,12 @@ class DefectResult(Record):
 
     @property
     def caught(self) -> bool:
-        """True when the named check objected first and said what it should."""
+        """Whether the named check failed first, with the expected texts."""
         return self.verdict == "caught"
 
 
 class HealthyResult(Record):
-    """What the gate made of one healthy set-up."""
+    """Result of the gate for one healthy set-up."""
 
     name: str
     objections: tuple[str, ...] = Field(description="Checks that did not pass, and what they say.")
@@ -40,12 +40,12 @@ class HealthyResult(Record):
 
     @property
     def left_alone(self) -> bool:
-        """True when every check passed, with warnings or without."""
+        """Whether all checks passed, with or without warnings."""
         return not self.objections
 
 
-class Rate(Record):
-    """A share with its exact 95 % interval (Clopper and Pearson)."""
+class ExactRate(Record):
+    """A proportion with its exact 95 % interval (Clopper and Pearson)."""
 
     count: int
     total: int
@@ -54,7 +54,7 @@ class Rate(Record):
     high: float
 
     @classmethod
-    def of(cls, count: int, total: int) -> "Rate":
+    def of(cls, count: int, total: int) -> "ExactRate":
         """Return the share of ``count`` in ``total``, which must not be 0.
 
         Source:
@@ -75,35 +75,35 @@ class Rate(Record):
 
 
 class BenchmarkReport(Record):
-    """Both tables, as far as they were run."""
+    """Results of both tables, as far as they ran."""
 
     defects: tuple[DefectResult, ...]
     healthy: tuple[HealthyResult, ...]
 
     @property
     def passed(self) -> bool:
-        """True when every defect was caught and no healthy set-up failed."""
+        """Whether every defect was found and no healthy set-up failed."""
         return all(r.caught for r in self.defects) and all(r.left_alone for r in self.healthy)
 
     @property
-    def caught(self) -> Rate:
-        """Defects caught by the named check with the right response."""
-        return Rate.of(sum(r.caught for r in self.defects), len(self.defects))
+    def caught(self) -> ExactRate:
+        """Defects found by the named check with the right response."""
+        return ExactRate.of(sum(r.caught for r in self.defects), len(self.defects))
 
     @property
-    def missed(self) -> Rate:
-        """Defects that no check objected to."""
-        return Rate.of(sum(r.verdict == "missed" for r in self.defects), len(self.defects))
+    def missed(self) -> ExactRate:
+        """Defects that no check found."""
+        return ExactRate.of(sum(r.verdict == "missed" for r in self.defects), len(self.defects))
 
     @property
-    def false_alarms(self) -> Rate:
+    def false_alarms(self) -> ExactRate:
         """Healthy set-ups that failed."""
-        return Rate.of(sum(not r.left_alone for r in self.healthy), len(self.healthy))
+        return ExactRate.of(sum(not r.left_alone for r in self.healthy), len(self.healthy))
 
     @property
-    def false_warnings(self) -> Rate:
+    def false_warnings(self) -> ExactRate:
         """Healthy set-ups with a warning."""
-        return Rate.of(sum(bool(r.warnings) for r in self.healthy), len(self.healthy))
+        return ExactRate.of(sum(bool(r.warnings) for r in self.healthy), len(self.healthy))
 
     @property
     def seconds(self) -> float:

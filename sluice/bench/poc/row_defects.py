@@ -1,4 +1,4 @@
-"""Workloads with one mistake each in the rows that they load."""
+"""Workloads with one defect each in the rows that they load."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ class NanCell(Diabetes):
     """One measurement is missing."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the rows with the gap."""
+        """Return the rows with a missing value."""
         rows = super().load_rows()
         rows.loc[17, "bmi"] = np.nan
         return rows
@@ -20,14 +20,14 @@ class InfCell(Cancer):
     """One measurement was divided by zero."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the rows with the infinity."""
+        """Return the rows with an infinite value."""
         rows = super().load_rows()
         rows.loc[3, "worst_area"] = np.inf
         return rows
 
 
 class RenamedColumn(Diabetes):
-    """The source calls a column otherwise since its last release."""
+    """The source has renamed a column."""
 
     def load_rows(self) -> pd.DataFrame:
         """Return the rows with the new name."""
@@ -35,10 +35,10 @@ class RenamedColumn(Diabetes):
 
 
 class MissingIndex(ShortBars):
-    """Somebody called reset_index: dates are a column, rows are counted."""
+    """``reset_index`` was called: the dates are a column."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the bars without their dates as labels."""
+        """Return the bars without dates as index."""
         return super().load_rows().reset_index()
 
 
@@ -62,7 +62,7 @@ class UnsortedTime(ShortBars):
 
 
 class RepeatedTime(ShortBars):
-    """One day came twice, with a correction."""
+    """One day is duplicated by a correction."""
 
     def load_rows(self) -> pd.DataFrame:
         """Return the bars with one date repeated."""
@@ -100,7 +100,7 @@ class ShuffledLabels(Digits):
     """Images were sorted, labels were not."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return images and labels that do not belong together."""
+        """Return images with wrong labels."""
         rows = super().load_rows()
         labels = rows["digit"].sample(frac=1, random_state=1).to_numpy()
         return rows.assign(digit=labels)
@@ -117,7 +117,7 @@ class ShuffledTargets(Diabetes):
 
 
 class UnitChanges(Diabetes):
-    """From some row on one column is in another unit; the train rows lie before."""
+    """The unit of one column changes after the training rows."""
 
     def load_rows(self) -> pd.DataFrame:
         """Return the rows with blood pressure in pascals towards the end."""

@@ -1,4 +1,4 @@
-"""Run the two tables and judge what the gate said."""
+"""Runs the tables of entries and compares the gate's results with the expected ones."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ _NO_LIMIT = TimeLimit(typical_s=86_400.0, max_s=86_400.0)
 def run_defects(
     defects: Sequence[Defect] = DEFECTS, *, every: int = 1, folder: Path | None = None
 ) -> Iterator[DefectResult]:
-    """Yield what the gate made of each planted defect, as it is known.
+    """Yield the result of each planted defect as soon as it is known.
 
     Args:
         defects: The table.
@@ -35,7 +35,7 @@ def run_defects(
 def run_healthy(
     setups: Sequence[Healthy] = HEALTHY, *, every: int = 1, folder: Path | None = None
 ) -> Iterator[HealthyResult]:
-    """Yield what the gate made of each healthy set-up, as it is known.
+    """Yield the result of each healthy set-up as soon as it is known.
 
     Args:
         setups: The table.
@@ -48,29 +48,29 @@ def run_healthy(
 
 
 def run_defect(defect: Defect, folder: Path) -> DefectResult:
-    """Run one planted defect; its checks write in ``folder``."""
+    """Run one planted defect; its checks write to ``folder``."""
     if isinstance(defect, PlantedAlone):
         return judge_defect(defect, (_alone(defect, folder),))
     return judge_defect(defect, _gate(defect, folder).results)
 
 
 def run_one_healthy(healthy: Healthy, folder: Path) -> HealthyResult:
-    """Run one healthy set-up; its checks write in ``folder``."""
+    """Run one healthy set-up; its checks write to ``folder``."""
     return judge_healthy(healthy.name, healthy.setup.run(folder))
 
 
 def judge_healthy(name: str, report: GateReport) -> HealthyResult:
-    """Return what did not pass: failures, and what was skipped or could not be measured."""
+    """Return the checks that did not pass, including skipped and insufficient ones."""
     return HealthyResult(
         name=name,
-        objections=tuple(_told(r) for r in report.results if not r.passed),
-        warnings=tuple(_told(r) for r in report.results if r.outcome == "warn"),
+        objections=tuple(_headline(r) for r in report.results if not r.passed),
+        warnings=tuple(_headline(r) for r in report.results if r.outcome == "warn"),
         seconds=report.seconds,
     )
 
 
 def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
-    """Compare what the checks said with what a right answer says.
+    """Compare the results of the checks with the expected ones.
 
     The check to name is the first one that did not pass; where a warning is expected, nothing may
     fail, and the named check must warn.
@@ -107,7 +107,7 @@ def _defect_result(
         cause=first.cause if first else "",
         fix=first.fix if first else "",
         absent=absent,
-        seconds=sum(r.seconds for r in results if r.name != "gate_is_in_time"),
+        seconds=sum(r.seconds for r in results if r.name != "gate_finishes_in_time"),
     )
 
 
@@ -118,7 +118,7 @@ def _gate(defect: Planted, folder: Path) -> GateReport:
         case "apart":
             return defect.setup.run_apart(folder)
         case "unwritable":
-            # A file in the place of a folder: no mode keeps an administrator from writing.
+            # A file in place of the folder, because permissions do not stop the superuser.
             return defect.setup.run(Path(os.devnull))
 
 
@@ -128,13 +128,13 @@ def _alone(defect: PlantedAlone, folder: Path) -> CheckResult:
     return CheckResult.of(
         finding,
         name=defect.check,
-        requirement=defect.requirement,
+        check_id=defect.check_id,
         seconds=time.perf_counter() - started,
         limit=_NO_LIMIT,
     )
 
 
-def _told(result: CheckResult) -> str:
+def _headline(result: CheckResult) -> str:
     return f"{result.name}: {result.summary}"
 
 

@@ -1,4 +1,4 @@
-"""One way to train a workload: what an entry of either table runs."""
+"""A set-up of a workload and its settings, run by an entry of either table."""
 
 import json
 from collections.abc import Mapping
@@ -18,18 +18,19 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
 POC = PocSettings(mini_rows=256, signal_rows=500)
-"""Smaller slices, so that an entry takes about a second; every threshold is the default."""
+"""Gate settings with smaller slices, so that an entry takes about a second; thresholds are
+defaults."""
 
 TRAINING = TrainSettings(batch_rows=32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """A workload and every setting."""
+class PocSetup:
+    """A workload with all settings."""
 
     workload: type[Workload]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """As plain values: another process parses them."""
+    """Settings of the gate as plain values, which a child process parses."""
     model: ModelSettings
     training: TrainSettings = TRAINING
     poc: PocSettings = POC
@@ -38,7 +39,7 @@ class Setup:
     """As a pipeline's is; a workload in a process of its own never is."""
 
     def run(self, folder: Path) -> GateReport:
-        """Run the full gate in this process; checks write in ``folder``."""
+        """Run the full gate in this process; checks write to ``folder``."""
         workload = self.workload(
             self.workload.settings_type.parse(dict(self.settings), where=self.workload.__name__)
         )
@@ -55,7 +56,7 @@ class Setup:
         return run_gate(inputs, level="full")
 
     def run_apart(self, folder: Path) -> GateReport:
-        """Run the full gate in a process of its own, which may hang or crash."""
+        """Run the full gate in a child process, which may hang or crash."""
         target = WorkloadTarget(
             path=f"{self.workload.__module__}:{self.workload.__qualname__}",
             settings=json.dumps(dict(self.settings)),

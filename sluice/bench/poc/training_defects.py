@@ -1,4 +1,4 @@
-"""Workloads with one mistake each in their loss, parameter groups, selector or loader."""
+"""Workloads with one defect each in their loss, parameter groups, selector or loader."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from sluice.workloads.workload import Examples
 
 
 class LossPerExample(Cancer):
-    """Forgets the mean."""
+    """Does not average the losses."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return one loss per example."""
@@ -31,7 +31,7 @@ class LossAsNumber(Wine):
 
 
 class LogOfZero(Cancer):
-    """Takes the logarithm of a probability that is rounded to 0."""
+    """Takes the logarithm of a probability that underflows to 0."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return minus the logarithm of the right class's probability."""
@@ -48,15 +48,15 @@ class WrongSign(Diabetes):
 
 
 class LossRearmed(Diabetes):
-    """Silences an error about gradients instead of removing its reason."""
+    """Silences an error about gradients instead of fixing its cause."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return a loss without a way to the parameters."""
+        """Return a loss that is detached from the parameters."""
         return super().loss(output, y).detach().requires_grad_()
 
 
 class HeadNotTrained(DigitImages):
-    """Makes parameter groups by name and forgets one."""
+    """Selects parameter groups by name and omits one."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return the body's parameters only."""
@@ -65,7 +65,7 @@ class HeadNotTrained(DigitImages):
 
 
 class TrainedTwice(Wine):
-    """Gives one layer to two groups."""
+    """Adds one layer to two groups."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return groups that overlap."""
@@ -74,7 +74,7 @@ class TrainedTwice(Wine):
 
 
 class SelectsLast(Diabetes):
-    """Keeps the last epoch, whatever the scores are."""
+    """Selects the last epoch regardless of the scores."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the last epoch."""
@@ -82,7 +82,7 @@ class SelectsLast(Diabetes):
 
 
 class SelectsHighest(ShortBars):
-    """Takes the loss for an accuracy."""
+    """Maximises the loss."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the epoch with the highest finite score."""
@@ -91,7 +91,7 @@ class SelectsHighest(ShortBars):
 
 
 class TripsOverNan(Wine):
-    """Compares with <, which NaN never answers."""
+    """Compares with ``<``, which is False for NaN."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the first epoch that no later one is below of."""
@@ -103,22 +103,22 @@ class TripsOverNan(Wine):
 
 
 class MetricsOfAnother(Diabetes):
-    """Reads a column that its frame does not have, hours later."""
+    """Reads a column that does not exist, in the metrics after training."""
 
     def metrics(self, output: Tensor, examples: Examples, frame: pd.DataFrame) -> dict[str, float]:
-        """Return a loss weighted by a column that is not there."""
+        """Return a metric weighted by a missing column."""
         weight = float(frame["weight"].mean())
         return {"loss": weight * float(self.losses(output, examples.y).mean())}
 
 
 class HeadlineMissing(Cancer):
-    """Calls its headline by another name than it has."""
+    """Names a headline metric that is not computed."""
 
     headline_metric = "accuracy"
 
 
 class BaselineOfAnother(Wine):
-    """Predicts one number for each example where a logit for each class is asked."""
+    """The baseline predicts one number per example instead of a logit per class."""
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the mean class number."""
@@ -136,7 +136,7 @@ class LoaderHangs(Diabetes):
 
 
 class LoaderLeaves(Wine):
-    """Calls exit in the middle of loading."""
+    """Calls ``sys.exit`` while loading."""
 
     def load_rows(self) -> pd.DataFrame:
         """Never return."""

@@ -20,18 +20,18 @@ _BAR_ROWS = 1000
 
 
 class TableSettings(WorkloadSettings):
-    """One fold: the gate looks at the first one only."""
+    """Settings with one fold, because the gate uses only the first."""
 
     folds: FoldSettings = _FOLDS
 
 
 class Table(Workload):
-    """Rows without order, features as they stand in the data set; base of the ones below."""
+    """Base class of workloads with independent rows and the features of the data set."""
 
     settings_type = TableSettings
     target_kind: ClassVar[Any] = "float"
     source: ClassVar[str]
-    """Function of sklearn.datasets."""
+    """Name of the loader in ``sklearn.datasets``."""
     source_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
@@ -41,11 +41,11 @@ class Table(Workload):
 
     @property
     def target(self) -> Column:
-        """The target's column."""
+        """Name of the target column."""
         return Column(name=self.target_column, kind=self.target_kind)
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the data set in one fixed random order: some are sorted by class."""
+        """Return the data set in one fixed random order: because some are sorted by class."""
         from sklearn import datasets  # it loads scipy.stats, a second of import
 
         load = getattr(datasets, self.source)
@@ -102,7 +102,7 @@ class Cancer(Table):
 
 
 class Classes(Table):
-    """Integer labels and cross-entropy; base of the ones below."""
+    """Integer labels and cross-entropy; base class of the classifiers below."""
 
     target_kind = "int"
     num_classes: ClassVar[int]
@@ -136,7 +136,7 @@ class Wine(Classes):
 
 
 class Iris(Classes):
-    """150 flowers, 4 measurements, 3 species: as little data as the gate takes."""
+    """150 flowers, 4 measurements, 3 species: the minimum that the gate accepts."""
 
     source = "load_iris"
     feature_columns: tuple[str, ...] = (
@@ -199,7 +199,7 @@ class DigitTokens(Digits):
 
 
 class ShortBarsSettings(BarsSettings):
-    """As the bars' own, for a short table."""
+    """Fold settings for a short table of bars."""
 
     source: SourceSettings = PackagedBars(name="nasdaq")
     folds: FoldSettings = _FOLDS
@@ -216,5 +216,5 @@ class ShortBars(BarsWorkload):
 
 
 def scaled_pixels(x: Tensor) -> Tensor:
-    """Return pixels 0 to 16 as 0 to 255, as an image file holds them."""
+    """Return pixels 0 to 16 as 0 to 255, as in an image file."""
     return torch.round(x * (255 / 16))

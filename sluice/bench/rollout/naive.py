@@ -1,18 +1,18 @@
-"""What the guards are compared with: a test made for one look, asked at every look.
+"""The naive test that the guards are compared with: a fixed-sample test at every assessment.
 
-Two proportions, pooled z-test, one-sided, on all counts of the step so far. Each of its answers is
-right in all but ``alpha`` of the cases; asked every two seconds it is wrong sooner or later.
+One-sided pooled z-test of two proportions on all counts of the step so far. A single test has an
+error rate of ``alpha``; repeated every two seconds, it eventually gives a false alarm.
 """
 
 import math
 from statistics import NormalDist
 
 from sluice.rollout.evidence import GUARDS, GuardName
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.observations import ArmCounts, TrafficCounts
 
 
-def naive_harm(window: Window, *, alpha: float) -> bool:
-    """Return whether a guard's z-test finds the challenger worse; the guards share alpha."""
+def naive_harm(window: TrafficCounts, *, alpha: float) -> bool:
+    """Return whether the z-test of any guard reports harm; the guards share alpha."""
     critical = NormalDist().inv_cdf(1 - alpha / len(GUARDS))
     return any(_z(window.challenger, window.production, guard) > critical for guard in GUARDS)
 

@@ -1,36 +1,36 @@
-"""The rollouts that ``sluice bench rollout`` plays: harm of known size, and none at all."""
+"""The scenarios of ``sluice bench rollout``: harm of known size, and no harm."""
 
-from sluice.bench.rollout.simulation import Scenario
+from sluice.bench.rollout.simulation import RolloutScenario
 from sluice.bench.rollout.traffic import Traffic
 from sluice.rollout.settings import RolloutSettings
 
 _HOUR_S = 3600.0
 _STAYS = RolloutSettings(min_step_s=2 * _HOUR_S, max_step_s=3 * _HOUR_S)
-"""Stands at 5 % of the traffic for as long as it is watched."""
+"""A canary that stays at 5 % of the traffic."""
 _AN_HOUR = RolloutSettings(min_step_s=_HOUR_S / 4, max_step_s=_HOUR_S)
-"""The four steps of a canary in an hour."""
+"""A canary with four steps in an hour."""
 _NEVER_HARMED = float("inf")
 
 
-def scenarios() -> tuple[Scenario, ...]:
-    """Return what has a figure to reach."""
+def scenarios() -> tuple[RolloutScenario, ...]:
+    """Return all scenarios with their targets."""
     return (*_harmful(), *_healthy())
 
 
-def _harmful() -> tuple[Scenario, ...]:
+def _harmful() -> tuple[RolloutScenario, ...]:
     jumps = [
-        Scenario(
+        RolloutScenario(
             name=f"errors 1 % to {factor} %, {when}",
             traffic=Traffic(error_factor=factor, harm_at_s=at_s),
             settings=_STAYS,
             seconds=at_s + 600,
-            most_median_s=median_s,
-            most_p90_s=p90_s,
+            max_median_s=median_s,
+            max_p90_s=p90_s,
         )
         for factor, median_s, p90_s in ((5, 60.0, 120.0), (20, 15.0, None))
         for when, at_s in (("from the start", 0.0), ("after 5 min", 300.0))
     ]
-    slow = Scenario(
+    slow = RolloutScenario(
         name="slow answers 3-fold, wandering",
         traffic=Traffic(slow_factor=3, wander=0.5),
         settings=_STAYS,
@@ -39,14 +39,14 @@ def _harmful() -> tuple[Scenario, ...]:
     return (*jumps, slow)
 
 
-def _healthy() -> tuple[Scenario, ...]:
+def _healthy() -> tuple[RolloutScenario, ...]:
     return tuple(
-        Scenario(
+        RolloutScenario(
             name=f"A/A for an hour, {how}",
             traffic=Traffic(wander=wander, harm_at_s=_NEVER_HARMED),
             settings=settings,
             seconds=_HOUR_S,
-            most_back=0.01,
+            max_rollback_rate=0.01,
         )
         for how, wander, settings in (
             ("at 5 %", 0.0, _STAYS),

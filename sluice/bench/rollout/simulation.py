@@ -1,6 +1,6 @@
-"""How fast the guards find harm, and how often they see it where there is none (ROLL-2).
+"""Detection delay and false rollbacks of the guards, in simulated rollouts.
 
-What is measured is ``advance`` itself, look by look, not a copy of it.
+The simulation calls ``advance`` itself at every assessment.
 """
 
 import math
@@ -16,67 +16,71 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.bench.rollout.naive import naive_harm
 from sluice.bench.rollout.traffic import START, Arms, Traffic
-from sluice.rollout.changes import begin
-from sluice.rollout.machine import advance
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
+from sluice.rollout.state_machine import advance
+from sluice.rollout.transitions import first_transition
 
 _CHUNK = 20
-"""Rollouts handed to a process at a time."""
+"""Rollouts per task of a worker."""
 _NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """Traffic, the rollout's settings, and what is expected of it."""
+class RolloutScenario:
+    """Traffic, settings of the rollout, and targets."""
 
     name: str
     traffic: Traffic
     settings: RolloutSettings
     seconds: float
-    most_median_s: float | None = None
-    most_p90_s: float | None = None
-    most_back: float | None = None
+    max_median_s: float | None = None
+    max_p90_s: float | None = None
+    max_rollback_rate: float | None = None
 
 
-class Measured(Record):
-    """What came of many rollouts of one scenario."""
+class RolloutMeasurement(Record):
+    """Results of many rollouts of one scenario."""
 
     name: str
     rollouts: int
-    back: int = Field(description="Rolled back at all; in vain, where the challenger is healthy.")
+    back: int = Field(description="Rolled back; falsely, where the challenger is healthy.")
     early: int = Field(description="Rolled back before the harm began.")
-    median_s: float | None = Field(description="From the harm to the rollback; None without harm.")
-    p90_s: float | None = Field(description="The same for nine of ten.")
-    naive: int = Field(description="A z-test at every look would have rolled back in vain.")
-    most_median_s: float | None
-    most_p90_s: float | None
-    most_back: float | None = Field(description="Most rollbacks without harm [rate].")
+    median_s: float | None = Field(
+        description="Median delay from the harm to the rollback [s]; None without harm."
+    )
+    p90_s: float | None = Field(description="90th percentile of the delay [s]; None without harm.")
+    naive: int = Field(
+        description="Rollouts that a z-test at every assessment would have rolled back falsely."
+    )
+    max_median_s: float | None
+    max_p90_s: float | None
+    max_rollback_rate: float | None = Field(description="Maximum rate of rollbacks without harm.")
 
     @property
     def holds(self) -> bool:
-        """Whether every figure is reached; a share of rollbacks unless it is proven exceeded."""
+        """Whether all targets are reached, except for rates that are only exceeded by chance."""
         from scipy.stats import binomtest
 
-        if self.most_back is not None:
+        if self.max_rollback_rate is not None:
             low = binomtest(self.back, self.rollouts).proportion_ci(method="wilson").low
-            return bool(low <= self.most_back)
+            return bool(low <= self.max_rollback_rate)
         median, p90 = self.median_s, self.p90_s
         return (
             median is not None
             and p90 is not None
-            and (self.most_median_s is None or median <= self.most_median_s)
-            and (self.most_p90_s is None or p90 <= self.most_p90_s)
+            and (self.max_median_s is None or median <= self.max_median_s)
+            and (self.max_p90_s is None or p90 <= self.max_p90_s)
         )
 
 
 def measure(
-    scenarios: Sequence[Scenario], *, rollouts: int, seed: int, processes: int
-) -> Iterator[Measured]:
-    """Yield what came of each scenario, in order.
+    scenarios: Sequence[RolloutScenario], *, rollouts: int, seed: int, processes: int
+) -> Iterator[RolloutMeasurement]:
+    """Yield the results of each scenario, in order.
 
     Cost:
-        About 0.1 ms a look: 0.2 s for an hour that is looked at every 2 s.
+        About 0.1 ms per assessment: 0.2 s for an hour with an assessment every 2 s.
     """
     chunks = [
         (at, scenario, min(_CHUNK, rollouts - start), (seed, at, start))
@@ -94,14 +98,16 @@ def measure(
 def play(
     traffic: Traffic, settings: RolloutSettings, *, seconds: float, seed: Sequence[int]
 ) -> tuple[float, bool]:
-    """Return when one rollout was rolled back [s], infinity for never, and the naive test's word.
+    """Return the time of the rollback [s], infinity for none, and the result of the naive test.
 
-    The latter is whether a z-test at every look would have rolled back before there was harm.
+    The latter is whether a z-test at every assessment would have rolled back before the harm.
     """
     arms = Arms(traffic, rng=np.random.default_rng(list(seed)))
     rollout = fresh(settings, now=START)
     naive = False
-    while (passed_s := (arms.now - START).total_seconds()) < seconds and rollout.phase != "held":
+    while (
+        passed_s := (arms.now - START).total_seconds()
+    ) < seconds and rollout.phase != "awaiting_promotion":
         window = arms.look(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
         if passed_s < traffic.harm_at_s:
             naive = naive or naive_harm(window, alpha=settings.alpha)
@@ -115,8 +121,8 @@ def play(
 
 
 def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
-    """Return a rollout that has just begun."""
-    return begin(
+    """Return a new rollout."""
+    return first_transition(
         identity="simulated",
         model="model",
         version=2,
@@ -132,19 +138,19 @@ def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
     ).rollout
 
 
-def _summed(scenario: Scenario, found: Sequence[tuple[float, bool]]) -> Measured:
+def _summed(scenario: RolloutScenario, found: Sequence[tuple[float, bool]]) -> RolloutMeasurement:
     end_N = np.array([end for end, _ in found])
     harm_s = scenario.traffic.harm_at_s
     is_early_N = np.isfinite(end_N) & (end_N <= harm_s)
     late_N = end_N[~is_early_N]
     is_harmful = math.isfinite(harm_s) and late_N.size > 0
-    # The order statistic above, not between two: infinity less infinity is no number.
+    # The upper order statistic without interpolation: the difference of infinities is NaN.
     median_s, p90_s = (
         np.quantile(late_N - harm_s, [0.5, 0.9], method="higher").tolist()
         if is_harmful
         else (None, None)
     )
-    return Measured(
+    return RolloutMeasurement(
         name=scenario.name,
         rollouts=len(found),
         back=int(np.isfinite(end_N).sum()),
@@ -152,14 +158,14 @@ def _summed(scenario: Scenario, found: Sequence[tuple[float, bool]]) -> Measured
         median_s=median_s,
         p90_s=p90_s,
         naive=sum(naive for _, naive in found),
-        most_median_s=scenario.most_median_s,
-        most_p90_s=scenario.most_p90_s,
-        most_back=scenario.most_back,
+        max_median_s=scenario.max_median_s,
+        max_p90_s=scenario.max_p90_s,
+        max_rollback_rate=scenario.max_rollback_rate,
     )
 
 
 def _play_chunk(
-    at: int, scenario: Scenario, rollouts: int, seed: tuple[int, ...]
+    at: int, scenario: RolloutScenario, rollouts: int, seed: tuple[int, ...]
 ) -> list[tuple[float, bool]]:
     del at
     traffic, settings, seconds = scenario.traffic, scenario.settings, scenario.seconds
@@ -169,9 +175,9 @@ def _play_chunk(
 
 
 def _run(
-    chunks: Sequence[tuple[int, Scenario, int, tuple[int, ...]]], processes: int
+    chunks: Sequence[tuple[int, RolloutScenario, int, tuple[int, ...]]], processes: int
 ) -> Iterator[list[tuple[float, bool]]]:
-    """Yield what each chunk found, in order; in this process when one is enough."""
+    """Yield the results of each chunk, in order; in this process when one worker is enough."""
     if processes == 1:
         yield from (_play_chunk(*chunk) for chunk in chunks)
         return

@@ -1,4 +1,4 @@
-"""Simulated traffic of two arms with a known truth: what the guards are measured on (ROLL-2)."""
+"""Simulated traffic of two arms with a known difference."""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from sluice.rollout.observations import ArmCounts, Window
-from sluice.rollout.settings import Step
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.settings import RolloutStep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _P95 = 1.6448536269514722
@@ -16,11 +16,11 @@ _P95 = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests of both arms, and how the challenger differs from ``harm_at_s`` on.
+    """Requests of both arms, and the difference of the challenger from ``harm_at_s`` on.
 
-    Both arms answer in lognormal times. ``wander`` is the standard deviation of an autoregressive
-    effect that both share at every moment: on the logarithm of the time, in units of its own
-    spread, and on the logarithm of the error rate.
+    Response times are lognormal. ``wander`` is the standard deviation of an autoregressive effect
+    that both arms share: on the logarithm of the response time, in units of its spread, and on the
+    logarithm of the error rate.
     """
 
     requests_per_s: float = 100.0
@@ -35,7 +35,7 @@ class Traffic:
 
 
 def late_rate(spreads: float) -> float:
-    """Return the share of answers later than ``spreads`` above the mean logarithm.
+    """Return the share of responses slower than ``spreads`` standard deviations above the mean log.
 
     >>> round(late_rate(1.6449), 4)
     0.05
@@ -44,7 +44,7 @@ def late_rate(spreads: float) -> float:
 
 
 class Arms:
-    """Draws the counts of both arms, one look after the other."""
+    """Draws the counts of both arms for successive assessments."""
 
     def __init__(self, traffic: Traffic, *, rng: np.random.Generator) -> None:
         self._traffic = traffic
@@ -54,12 +54,12 @@ class Arms:
         self._since = self.now = START
 
     def next_step(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self._ours = self._theirs = ArmCounts()
         self._since = self.now
 
-    def look(self, step: Step, *, rollout: str, epoch: int) -> Window:
-        """Return the counts one look later."""
+    def look(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
+        """Return the counts at the next assessment."""
         traffic, rng = self._traffic, self._rng
         self.now += timedelta(seconds=traffic.look_s)
         if traffic.wander:
@@ -72,7 +72,7 @@ class Arms:
         harmful = (self.now - START).total_seconds() > traffic.harm_at_s
         self._ours = self._draw(self._ours, ours, harmful=harmful)
         self._theirs = self._draw(self._theirs, theirs, harmful=False)
-        return Window(
+        return TrafficCounts(
             rollout=rollout,
             epoch=epoch,
             since=self._since,

@@ -1,1 +1,1 @@
-"""Measurements of a search: beside Ray Tune alone, and of its decisions at scale."""
+"""Benchmarks of searches: beside plain Ray Tune, and of decisions at scale."""

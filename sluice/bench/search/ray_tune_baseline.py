@@ -1,7 +1,7 @@
-"""The same study through Ray's own search engine, as one would write it: what ours is held to.
+"""The baseline of the search benchmark: the same study through a plain ``ray.tune.Tuner``.
 
-A function that reports every epoch, ASHA, and nothing else set. It is the trainer of this project
-in both, so that only the engines differ.
+A function that reports every epoch, and ASHA with defaults. Both studies use the same trainer, so
+that only the engines differ.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from sluice.cluster.ray_session import start_on_loopback
 
 Trial = TypeVar("Trial")
 Train = Callable[[Trial, Callable[[int, float], None]], None]
-"""(values, report): trains one trial and reports every epoch, counted from 1, and its loss."""
+"""Trains one trial: called with (values, report), reports each epoch (from 1) and its loss."""
 
 
 def tune_plainly(
@@ -27,21 +27,21 @@ def tune_plainly(
     reduction: int,
     folder: Path,
 ) -> list[float]:
-    """Run trials of given values under ``ray.tune.Tuner``; return each one's last loss.
+    """Run trials with given values under ``ray.tune.Tuner``; return the last loss of each.
 
-    Ray is started on this machine and ended again. The parts that are not said here are Ray's
-    defaults: a process for every trial, as many at a time as there are cores.
+    Ray is started on this machine and shut down again. Everything else is Ray's default: a process
+    per trial, as many in parallel as cores.
 
     Args:
-        train: What a trial does; it is pickled to workers.
-        trials: Values of every trial.
-        max_epochs: Length of a trial that is not stopped.
+        train: Training of one trial; pickled to workers.
+        trials: Values of each trial.
+        max_epochs: Length of a trial that is not stopped [epochs].
         grace_epochs: Epochs before a trial may be stopped.
-        reduction: ASHA keeps about one in this many at each rung.
-        folder: Where Ray writes its results.
+        reduction: ASHA's reduction factor.
+        folder: Folder of Ray's results.
 
     Raises:
-        SearchFailed: A trial failed; the first is named.
+        SearchFailed: A trial failed; the message names the first.
     """
     import ray
     from ray import tune
@@ -55,7 +55,7 @@ def tune_plainly(
 
     start_on_loopback(ray)
     try:
-        # It prints a table also when told to be silent.
+        # Ray prints a table even with verbose=0.
         with contextlib.redirect_stdout(io.StringIO()):
             found = tune.Tuner(
                 trial,
@@ -78,9 +78,9 @@ def tune_plainly(
         ray.shutdown()
     if found.errors:
         raise SearchFailed(
-            f"{found.num_errors} of {len(trials)} trials of the plain study failed: "
+            f"{found.num_errors} of {len(trials)} trials of the baseline study failed: "
             f"{found.errors[0]}",
-            fix="Correct what the first one names.",
+            fix="Correct the error of the first one.",
         )
     return [
         float((result.metrics or {})["loss"]) for result in (found[at] for at in range(len(found)))

@@ -1,4 +1,4 @@
-"""All that ``sluice bench tune`` measures, as one record."""
+"""The record of all measurements of ``sluice bench tune``."""
 
 from pydantic import Field
 
@@ -9,11 +9,11 @@ from sluice.bench.search.wrapper_cost import WrapperCost
 
 
 class SearchSpeed(Record):
-    """The speed of a search, of its wrapper around Ray Tune, and of its decisions at scale."""
+    """Speed of a search, overhead of the wrapper around Ray Tune, and decisions at scale."""
 
-    study: StudySpeed = Field(description="Real training on the default pipeline.")
-    few_workers: WrapperCost = Field(description="Sleeping trials, one worker for each core.")
+    study: StudySpeed = Field(description="A study with real training on the default pipeline.")
+    few_workers: WrapperCost = Field(description="Sleeping trials, one worker per core.")
     many_workers: WrapperCost = Field(
-        description="Sleeping trials, several workers for each core; Tune's loop has more to do."
+        description="Sleeping trials, several workers per core, with more load on Tune's loop."
     )
-    scale: tuple[ScaleCost, ...] = Field(description="Decisions alone; workers are simulated.")
+    scale: tuple[ScaleCost, ...] = Field(description="Decisions only, with simulated workers.")

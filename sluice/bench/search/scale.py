@@ -1,4 +1,4 @@
-"""What the decisions of a large study cost, on a virtual cluster inside this process."""
+"""Cost of the decisions of a large study, on a simulated cluster in this process."""
 
 import gc
 import math
@@ -20,24 +20,28 @@ _MIB = 2.0**20
 
 
 class ScaleCost(Record):
-    """What the process that decides about a large study spends; its workers are simulated."""
+    """Cost of the deciding process of a large study with simulated workers."""
 
     proposals: Proposals
-    ordered: bool = Field(description="Results in the order of a virtual clock, else of arrival.")
+    ordered: bool = Field(
+        description="Whether results are in the order of a virtual clock, else of arrival."
+    )
     num_trials: int
-    num_workers: int = Field(description="Simulated; no process runs for any of them.")
-    num_results: int = Field(description="Reported by all trials, one for each epoch.")
+    num_workers: int = Field(description="Number of simulated workers.")
+    num_results: int = Field(description="Number of results of all trials, one per epoch.")
     result_ms: float = Field(
-        description="Mean time for each result: scheduler, suggestions, journal on disk [ms]."
+        description="Mean time per result: scheduler, suggestions, journal on disk [ms]."
     )
     result_cpu_ms: float = Field(
-        description="Of it, processor time; the rest is the disk, and other programs [ms]."
+        description="CPU time per result; the rest is the disk and other programs [ms]."
     )
-    slowest_ms: float = Field(description="The longest that a worker waited for a decision [ms].")
-    memory_mib: float = Field(description="That this process grew by [MiB].")
+    slowest_ms: float = Field(description="Longest wait of a worker for a decision [ms].")
+    memory_mib: float = Field(description="Growth of the memory of this process [MiB].")
     journal_mib: float = Field(description="Size of the journal [MiB].")
-    copy_mib: float = Field(description="Size of the last copy of the study beside it [MiB].")
-    restore_s: float = Field(description="To open the study again after a kill at its end [s].")
+    copy_mib: float = Field(description="Size of the last snapshot of the study [MiB].")
+    restore_s: float = Field(
+        description="Time to open the study again after a kill at its end [s]."
+    )
 
 
 def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[ScaleCost, ...]:
@@ -46,10 +50,10 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
     Args:
         num_trials: Trials of each study.
         num_workers: Simulated workers.
-        folder: For the journals; its disk is part of what is measured.
+        folder: Folder of the journals; its disk is part of the measurement.
     """
     found: list[ScaleCost] = []
-    kept: list[Study] = []  # freed memory would hide what the next study needs
+    kept: list[Study] = []  # freed memory would hide the memory of the next study
     _warm_up(folder)
     for proposals in _PROPOSALS:
         for ordered in (False, True):
@@ -92,14 +96,14 @@ def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
 
 
 def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
-    """Open a study again and return how long that takes [s], and the study.
+    """Open a study again; return the duration [s] and the study.
 
     Args:
-        case: The study, closed.
-        original: What it must lead to.
+        case: The closed study.
+        original: The study before it was closed, for comparison.
 
     Raises:
-        ContractError: It is not the study that was closed.
+        ContractError: The restored study differs.
     """
     began = time.perf_counter()
     opened = case.open()
@@ -112,9 +116,9 @@ def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study
     if ends != again:
         differing = sum(a != b for a, b in zip(ends, again, strict=False))
         raise ContractError(
-            f"The same trials are required after a restore; of {len(ends)}, {len(again)} are "
-            f"there and {differing} differ.",
-            cause="A decision followed from something that is not in the journal.",
+            f"The same trials are required after a restore; of {len(ends)}, {len(again)} exist "
+            f"and {differing} differ.",
+            cause="A decision depended on state that is not in the journal.",
             fix=f"Keep {case.journal} and report it.",
         )
     return seconds, opened.study
@@ -129,7 +133,7 @@ def _resident() -> int:
 
 
 def _warm_up(folder: Path) -> None:
-    """Load the libraries, which take seconds once and are no part of a study's memory."""
+    """Import the libraries, whose import time and memory are not those of a study."""
     for proposals in _PROPOSALS:
         case = SimulatedStudy(
             proposals=proposals,

@@ -1,4 +1,4 @@
-"""One ASHA study, timed beside the same study through ``ray.tune.Tuner``."""
+"""Times an ASHA study beside the same study through a plain ``ray.tune.Tuner``."""
 
 import dataclasses
 import time
@@ -15,7 +15,7 @@ from sluice.training.loop import train
 from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective
 from sluice.tuning.parameters import Params
-from sluice.tuning.records import Trial
+from sluice.tuning.records import TrialRecord
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.workloads.load import load_workload
@@ -23,15 +23,19 @@ from sluice.workloads.prepare_model import prepare_model
 
 
 class StudySpeed(Record):
-    """A study, and the same through Ray's own engine."""
+    """Measurements of a study, and of the same through plain Ray Tune."""
 
     num_trials: int
-    seconds: float = Field(description="Ours, from the start of Ray to its end [s].")
-    tuner_seconds: float = Field(description="Through ``Tuner``, likewise [s].")
-    ratio: float = Field(description="Ours over Tuner's; below 1 is faster.")
-    epochs: int = Field(description="Run by all our trials.")
-    best_loss: float = Field(description="Of our best trial.")
-    tuner_best_loss: float = Field(description="Of Tuner's best trial, at its last epoch.")
+    seconds: float = Field(
+        description="Duration of the study, including start and stop of Ray [s]."
+    )
+    tuner_seconds: float = Field(description="Duration of the baseline study [s].")
+    ratio: float = Field(description="Duration over that of the baseline; below 1 is faster.")
+    epochs: int = Field(description="Epochs of all trials.")
+    best_loss: float = Field(description="Loss of the best trial.")
+    tuner_best_loss: float = Field(
+        description="Loss of the baseline's best trial at its last epoch."
+    )
 
 
 def measure_study(
@@ -42,20 +46,21 @@ def measure_study(
     folder: Path,
     clock: Callable[[], float] = time.perf_counter,
 ) -> StudySpeed:
-    """Run an ASHA study on this machine's cores, then its trials again through ``Tuner``.
+    """Run an ASHA study on this machine's cores, then its trials again through plain ``Tuner``.
 
-    Both train the same values on the same rows for at most as many epochs, with the same trainer.
-    Ours also proposes the values and writes checkpoints and a journal; Tuner's trials do not.
+    Both train the same values on the same rows with the same trainer and the same maximum of
+    epochs. The study also proposes the values and writes checkpoints and a journal; the baseline
+    does not.
 
     Args:
-        objective: What is minimised; on one fold. Its base says how long a trial is.
+        objective: Objective on one fold; its base settings define the length of a trial.
         num_trials: Trials of the study.
         grace_epochs: Epochs before a trial may be stopped.
-        folder: For what both write.
+        folder: Folder of the results.
         clock: Monotonic time [s].
 
     Raises:
-        SearchFailed: No trial of ours, or not every one of Tuner's, ended with a loss.
+        SearchFailed: No trial of the study, or not all of the baseline, ended with a loss.
     """
     settings = SearchSettings(
         num_trials=num_trials,
@@ -72,7 +77,7 @@ def measure_study(
         base,
         settings,
         folder=folder / "study",
-        hear=_ignore,
+        on_report=_ignore,
         compute=ComputeSettings(),
     )
     seconds = clock() - started
@@ -99,7 +104,7 @@ def measure_study(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _PlainTrial:
-    """One trial as a function of its values: read the rows, train, report."""
+    """A trial of the baseline: reads the rows, trains, reports."""
 
     objective: TrainingObjective
 
@@ -125,5 +130,5 @@ class _PlainTrial:
                 report(result.epoch, lowest)
 
 
-def _ignore(_trial: Trial, _trials: tuple[Trial, ...]) -> None:
+def _ignore(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:
     pass

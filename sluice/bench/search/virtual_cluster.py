@@ -1,8 +1,7 @@
-"""A study of real decisions whose workers are rows of a heap in this process.
+"""A study with real decisions and simulated workers in one process.
 
-The scheduler, the searcher, the journal and its disk are real. Simulated are the workers, their
-clocks and their training. Tune's own loop and its worker processes are not here; ``wrapper_cost``
-measures these.
+Scheduler, searcher, journal and disk are real; workers, their clocks and training are simulated.
+Tune's loop and its worker processes are not included; ``wrapper_cost`` measures these.
 """
 
 import heapq
@@ -23,23 +22,23 @@ from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import make_scheduler
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.events import Event
-    from sluice.tuning.resumable.opening import OpenStudy
+    from sluice.tuning.resumable.events import StudyEvent
+    from sluice.tuning.resumable.open_study import OpenStudy
 
 Proposals = Literal["random", "tpe"]
 
 _MAX_EPOCHS, _GRACE_EPOCHS, _SEED = 27, 1, 0
 _JITTER = 0.3
-"""Standard deviation of the logarithm of an epoch's virtual time."""
+"""Standard deviation of the log of an epoch's virtual time."""
 _RATE, _BEST_RATE = "training.learning_rate", 3e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStudy:
-    """A study of the default space whose trials are simulated."""
+    """A study of the default space with simulated trials."""
 
     proposals: Proposals
     ordered: bool
@@ -54,10 +53,10 @@ class SimulatedStudy:
         return self.folder / "journal.jsonl"
 
     def open(self) -> "OpenStudy":
-        """Open the study with a fresh scheduler and a fresh searcher; replay what is there."""
-        from sluice.tuning.resumable.opening import OpenStudy, StudySettings
+        """Open the study with a new scheduler and a new searcher; replay an existing journal."""
+        from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
-        base = Setup(
+        base = TrialSettings(
             model=ModelSettings(architecture="gru"),
             training=TrainSettings(max_epochs=_MAX_EPOCHS),
         )
@@ -91,10 +90,10 @@ class SimulatedStudy:
 
 
 class VirtualCluster:
-    """Feeds a study with what its trials report, in the order of virtual time.
+    """Reports the results of simulated trials to a study, in the order of virtual time.
 
-    Every epoch of a trial takes a random time. There are as many workers as the study lets trials
-    run at a time.
+    Each epoch of a trial takes a random time. The number of workers is the study's limit of
+    concurrent trials.
 
     Args:
         opened: The study.
@@ -104,18 +103,18 @@ class VirtualCluster:
         self._opened, self._study = opened, opened.study
         self._rng = np.random.default_rng(_SEED)
         self._due: list[tuple[float, int]] = []
-        """Heap of virtual times and trials: when a trial has trained its next epoch."""
+        """Heap of (virtual time, trial): when a trial completes its next epoch."""
         self._training: set[int] = set()
         self._now = 0.0
         self.num_results = 0
         self.decisions_s: list[float] = []
-        """Time of each call of the study, with its share of copies [s]."""
+        """Duration of each call of the study, snapshots included [s]."""
         self.cpu_s = 0.0
-        """Processor time of all of them [s]."""
+        """CPU time of all calls [s]."""
 
     def run(self) -> None:
         """Run all trials."""
-        from sluice.tuning.resumable.events import Event
+        from sluice.tuning.resumable.events import StudyEvent
 
         self._timed(self._study.start)
         self._train()
@@ -125,7 +124,7 @@ class VirtualCluster:
             trial = self._study.trials[number]
             epoch = int(trial.time) + 1
             self._receive(
-                Event(
+                StudyEvent(
                     trial=number,
                     attempt=trial.attempt,
                     result=_result(trial.config, epoch),
@@ -136,37 +135,37 @@ class VirtualCluster:
             self._train()
 
     def _train(self) -> None:
-        """Start what should run and does not."""
-        from sluice.tuning.resumable.events import Event
+        """Start trials that are due."""
+        from sluice.tuning.resumable.events import StudyEvent
 
         while self._timed(self._suggest):
-            chosen = self._study.choice()
+            chosen = self._study.next_to_start()
             if chosen is not None:
-                self._receive(Event(trial=chosen, kind="start"))
+                self._receive(StudyEvent(trial=chosen, kind="start"))
         for trial in self._study.running():
-            if trial.number in self._training or self._study.is_waiting(trial.number):
+            if trial.number in self._training or self._study.has_pending_event(trial.number):
                 continue
             self._training.add(trial.number)
             epoch_time = float(self._rng.lognormal(0.0, _JITTER))
             heapq.heappush(self._due, (self._now + epoch_time, trial.number))
 
     def _suggest(self) -> bool:
-        return self._study.suggest() or self._study.choice() is not None
+        return self._study.suggest() or self._study.next_to_start() is not None
 
-    def _receive(self, event: "Event") -> None:
+    def _receive(self, event: "StudyEvent") -> None:
         self._timed(lambda: self._study.receive(event))
 
     def _timed(self, call: Any) -> Any:
         began, cpu = time.perf_counter(), time.process_time()
         answer = call()
-        self._opened.spent(time.perf_counter() - began)
+        self._opened.add_decision_time(time.perf_counter() - began)
         self.cpu_s += time.process_time() - cpu
         self.decisions_s.append(time.perf_counter() - began)
         return answer
 
 
 def _result(config: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return what a trial reports, with the metrics of the real trainable."""
+    """Return the report of a trial, with the metrics of the real trainable."""
     loss = 1.0 + abs(math.log10(config[_RATE] / _BEST_RATE)) + 1.0 / epoch
     return {
         "epoch": epoch,

@@ -1,7 +1,7 @@
-"""What ``resumable`` costs beside the bare scheduler of Ray Tune, with real workers that sleep.
+"""Overhead of ``resumable`` beside the bare scheduler of Ray Tune, with real but sleeping workers.
 
-Trials are built so that every variant trains the same: a trial is good or bad by its value alone,
-so ASHA stops the bad ones at their first rung in whichever order reports arrive.
+All variants train the same: a trial is good or bad by its value alone, so ASHA stops the bad ones
+at their first rung whatever the order of reports.
 """
 
 import json
@@ -27,45 +27,45 @@ _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
 _GOOD_BELOW = 0.5
 _FIRST = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
-"""With these before them, bad trials never set the bar."""
+"""Number of good trials at the start, so that bad trials never define the cutoff."""
 
 
 class WrapperCost(Record):
-    """The same study under a bare scheduler and under ``resumable``, in turns in one Ray."""
+    """Measurements of a study under a bare scheduler and under ``resumable``, in turns."""
 
-    num_trials: int = Field(description="Of each study; every second one is stopped early.")
-    num_results: int = Field(description="Reported with a checkpoint, by each study.")
-    num_workers: int = Field(description="Worker processes at a time.")
+    num_trials: int = Field(description="Trials per study; every second one is stopped early.")
+    num_results: int = Field(description="Results with a checkpoint per study.")
+    num_workers: int = Field(description="Number of worker processes.")
     sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
-    rounds: int = Field(description="Times that each variant ran.")
-    bare_s: float = Field(description="From the first result to the last, median of rounds [s].")
+    rounds: int = Field(description="Number of runs per variant.")
+    bare_s: float = Field(
+        description="Time from the first to the last result, bare; median of rounds [s]."
+    )
     arrival_ratio: float = Field(
-        description="``resumable``, results in order of arrival: over bare, median of rounds."
+        description="Ratio of ``resumable`` in order of arrival to bare, median of rounds."
     )
-    arrival_spread: tuple[float, float] = Field(description="Least and greatest of rounds.")
+    arrival_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
     ordered_ratio: float = Field(
-        description="``resumable``, ordered, as many trials at a time as workers: likewise."
+        description="Ratio of ordered ``resumable`` to bare, with one trial per worker."
     )
-    ordered_spread: tuple[float, float] = Field(description="Least and greatest of rounds.")
-    bare_ms: float = Field(
-        description="Processor time of this process per result: Tune's loop [ms]."
-    )
-    arrival_ms: float = Field(description="The same with ``resumable`` by arrival [ms].")
-    ordered_ms: float = Field(description="The same with ``resumable``, ordered [ms].")
+    ordered_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
+    bare_ms: float = Field(description="CPU time of this process per result, bare [ms].")
+    arrival_ms: float = Field(description="The same with ``resumable`` in order of arrival [ms].")
+    ordered_ms: float = Field(description="The same with ordered ``resumable`` [ms].")
 
 
 def measure_wrapper(
     *, num_trials: int, num_workers: int, cpus: float, sleep_s: float, rounds: int, folder: Path
 ) -> WrapperCost:
-    """Run one study of sleeping trials under every variant, in turns.
+    """Run a study of sleeping trials under all variants, in turns.
 
     Args:
         num_trials: Trials of the study.
-        num_workers: Workers at a time.
-        cpus: Share of the processors that a worker asks for.
+        num_workers: Number of workers.
+        cpus: CPUs that a worker reserves.
         sleep_s: Sleep of a trial between two reports [s].
-        rounds: Times that each variant runs.
-        folder: For results, checkpoints and journals.
+        rounds: Number of runs per variant.
+        folder: Folder of results, checkpoints and journals.
 
     Raises:
         ContractError: The variants did not train the same.
@@ -76,7 +76,7 @@ def measure_wrapper(
     counts: set[int] = set()
     with tune_environment(), join_ray(ComputeSettings()):
         for at in range(rounds):
-            # Whoever runs first finds the machine in another state; each variant does so in turn.
+            # The first run of a round may be slower; each variant is first in turn.
             for variant in (*_VARIANTS[at % 3 :], *_VARIANTS[: at % 3]):
                 count, wall_s, driver_s = _run(
                     variant,
@@ -91,10 +91,9 @@ def measure_wrapper(
                 loads[variant].append(1000 * driver_s / count)
     if len(counts) > 1:
         raise ContractError(
-            f"Every variant must report as often as the others, they reported {sorted(counts)} "
-            "times.",
-            cause="A trial failed, or was stopped by another rule than its value.",
-            fix=f"See the results of trials in {folder}, and run again.",
+            f"All variants must report equally often, got {sorted(counts)} times.",
+            cause="A trial failed, or was stopped for another reason than its value.",
+            fix=f"Inspect the results of trials in {folder}, and run again.",
         )
     arrival, ordered = (_over_bare(walls[name], walls["bare"]) for name in _VARIANTS[1:])
     return WrapperCost(
@@ -127,7 +126,7 @@ def _run(
     sleep_s: float,
     folder: Path,
 ) -> tuple[int, float, float]:
-    """Return the results, and from the first to the last of them: seconds and processor time."""
+    """Return the number of results, and wall and CPU time from the first to the last [s]."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
@@ -186,7 +185,7 @@ def _searcher() -> Any:
 
 
 def _stopwatch() -> Any:
-    """Return a callback of Tune that marks when a result is taken in, by both clocks [s]."""
+    """Return a Tune callback that records wall and CPU time of each result [s]."""
     from ray.tune import Callback
 
     class Stopwatch(Callback):
@@ -200,12 +199,12 @@ def _stopwatch() -> Any:
 
 
 def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> None:
-    """Sleep and report, with a checkpoint; a trial's loss follows from its value.
+    """Sleep and report with a checkpoint; the loss of a trial depends only on its value.
 
     Args:
-        config: ``x``, from 0 to 1.
-        sleep_s: Before each report [s].
-        epochs: Reports of a trial that is not stopped.
+        config: Has ``x`` from 0 to 1.
+        sleep_s: Sleep before each report [s].
+        epochs: Number of reports of a trial that is not stopped.
     """
     from ray import tune
 

@@ -1,1 +1,1 @@
-"""How much the router costs: the app beside the same model behind the shortest app there is."""
+"""Latency and throughput of the server, beside a minimal app with the same model."""

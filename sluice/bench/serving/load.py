@@ -1,4 +1,4 @@
-"""A client that costs little: one request after another on each of a few open connections."""
+"""A lightweight load generator: sequential requests on a few open connections."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a server did under a load."""
+    """Latencies and failures of a server under load."""
 
     seconds: float
     latencies_s: tuple[float, ...]
@@ -16,29 +16,29 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers per second."""
+        """Responses per second."""
         return len(self.latencies_s) / self.seconds
 
     def quantile_ms(self, share: float) -> float:
-        """Return the latency that ``share`` of the answers stayed below [ms]."""
+        """Return the quantile ``share`` of the latency [ms]."""
         ranked = sorted(self.latencies_s)
         return 1e3 * ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
 def paced(port: int, body: bytes, *, per_s: float, seconds: float) -> Load:
-    """Send at a fixed pace, whether answers have come or not; a late answer counts from its due.
+    """Send requests at a fixed rate; latency counts from the time when a request was due.
 
     Args:
-        port: On this machine.
-        body: Of every request.
-        per_s: Pace [1/s].
-        seconds: How long.
+        port: Port on this machine.
+        body: Body of every request.
+        per_s: Request rate [1/s].
+        seconds: Duration [s].
     """
     return asyncio.run(_run(port, body, connections=8, seconds=seconds, per_s=per_s))
 
 
 def saturated(port: int, body: bytes, *, connections: int, seconds: float) -> Load:
-    """Send the next request on each connection as soon as the last one is answered."""
+    """Send the next request on each connection as soon as the response has arrived."""
     return asyncio.run(_run(port, body, connections=connections, seconds=seconds, per_s=None))
 
 
@@ -74,7 +74,7 @@ async def _run(
 
 
 def _moments(began: float, *, per_s: float | None, seconds: float) -> Iterator[float]:
-    """Yield when requests are due; shared by all connections, so that the next free one sends."""
+    """Yield the due times of requests, shared by all connections."""
     if per_s is None:
         while time.monotonic() - began < seconds:
             yield 0.0
@@ -83,7 +83,7 @@ def _moments(began: float, *, per_s: float | None, seconds: float) -> Iterator[f
 
 
 async def _answer(reader: asyncio.StreamReader) -> bool:
-    """Read one answer; say whether it is a 200."""
+    """Read one response; return whether its status is 200."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
     await reader.readexactly(int(length))

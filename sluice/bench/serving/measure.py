@@ -1,4 +1,4 @@
-"""Measure the servers in turn, round after round, each in a process of its own."""
+"""Measures the servers in turn, in several rounds, each in a separate process."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 from sluice.bench.serving.load import Load, paced, saturated
-from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, make_deployed
+from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, random_model
 from sluice.serving.background import in_background
 
 NAMES: dict[Kind, str] = {
@@ -31,15 +31,15 @@ _CONNECTIONS = 8
 _LOADING_S = 60.0
 
 
-class Measured(Record):
-    """One server: the medians over the rounds."""
+class ServerMeasurement(Record):
+    """Medians over the rounds of one server."""
 
     p50_ms: float
-    """At a pace of 100 requests a second, counted from when each was due."""
+    """At 100 requests per second, counted from the time when each was due."""
 
     p99_ms: float
     rate_per_s: float
-    """With eight clients that never pause; 0 for what is no server."""
+    """With eight clients without pauses; 0 for the model alone."""
 
     answers: int
     failed: int
@@ -48,13 +48,13 @@ class Measured(Record):
 Watch = Callable[[range], Iterable[int]]
 
 
-def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Measured]:
-    """Return what each server does, by its name; the model alone comes first.
+def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, ServerMeasurement]:
+    """Return the measurements by name of the server, the model alone first.
 
     Args:
-        rounds: Of each server.
-        seconds: Of each load in a round.
-        watch: Wraps the rounds, to show how far they are.
+        rounds: Rounds per server.
+        seconds: Duration of each load in a round [s].
+        watch: Wraps the iteration over the rounds, to show progress.
     """
     kinds = get_args(Kind)
     body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
@@ -76,8 +76,8 @@ def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Mea
     return found | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
 
 
-def _measured(paces: list[Load], rates: list[Load]) -> Measured:
-    return Measured(
+def _measured(paces: list[Load], rates: list[Load]) -> ServerMeasurement:
+    return ServerMeasurement(
         p50_ms=statistics.median(load.quantile_ms(0.5) for load in paces),
         p99_ms=statistics.median(load.quantile_ms(0.99) for load in paces),
         rate_per_s=statistics.median(load.rate for load in rates) if rates else 0.0,
@@ -87,14 +87,14 @@ def _measured(paces: list[Load], rates: list[Load]) -> Measured:
 
 
 def _model_alone(seconds: float) -> Load:
-    """Predict at the same pace in a thread that sleeps in between, as that of an arm does."""
-    deployed = make_deployed(1)
+    """Predict at the same rate in a thread that sleeps in between, like the thread of an arm."""
+    deployed = random_model(1)
     x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
     jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
     latencies: list[float] = []
 
     def work() -> None:
-        torch.set_num_threads(1)  # of this very thread, see sluice/serving/arm.py
+        torch.set_num_threads(1)  # per thread, see sluice/serving/arm.py
         deployed.predict(x_NLD, None)
         while jobs.get():
             start = time.monotonic()
@@ -113,11 +113,11 @@ def _model_alone(seconds: float) -> Load:
 
 @contextlib.contextmanager
 def _server(kind: Kind) -> Iterator[int]:
-    """Run a server in a process of its own; its port."""
+    """Run a server in a child process; yield its port."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sluice.bench.serving.servers", kind],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # where a log goes costs more or less; writing it is measured
+        stderr=subprocess.DEVNULL,  # the log is written, but its destination is not measured
         text=True,
     )
     assert process.stdout is not None
@@ -133,7 +133,7 @@ def _server(kind: Kind) -> Iterator[int]:
 
 
 def _await_challenger(port: int) -> None:
-    """Wait until the challenger's process answers: before that it would not be measured."""
+    """Wait until the challenger's process answers, so that it is measured."""
     late = time.monotonic() + _LOADING_S
     while time.monotonic() < late:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as answer:
@@ -142,5 +142,5 @@ def _await_challenger(port: int) -> None:
         time.sleep(0.1)
     raise ContractError(
         f"The benchmark's challenger must load within {_LOADING_S:g} s, and has not.",
-        fix="See that the machine has memory and a core to spare, then run it again.",
+        fix="Make sure that memory and a core are free, then run again.",
     )

@@ -1,8 +1,8 @@
-"""The servers that are measured, each a process of ``python -m`` this module and a kind.
+"""The measured servers; each is a process ``python -m`` of this module with its kind.
 
-The model is the default pipeline's: eight GRUs of 32 units on windows of 22 rows of nine features,
-with random weights, which take as long as trained ones. The challenger is in a process of its own,
-as with ``sluice serve``.
+The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
+features, with random weights, which take as long as trained ones. The challenger runs in a separate
+process, as in ``sluice serve``.
 """
 
 import sys
@@ -18,31 +18,31 @@ from sluice.base.digests import digest_bytes
 from sluice.models.build import build_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Deployed
-from sluice.serving.frames import Recipe
+from sluice.serving.deployed import DeployedModel
 from sluice.serving.isolation import Isolation
 from sluice.serving.log import json_log
 from sluice.serving.log_writer import LogWriter
 from sluice.serving.server import listen, open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
-from sluice.serving.weights import MemoryWeights
+from sluice.serving.traffic_split import InMemoryTrafficSplit
+from sluice.serving.wire_protocol import LoaderSpec
 
 Kind = Literal["shortest", "production", "canary", "shadow"]
 
 COLUMNS = tuple(f"feature_{number}" for number in range(9))
 SEQ_LEN = 22
 _SEEDS = 8
-LOADER = "sluice.bench.serving.servers:load_made"
+LOADER = "sluice.bench.serving.servers:load_random"
 _PRODUCTION, _CHALLENGER = 1, 2
 
 
-def load_made(candidate: str) -> Deployed:
-    """Return the model of a candidate digest; called in the challenger's process."""
+def load_random(candidate: str) -> DeployedModel:
+    """Return the model of a candidate digest, in the challenger's process."""
     return next(
-        make_deployed(version)
+        random_model(version)
         for version in (_PRODUCTION, _CHALLENGER)
         if _candidate(version) == candidate
     )
@@ -52,8 +52,8 @@ def _candidate(version: int) -> str:
     return digest_bytes(str(version).encode())
 
 
-def make_deployed(version: int) -> Deployed:
-    """Return the model, as ``sluice serve`` would load it."""
+def random_model(version: int) -> DeployedModel:
+    """Return the model in the form that ``sluice serve`` loads."""
     torch.manual_seed(version)
     networks: list[nn.Module] = [
         Scaled(
@@ -65,7 +65,7 @@ def make_deployed(version: int) -> Deployed:
         ).eval()
         for _ in range(_SEEDS)
     ]
-    return Deployed(
+    return DeployedModel(
         version=version,
         candidate=_candidate(version),
         contract=InputContract(columns=COLUMNS, seq_len=SEQ_LEN),
@@ -74,8 +74,8 @@ def make_deployed(version: int) -> Deployed:
     )
 
 
-def shortest_app(deployed: Deployed) -> FastAPI:
-    """Return the model behind as little as possible: no checks, no router, no log."""
+def minimal_app(deployed: DeployedModel) -> FastAPI:
+    """Return a minimal FastAPI app: no validation, no router, no log."""
     app = FastAPI()
 
     @app.post("/predict")
@@ -87,19 +87,19 @@ def shortest_app(deployed: Deployed) -> FastAPI:
 
 
 def serve_kind(kind: Kind) -> None:
-    """Serve one of them on a free port, which is printed, until a signal."""
+    """Serve one kind on a free port, which is printed, until a signal arrives."""
     torch.set_num_threads(1)
-    production = make_deployed(_PRODUCTION)
+    production = random_model(_PRODUCTION)
     if kind == "shortest":
         with listen("127.0.0.1", 0) as listening:
             listening.listen()
             print(listening.getsockname()[1], flush=True)
-            config = uvicorn.Config(shortest_app(production), log_level="warning", access_log=False)
+            config = uvicorn.Config(minimal_app(production), log_level="warning", access_log=False)
             uvicorn.Server(config).run(sockets=[listening])
         return
-    weights = Weights(epoch=1, production=production.candidate)
+    weights = TrafficSplit(epoch=1, production=production.candidate)
     if kind != "production":
-        weights = Weights(
+        weights = TrafficSplit(
             epoch=1,
             production=production.candidate,
             challenger=_candidate(_CHALLENGER),
@@ -107,11 +107,11 @@ def serve_kind(kind: Kind) -> None:
             share=0.5 if kind == "canary" else 0.0,
             shadow=kind == "shadow",
         )
-    settings = ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0)
-    with Isolation(Recipe(load=LOADER, arguments={}), settings) as isolation:
+    settings = ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, drain_delay_s=0.0)
+    with Isolation(LoaderSpec(load=LOADER, arguments={}), settings) as isolation:
         serving = open_serving(
             "benchmark",
-            MemoryWeights(weights),
+            InMemoryTrafficSplit(weights),
             {production.candidate: production}.__getitem__,
             isolate=isolation.load,
             settings=settings,

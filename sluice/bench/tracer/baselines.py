@@ -1,7 +1,7 @@
-"""What others would say of the same runs: monitors of the loss, a debugger's default rules.
+"""Other monitors on the same runs: loss monitors, and the default rules of a managed debugger.
 
-Each baseline is a function of what ordinary hooks show of an untraced run. None of them names a
-cause; here only counts whether it raises an alarm, and at which step.
+Each baseline is a function of what ordinary hooks record of an untraced run. Baselines do not name
+a cause; only the alarm and its step count.
 """
 
 import math
@@ -21,48 +21,50 @@ _OVERFIT = 0.1
 _IMBALANCE = 10.0
 
 
-class StepSight(Record):
-    """What hooks see of one optimizer step. A number is 0 where nothing stands behind it."""
+class MonitoredStep(Record):
+    """Record of one optimizer step by hooks; values without data are 0."""
 
     step: int
-    losses: tuple[float, ...] = Field(description="Of each backward pass before it, unscaled.")
+    losses: tuple[float, ...] = Field(
+        description="Unscaled loss of each backward pass before the step."
+    )
     smallest_gradient: float = Field(description="Smallest mean |g| of a parameter; NaN for none.")
     has_non_finite: bool = Field(description="A gradient or loss is NaN or infinite.")
     all_zero: int = Field(description="Gradients and module outputs that are zero throughout.")
     unmoved: tuple[int, ...] = Field(
-        description="Places of the weights that the step left within a relative 1e-5."
+        description="Indices of parameters that the step changed by less than a relative 1e-5."
     )
     smallest_update: float = Field(description="Smallest mean |change| / mean |w|; NaN for none.")
     largest_update: float
     dead_share: float = Field(description="Largest share of units of a ReLU on in < 1 % of rows.")
 
 
-class ScoreSight(Record):
-    """One pass without gradients, between two learning steps."""
+class MonitoredValidation(Record):
+    """Record of one validation pass between two optimizer steps."""
 
-    step: int = Field(description="Steps before it.")
-    training: float = Field(description="Mean loss of the steps since the pass before.")
+    step: int = Field(description="Number of steps before the pass.")
+    training: float = Field(description="Mean training loss since the previous pass.")
     validation: float
 
 
-class Sight(Record):
-    """What hooks see of one run."""
+class MonitorRecord(Record):
+    """Record of one run by hooks."""
 
-    steps: tuple[StepSight, ...]
-    scores: tuple[ScoreSight, ...]
-    labels: dict[int, int] = Field(description="How often each label was learned from.")
-
-
-def _losses(sight: Sight) -> list[tuple[int, float]]:
-    return [(seen.step, loss) for seen in sight.steps for loss in seen.losses]
+    steps: tuple[MonitoredStep, ...]
+    scores: tuple[MonitoredValidation, ...]
+    labels: dict[int, int] = Field(description="Number of training rows per label.")
 
 
-def _not_a_number(sight: Sight) -> int | None:
-    return _first(step for step, loss in _losses(sight) if not math.isfinite(loss))
+def _losses(record: MonitorRecord) -> list[tuple[int, float]]:
+    return [(seen.step, loss) for seen in record.steps for loss in seen.losses]
 
 
-def _spike(sight: Sight) -> int | None:
-    losses = _losses(sight)
+def _not_a_number(record: MonitorRecord) -> int | None:
+    return _first(step for step, loss in _losses(record) if not math.isfinite(loss))
+
+
+def _spike(record: MonitorRecord) -> int | None:
+    losses = _losses(record)
     for at in range(_WINDOW, len(losses)):
         mean = statistics.fmean(loss for _, loss in losses[at - _WINDOW : at])
         if mean and losses[at][1] / mean > _SPIKE:
@@ -70,37 +72,37 @@ def _spike(sight: Sight) -> int | None:
     return None
 
 
-def _vanishing(sight: Sight) -> int | None:
-    return _first(seen.step for seen in sight.steps if seen.smallest_gradient < _VANISHING)
+def _vanishing(record: MonitorRecord) -> int | None:
+    return _first(seen.step for seen in record.steps if seen.smallest_gradient < _VANISHING)
 
 
-def _exploding(sight: Sight) -> int | None:
-    return _first(seen.step for seen in sight.steps if seen.has_non_finite)
+def _exploding(record: MonitorRecord) -> int | None:
+    return _first(seen.step for seen in record.steps if seen.has_non_finite)
 
 
-def _dead(sight: Sight) -> int | None:
-    return _first(seen.step for seen in sight.steps if seen.dead_share > _DEAD_SHARE)
+def _dead(record: MonitorRecord) -> int | None:
+    return _first(seen.step for seen in record.steps if seen.dead_share > _DEAD_SHARE)
 
 
-def _unchanged(sight: Sight) -> int | None:
+def _unchanged(record: MonitorRecord) -> int | None:
     still: dict[int, int] = {}
-    for seen in sight.steps:
+    for seen in record.steps:
         still = {place: still.get(place, 0) + 1 for place in seen.unmoved}
         if max(still.values(), default=0) >= _STILL_STEPS:
             return seen.step
     return None
 
 
-def _update(sight: Sight) -> int | None:
+def _update(record: MonitorRecord) -> int | None:
     return _first(
         seen.step
-        for seen in sight.steps
+        for seen in record.steps
         if seen.largest_update > _LARGE_UPDATE or seen.smallest_update < _SMALL_UPDATE
     )
 
 
-def _not_falling(sight: Sight) -> int | None:
-    losses = _losses(sight)
+def _not_falling(record: MonitorRecord) -> int | None:
+    losses = _losses(record)
     return _first(
         losses[at][0]
         for at in range(_WINDOW, len(losses))
@@ -108,35 +110,35 @@ def _not_falling(sight: Sight) -> int | None:
     )
 
 
-def _overfit(sight: Sight) -> int | None:
+def _overfit(record: MonitorRecord) -> int | None:
     return _first(
         score.step
-        for score in sight.scores
+        for score in record.scores
         if score.training and (score.validation - score.training) / score.training > _OVERFIT
     )
 
 
-def _all_zero(sight: Sight) -> int | None:
-    return _first(seen.step for seen in sight.steps if seen.all_zero)
+def _all_zero(record: MonitorRecord) -> int | None:
+    return _first(seen.step for seen in record.steps if seen.all_zero)
 
 
-def _imbalance(sight: Sight) -> int | None:
-    counts = sight.labels.values()
+def _imbalance(record: MonitorRecord) -> int | None:
+    counts = record.labels.values()
     return 1 if len(counts) > 1 and max(counts) / min(counts) > _IMBALANCE else None
 
 
-DEBUGGER: Mapping[str, Callable[[Sight], int | None]] = {
+DEBUGGER: Mapping[str, Callable[[MonitorRecord], int | None]] = {
     "vanishing gradient": _vanishing,
     "exploding tensor": _exploding,
     "dead ReLU": _dead,
     "unchanged tensor": _unchanged,
     "weight update ratio": _update,
-    "loss not falling": _not_falling,
+    "loss not decreasing": _not_falling,
     "overfit": _overfit,
     "all-zero tensor": _all_zero,
     "class imbalance": _imbalance,
 }
-"""Rules of the managed debugger, with their published default thresholds, at every step."""
+"""Rules of the managed debugger with their published default thresholds, applied at every step."""
 
 ANOMALY = "detect_anomaly"
 DEBUGGER_ANY = "managed debugger, any rule"
@@ -153,21 +155,21 @@ BASELINES: tuple[str, ...] = (
 )
 
 
-def alarms_in(sight: Sight, *, anomaly: int | None) -> dict[str, int]:
+def alarms_in(record: MonitorRecord, *, anomaly: int | None) -> dict[str, int]:
     """Return the baselines that raise an alarm, with the step.
 
     Args:
-        sight: Of an untraced run.
-        anomaly: Step at which autograd's anomaly mode ended the program; None when it did not.
+        record: Record of an untraced run.
+        anomaly: Step at which autograd's anomaly mode stopped the program, or None.
     """
-    ours = {f"debugger: {name}": rule(sight) for name, rule in DEBUGGER.items()}
-    steps = [step for step in ours.values() if step is not None]
+    alarms = {f"debugger: {name}": rule(record) for name, rule in DEBUGGER.items()}
+    steps = [step for step in alarms.values() if step is not None]
     found = {
         ANOMALY: anomaly,
-        "loss is NaN": _not_a_number(sight),
-        "loss spike": _spike(sight),
+        "loss is NaN": _not_a_number(record),
+        "loss spike": _spike(record),
         DEBUGGER_ANY: min(steps, default=None),
-        **ours,
+        **alarms,
         ALWAYS: 1,
         NEVER: None,
     }

@@ -1,4 +1,4 @@
-"""What a case of the fault benchmark is: a program with one fault, and its twin without."""
+"""A case of the fault benchmark: a program with one fault, and the same program without it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,51 +13,52 @@ NetName = Literal["mlp", "cnn", "gru", "transformer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """One run of a program."""
+class CaseSetup:
+    """Arguments of one run of a program."""
 
     net: NetName
     seed: int
     folder: Path
-    """For whatever the program writes; empty."""
+    """Empty folder for files of the program."""
     has_fault: bool = True
     rank: int = 0
     ranks: int = 1
-    """More than one: a gloo group of so many processes is there when the program starts."""
+    """Number of ranks; with more than one, a gloo process group exists when the program starts."""
 
 
-Program = Callable[[Setup], list[nn.Module]]
-"""Trains as people do, within a second or two on one core; returns what it trained."""
+Program = Callable[[CaseSetup], list[nn.Module]]
+"""Trains within one or two seconds on one core; returns the trained networks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCase:
     """One fault of the benchmark.
 
-    The program without its fault is a healthy run: no error may be found in it.
+    Without its fault the program is a healthy run, in which no error may be found.
     """
 
     number: int
-    """In the list of faults that the README's table shows."""
+    """Number in the list of faults."""
     name: str
     program: Program
     answers: frozenset[Fault]
-    """Any of these is right."""
+    """Causes that count as correct."""
     within: int
-    """Steps from the first one that the fault changes to the step of the finding, at most."""
+    """Maximum number of steps from the first affected step to the step of the finding."""
     nets: tuple[NetName, ...]
     needs: Literal["error", "confirm"] = "error"
-    """'confirm' where only intent decides: needing confirmation is a right answer, too."""
+    """``confirm`` where the fault may be intentional: then a finding that needs confirmation is
+    correct."""
     starts_at: int = 1
-    """The first step that the fault changes."""
+    """First step affected by the fault."""
     ranks: int = 1
     raises: bool = False
-    """The program ends with an exception because of the fault."""
+    """Whether the fault ends the program with an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthyCase:
-    """One unusual set-up that learns: ``has_fault`` is always false."""
+    """One unusual but healthy program: ``has_fault`` is always False."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""Small data that can be learned in a few hundred steps, the same for every program."""
+"""Small data sets that can be learned in a few hundred steps."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from sluice.bench.tracer.case import NetName
 DIGITS_ROWS = 1797
 _VALIDATION_ROWS = 360
 END, BEGIN, PAD = 1, 2, 0
-"""Tokens of ``sentences`` that are no words; words are numbered from 3."""
+"""Special tokens of ``sentences``; words are numbered from 3."""
 WORDS = 24
 
 
@@ -19,15 +19,17 @@ WORDS = 24
 def _digits() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
-    told = load_digits()
-    return torch.tensor(told.data, dtype=torch.float32) / 16, torch.tensor(told.target)
+    digits_data = load_digits()
+    return torch.tensor(digits_data.data, dtype=torch.float32) / 16, torch.tensor(
+        digits_data.target
+    )
 
 
 def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Return scikit-learn's digits for training and validation, split by the seed.
 
     Inputs are in [0, 1]: (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, (rows, 8, 8) for the
-    others, as eight steps of eight numbers. Targets are whole numbers below 10.
+    others, as eight steps of eight values. Targets are integers from 0 to 9.
     """
     inputs, targets = _digits()
     shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
@@ -54,13 +56,13 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
 
 
 def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int]]:
-    """Return sentences of a small language: each word is nearly told by the one before.
+    """Return sentences of a small language, in which each word nearly determines the next.
 
     They begin with ``BEGIN``, end with ``END``, and are 6 to ``longest`` tokens long, unpadded.
     """
     drawn = torch.Generator().manual_seed(2000 + seed)
     follows = torch.randperm(WORDS, generator=drawn)
-    told = []
+    made = []
     for _ in range(rows):
         length = int(torch.randint(4, longest - 1, (), generator=drawn))
         word = int(torch.randint(WORDS, (), generator=drawn))
@@ -69,5 +71,5 @@ def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int
             strays = float(torch.rand((), generator=drawn)) < 0.2
             word = int(torch.randint(WORDS, (), generator=drawn)) if strays else int(follows[word])
             sentence.append(3 + word)
-        told.append([*sentence, END])
-    return told
+        made.append([*sentence, END])
+    return made

@@ -1,4 +1,4 @@
-"""The networks of the fault benchmark, each as small as it can be and still learn."""
+"""The small networks of the fault benchmark."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,8 @@ from sluice.bench.tracer.data import WORDS
 TOKENS = WORDS + 3
 
 
-class Recurrent(nn.Module):
-    """A GRU over steps of eight numbers, and a linear head on its last state."""
+class GRUClassifier(nn.Module):
+    """A GRU over steps of eight values, and a linear head on its last state."""
 
     def __init__(self, outputs: int, *, columns: int = 8, hidden: int = 32) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class Recurrent(nn.Module):
         return found
 
 
-class Encoder(nn.Module):
-    """A transformer of two layers over steps of eight numbers, and a linear head on their mean."""
+class TransformerClassifier(nn.Module):
+    """A transformer of two layers over steps of eight values, and a linear head on their mean."""
 
     def __init__(self, outputs: int, *, columns: int = 8, width: int = 32) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(width, tokens)
 
     def forward(self, ids: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Return (rows, positions, tokens); ``padding`` is true where a position is none."""
+        """Return (rows, positions, tokens); ``padding`` is True at padded positions."""
         length = ids.shape[1]
         x = self.embedding(ids) + self.position[:length]
         if isinstance(self.body, nn.GRU):
@@ -84,4 +84,4 @@ def classifier(net: NetName, outputs: int = 10) -> nn.Module:
             nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(24 * 4, outputs),
         )  # fmt: skip
-    return Recurrent(outputs) if net == "gru" else Encoder(outputs)
+    return GRUClassifier(outputs) if net == "gru" else TransformerClassifier(outputs)

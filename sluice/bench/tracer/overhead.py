@@ -1,8 +1,8 @@
-"""What tracing costs: programs that are traced in every other turn of some epochs (TRACE-1).
+"""Overhead of tracing: programs that are traced in every other turn of some epochs.
 
-Two processes of one program differ by some percent without any tracing, by where their memory lies.
-So one process makes both: for a turn every seam is as torch made it, for the next one the trace
-goes on. Whether weights stay the same is told by processes that are traced from end to end.
+Two processes of one program differ by some percent without tracing, because of memory layout. One
+process therefore runs both: hooks are removed for one turn and installed for the next. Equality of
+the weights is tested with separate processes that are traced or untraced from start to end.
 """
 
 import gc
@@ -28,51 +28,49 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Of one turn at least [s]: long beside the steps in which the interpreter learns again what calls
-lead where, short beside the moods of the machine."""
+"""Minimum duration of a turn [s]: long compared with the interpreter's re-specialisation after a
+switch, short compared with load changes of the machine."""
 
 _SKIPPED = 20 * EPOCH_STEPS
-"""Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
-on powers of two, fingerprints of the first batches, a close look at every step), and writes of it,
-is paid once. So is the collection of all garbage that its import may bring forward: one is made
-before the first turn, and what is left behind at each step still counts."""
+"""Untimed steps at the start: warm-up, and work that a trace does more often at its start
+(statistics at powers of two, fingerprints of the first batches, full recording of every step). A
+garbage collection runs before the first turn; garbage created by steps counts."""
 
 _DRAWS = 2000
-"""Of the bootstrap."""
+"""Number of bootstrap resamples."""
 
 
 class Overhead(Record):
-    """One program, traced and untraced."""
+    """Measurements of one program, traced and untraced."""
 
     program: str
     steps: int = Field(description="Of one turn.")
-    runs: int = Field(description="Processes, one after another.")
-    turns: int = Field(description="Traced ones of each process, and as many untraced ones.")
+    runs: int = Field(description="Number of sequential processes.")
+    turns: int = Field(description="Traced turns per process; the same number is untraced.")
     plain_us: float = Field(description="Mean time of a step, untraced [us].")
     ratio: float = Field(
-        description="Time of all turns of a process, traced over untraced, the median over the "
-        "processes; 1 is no cost."
+        description="Ratio of traced to untraced time, median over the processes; 1 is no overhead."
     )
     low: float = Field(
-        description="Lower end of its 95 % interval, bootstrap over processes and their turns."
+        description="Lower end of the 95 % interval, bootstrapped over processes and turns."
     )
     high: float = Field(description="Upper end.")
     has_same_weights: bool = Field(
-        description="The SHA-256 of all final weights is the same, traced and untraced."
+        description="Whether the SHA-256 of the final weights is equal, traced and untraced."
     )
 
 
 _Watch = tuple[Path, TraceSettings] | None
-"""Folder and settings of a trace; None for none."""
+"""Folder and settings of a trace, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """One process."""
+    """Times of one process."""
 
     steps: int
     plain: NDArray[np.float64]
-    """Seconds of a step, by turn."""
+    """Mean time of a step by turn [s]."""
     watched: NDArray[np.float64]
 
 
@@ -85,37 +83,39 @@ def measure_overhead(
     settings: TraceSettings,
     clock: Callable[[], float] = time.process_time,
 ) -> Iterator[Overhead]:
-    """Yield the cost of tracing for each program, with one thread of torch.
+    """Yield the overhead of tracing for each program, with one thread.
 
     Args:
-        folder: For the traces.
-        runs: Processes, one after another; of several the median counts.
-        turns: Traced ones of each process, and as many untraced ones.
-        programs: Name to program; functions that another process can import, with epochs of
-            ``EPOCH_STEPS`` steps, so that each turn sees whole ones.
-        settings: As in use.
-        clock: Processor time of a process [s]; other programs do not count.
+        folder: Folder of the traces.
+        runs: Number of sequential processes; the median counts.
+        turns: Traced turns per process; the same number is untraced.
+        programs: Programs by name; importable functions with epochs of ``EPOCH_STEPS`` steps, so
+            that each turn consists of whole epochs.
+        settings: Settings of the tracer.
+        clock: CPU time of the process [s].
 
     Raises:
         RuntimeError: A program ended before its last turn.
 
     Cost:
-        Of each program 2 x turns x EPOCH_STEPS steps a run, or more, and 5 seconds to begin.
+        At least 2 x turns x EPOCH_STEPS steps per run and program, and 5 seconds to start.
     """
-    # The clock of a trace's writes goes on in turns that are not traced.
+    # The interval between writes of a trace also elapses in untraced turns.
     slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
         watches: list[_Watch] = [None, (folder / f"{name}-whole", settings)]
         digests = {_in_process(name, _digest, program, watch) for watch in watches}
-        told: list[_Turns] = [
+        processes: list[_Turns] = [
             _in_process(name, _turns, program, (folder / f"{name}-{run}", slower), turns, clock)
             for run in range(runs)
         ]
-        yield _overhead(name, told, has_same_weights=len(digests) == 1)
+        yield _overhead(name, processes, has_same_weights=len(digests) == 1)
 
 
-def _overhead(name: str, told: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
-    plain, watched = (np.stack([getattr(p, kind) for p in told]) for kind in ("plain", "watched"))
+def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
+    plain, watched = (
+        np.stack([getattr(p, kind) for p in processes]) for kind in ("plain", "watched")
+    )
     generator, (num, turns) = np.random.default_rng(0), plain.shape
     drawn = (
         generator.integers(0, num, (_DRAWS, num, 1)),
@@ -125,7 +125,7 @@ def _overhead(name: str, told: Sequence[_Turns], *, has_same_weights: bool) -> O
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
-        steps=told[0].steps,
+        steps=processes[0].steps,
         runs=num,
         turns=turns,
         plain_us=float(plain.mean()) * 1e6,
@@ -137,13 +137,13 @@ def _overhead(name: str, told: Sequence[_Turns], *, has_same_weights: bool) -> O
 
 
 def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median over the processes: where one of them has bad luck, nothing is told."""
+    """Return the median over the processes, which is robust to a single slow process."""
     found: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
     return found
 
 
 def _in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
-    """Return what some work returns in a process of its own, with one thread of torch."""
+    """Run a function in a child process with one thread, and return its result."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_send, args=(theirs, work, args))
@@ -171,7 +171,7 @@ def _digest(program: Program, watch: _Watch) -> str:
 def _turns(
     program: Program, watch: tuple[Path, TraceSettings], turns: int, clock: Callable[[], float]
 ) -> _Turns:
-    """Train, traced and untraced in turns; which comes first of two alternates."""
+    """Train, traced and untraced in turns; the order within a pair alternates."""
     ticks: list[float] = []
     program(2 * EPOCH_STEPS, lambda: ticks.append(clock()))
     step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)

@@ -1,4 +1,4 @@
-"""Ordinary training loops of six kinds: what the tracer's cost and its silence are measured on."""
+"""Six ordinary training loops, on which overhead and false alarms are measured."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 Tick = Callable[[], None]
 
 Program = Callable[[int, Tick], list[nn.Module]]
-"""Makes so many optimizer steps, calls the second argument after each, returns its networks."""
+"""Runs a number of optimizer steps, calls the second argument after each, returns its networks."""
 
 EPOCH_STEPS = 32
-"""Of each program that has epochs."""
+"""Steps per epoch of each program."""
 
 
 def _fit(
@@ -46,7 +46,7 @@ def _fit(
 
 
 def mlp(steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit a perceptron of three layers to 64 numbers a row."""
+    """Fit a perceptron with three layers to rows of 64 values."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.ReLU(),
@@ -57,7 +57,7 @@ def mlp(steps: int, tick: Tick) -> list[nn.Module]:
 
 
 def cnn(steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit a small convolutional network with batch norm to 16 x 16 pictures."""
+    """Fit a small convolutional network with batch norm to 16 x 16 images."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
@@ -117,7 +117,7 @@ def transformer(steps: int, tick: Tick) -> list[nn.Module]:
 
 
 def gan(steps: int, tick: Tick) -> list[nn.Module]:
-    """Train a generator against a discriminator: two optimizers, two steps a batch."""
+    """Train a generator against a discriminator: two optimizers, two steps per batch."""
     torch.manual_seed(0)
     maker = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),

@@ -1,4 +1,4 @@
-"""What one run of the fault benchmark came to."""
+"""The result of one run of the fault benchmark."""
 
 from typing import Literal
 
@@ -11,14 +11,14 @@ from sluice.trace.faults import Fault
 from sluice.trace.finding import Severity
 
 Kind = Literal["fault", "twin", "healthy"]
-"""A program with a fault; the same program without it; an unusual program that learns."""
+"""A program with a fault, the same program without it, or an unusual healthy program."""
 
 _EARLY = 1
-"""Steps that a verdict may lie before the first step that a fault changes."""
+"""Steps by which a verdict may precede the first affected step."""
 
 
-class Answer(Record):
-    """One cause that was told."""
+class ReportedCause(Record):
+    """One cause that the tracer reported."""
 
     fault: Fault
     severity: Severity
@@ -28,8 +28,8 @@ class Answer(Record):
     explains: tuple[Fault, ...]
 
     @classmethod
-    def of(cls, diagnosis: Diagnosis) -> "Answer":
-        """Return a diagnosis without its evidence."""
+    def of(cls, diagnosis: Diagnosis) -> "ReportedCause":
+        """Return the cause of a diagnosis, without its evidence."""
         return cls(
             fault=diagnosis.fault,
             severity=diagnosis.finding.severity,
@@ -41,22 +41,26 @@ class Answer(Record):
 
 
 class RunResult(Record):
-    """One program, one network, one seed."""
+    """Result of one program with one network and one seed."""
 
     number: int
     name: str
     kind: Kind
     net: NetName
     seed: int
-    right: tuple[Fault, ...] = Field(description="Any of these is right; none of a healthy run.")
+    right: tuple[Fault, ...] = Field(
+        description="Causes that count as correct; empty for a healthy run."
+    )
     needs: Literal["error", "confirm"]
-    starts_at: int = Field(description="First step that the fault changes.")
-    within: int = Field(description="Steps from there to that of the verdict, at most.")
-    steps: int = Field(description="That were made.")
-    seconds: float = Field(description="Of the traced run [s].")
-    answers: tuple[Answer, ...] = Field(description="Ranked.")
-    notes: tuple[str, ...] = Field((), description="Of the tracer, such as what it could not see.")
-    failed: str = Field("", description="Why there is no verdict; '' when there is one.")
+    starts_at: int = Field(description="First step affected by the fault.")
+    within: int = Field(description="Maximum number of steps from there to the verdict.")
+    steps: int = Field(description="Number of steps.")
+    seconds: float = Field(description="Duration of the traced run [s].")
+    answers: tuple[ReportedCause, ...] = Field(description="Ranked.")
+    notes: tuple[str, ...] = Field(
+        (), description="Notes of the tracer, such as parts that it could not record."
+    )
+    failed: str = Field("", description="Why the run has no verdict; empty when it has one.")
     has_same_bits: bool | None = Field(
         None, description="Final weights traced and untraced agree; None when that was not tried."
     )
@@ -72,7 +76,7 @@ class RunResult(Record):
         has_fault: bool,
         net: NetName,
         seed: int,
-        answers: tuple[Answer, ...] = (),
+        answers: tuple[ReportedCause, ...] = (),
         steps: int = 0,
         seconds: float = 0.0,
         notes: tuple[str, ...] = (),
@@ -105,9 +109,9 @@ class RunResult(Record):
 
     @property
     def place(self) -> int | None:
-        """Place of the right answer among the ranked ones, from 1; None when none is right.
+        """Rank of the correct cause, from 1; None when no reported cause is correct.
 
-        It has to be an error, or, where only intent decides, at least need confirmation.
+        It must be an error or, for faults that may be intentional, at least need confirmation.
         """
         enough = ("error", "confirm") if self.needs == "confirm" else ("error",)
         for place, answer in enumerate(self.answers, start=1):
@@ -117,14 +121,14 @@ class RunResult(Record):
 
     @property
     def late(self) -> int | None:
-        """Steps from the first one that the fault changes to that of the verdict."""
+        """Steps from the first affected step to the verdict."""
         return None if self.place is None else self.answers[self.place - 1].step - self.starts_at
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the right answer names a step that is near enough."""
+        """Whether the step of the correct cause is close enough."""
         return self.late is not None and -_EARLY <= self.late <= self.within
 
-    def told(self, severity: Severity) -> tuple[Answer, ...]:
-        """Return the answers of one severity."""
+    def causes_of(self, severity: Severity) -> tuple[ReportedCause, ...]:
+        """Return the reported causes of one severity."""
         return tuple(answer for answer in self.answers if answer.severity == severity)

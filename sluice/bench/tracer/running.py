@@ -1,6 +1,6 @@
-"""Runs the programs of the fault benchmark, each in a process of its own.
+"""Runs the programs of the fault benchmark, each in a separate process.
 
-The processes are forked from one that has torch loaded, so that a run costs no start of Python.
+The processes are forked from one that has imported torch, which avoids the start-up time.
 """
 
 import os
@@ -20,24 +20,24 @@ import torch
 
 from sluice.base.errors import StorageError
 from sluice.base.settings import Record
-from sluice.bench.tracer.baselines import Sight, alarms_in
-from sluice.bench.tracer.case import FaultCase, HealthyCase, NetName, Setup
+from sluice.bench.tracer.baselines import MonitorRecord, alarms_in
+from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
-from sluice.bench.tracer.result import Answer, RunResult
+from sluice.bench.tracer.result import ReportedCause, RunResult
 from sluice.bench.tracer.watching import AnomalyFound, watched
 from sluice.trace.attach import traced
-from sluice.trace.report import report_on
+from sluice.trace.report import report_traces
 from sluice.trace.settings import TraceSettings
 
 LIMIT_S = 180.0
-"""For one run [s]; programs take a second or two, more on a busy machine."""
+"""Time limit of one run [s]; programs take a second or two, more on a busy machine."""
 
 Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
 
 _PRELOADED = (
     "torch._dynamo",  # an optimizer's first step imports it
     "sklearn.datasets",
-    "sluice.cli.app",  # the program that started this one is imported again by every process
+    "sluice.cli.app",  # the main program is imported again by every process
     "sluice.bench.tracer.running",
     "sluice.bench.tracer.faults.library",
     "sluice.bench.tracer.healthy.library",
@@ -45,8 +45,8 @@ _PRELOADED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One program, one network, one seed."""
+class BenchmarkRun:
+    """One program with one network and one seed."""
 
     case: FaultCase | HealthyCase
     net: NetName
@@ -55,36 +55,36 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """Processes that run it together."""
+        """Number of ranks."""
         return self.case.ranks if isinstance(self.case, FaultCase) else 1
 
     @property
     def may_raise(self) -> bool:
-        """The program ends with an exception because of its fault."""
+        """Whether the fault ends the program with an exception."""
         return isinstance(self.case, FaultCase) and self.case.raises and self.has_fault
 
 
 class _Outcome(Record):
-    """What one process left."""
+    """Outcome of one process."""
 
     raised: str
     digest: str
     seconds: float
-    sight: Sight | None = None
+    sight: MonitorRecord | None = None
     anomaly: int | None = None
 
 
-def jobs_of(
+def runs_of(
     faults: Sequence[FaultCase],
     healthy: Sequence[HealthyCase],
     *,
     nets: Sequence[NetName],
     seeds: Sequence[int],
     more_seeds: Sequence[int],
-) -> tuple[Job, ...]:
-    """Return every run: each fault and its twin, each healthy set-up also on more seeds."""
+) -> tuple[BenchmarkRun, ...]:
+    """Return all runs: each fault with and without it, and each healthy program on more seeds."""
     found = [
-        Job(case=case, net=net, seed=seed, has_fault=has_fault)
+        BenchmarkRun(case=case, net=net, seed=seed, has_fault=has_fault)
         for case in faults
         for net in case.nets
         if net in nets
@@ -92,7 +92,7 @@ def jobs_of(
         for has_fault in (True, False)
     ]
     found += [
-        Job(case=case, net=net, seed=seed, has_fault=False)
+        BenchmarkRun(case=case, net=net, seed=seed, has_fault=False)
         for case in healthy
         for net in case.nets
         if net in nets
@@ -101,8 +101,8 @@ def jobs_of(
     return tuple(found)
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def execute_runs(
+    jobs: Sequence[BenchmarkRun],
     folder: Path,
     *,
     workers: int,
@@ -110,15 +110,15 @@ def run_jobs(
     checks_bits: bool,
     limit_s: float = LIMIT_S,
 ) -> Iterator[RunResult]:
-    """Yield the result of each run as it is known.
+    """Yield the result of each run as soon as it is known.
 
     Args:
-        jobs: What to run.
-        folder: For traces and what programs write; what a run left is removed after it.
-        workers: Runs at a time.
-        with_baselines: Run each program once more, untraced, watched by the baselines.
-        checks_bits: Run each program once more, untraced, and compare the final weights.
-        limit_s: A run that takes longer is ended, and has failed [s].
+        jobs: The runs.
+        folder: Folder of traces and files of the programs; cleaned after each run.
+        workers: Number of parallel runs.
+        with_baselines: Also run each program untraced with the baselines.
+        checks_bits: Also run each program untraced and compare the final weights.
+        limit_s: Time limit of a run, which fails when it takes longer [s].
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED))
@@ -143,7 +143,7 @@ def run_jobs(
 
 
 def _run(
-    job: Job, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
+    job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     try:
         outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
@@ -154,7 +154,7 @@ def _run(
         if checks_bits:
             plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
             digests = [o.digest for o in plain], [o.digest for o in outcomes]
-            # A program that raises returns no network to compare.
+            # A program that raises has no network to compare.
             same = digests[0] == digests[1] if all(digests[1]) else None
             changed |= {"has_same_bits": same, "failed": failed}
         if with_baselines:
@@ -165,15 +165,17 @@ def _run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _judged(job: Job, traces: Path, outcomes: Sequence[_Outcome], failed: str) -> RunResult:
+def _judged(
+    job: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failed: str
+) -> RunResult:
     seconds = max((outcome.seconds for outcome in outcomes), default=0.0)
-    answers: list[Answer] = []
+    answers: list[ReportedCause] = []
     notes: list[str] = []
     steps = 0
     try:
-        for report in report_on(traces):
-            told = {answer.fault for answer in answers}
-            answers += [Answer.of(d) for d in report.diagnoses if d.fault not in told]
+        for report in report_traces(traces):
+            reported = {answer.fault for answer in answers}
+            answers += [ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported]
             notes += report.notes
             steps = max(steps, report.steps)
     except StorageError as error:
@@ -191,20 +193,24 @@ def _judged(job: Job, traces: Path, outcomes: Sequence[_Outcome], failed: str) -
     )
 
 
-def _watched(job: Job, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
-    """Return the alarms of the baselines over the first rank, and why there are none."""
+def _watched(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
+    """Return the alarms of the baselines on the first rank, and the reason when they failed."""
     seen, failed = _attempt(job, "watched", folder / "watched", limit_s)
     anomaly = seen[0].anomaly if seen else None
-    if anomaly is not None:  # it ended the program, which the others would have seen go on
+    if (
+        anomaly is not None
+    ):  # it stopped the program, which would have continued for the other baselines
         seen, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
     sight = seen[0].sight if seen else None
     if sight is None:
-        return {}, failed or "nothing was watched"
+        return {}, failed or "no baseline ran"
     return alarms_in(sight, anomaly=anomaly), failed
 
 
-def _attempt(job: Job, mode: Mode, folder: Path, limit_s: float) -> tuple[list[_Outcome], str]:
-    """Return what each rank left, and why one did not end as it should; '' when all did."""
+def _attempt(
+    job: BenchmarkRun, mode: Mode, folder: Path, limit_s: float
+) -> tuple[list[_Outcome], str]:
+    """Return the outcome of each rank, and why a rank failed; empty when none did."""
     (folder / "own").mkdir(parents=True)
     context = get_context("forkserver")
     processes = [
@@ -226,27 +232,27 @@ def _attempt(job: Job, mode: Mode, folder: Path, limit_s: float) -> tuple[list[_
     files = [folder / f"outcome-{rank}.json" for rank in range(job.ranks)]
     found = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
     if is_late:
-        return found, f"it ran for more than {limit_s:g} s"
+        return found, f"the run took more than {limit_s:g} s"
     if len(found) < job.ranks:
-        return found, f"a process ended without a word: {_last_line(folder)}"
+        return found, f"a process ended without a result: {_last_line(folder)}"
     raised = next((outcome.raised for outcome in found if outcome.raised), "")
-    return found, "" if job.may_raise or not raised else f"it raised {raised}"
+    return found, "" if job.may_raise or not raised else f"the program raised {raised}"
 
 
 def _last_line(folder: Path) -> str:
-    said = "".join(file.read_text(errors="replace") for file in sorted(folder.glob("stderr-*")))
-    return said.strip().rpartition("\n")[2] or "nothing on stderr"
+    text = "".join(file.read_text(errors="replace") for file in sorted(folder.glob("stderr-*")))
+    return text.strip().rpartition("\n")[2] or "nothing on stderr"
 
 
-def _in_process(job: Job, mode: Mode, folder: Path, rank: int) -> None:
-    """Run a program once; what it prints goes to a file."""
+def _in_process(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
+    """Run a program once, with its output in a file."""
     with open(folder / f"stderr-{rank}", "wb") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
         os.dup2(file.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
-    # As where people start their programs: what forked this process has another way.
+    # The default, which the forking process does not have.
     set_start_method("fork", force=True)
-    setup = Setup(
+    setup = CaseSetup(
         net=job.net,
         seed=job.seed,
         folder=folder / "own",
@@ -264,7 +270,7 @@ def _in_process(job: Job, mode: Mode, folder: Path, rank: int) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _one_run(job: Job, mode: Mode, folder: Path, setup: Setup) -> _Outcome:
+def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _Outcome:
     watch: AbstractContextManager[object] = nullcontext()
     if mode == "traced":
         watch = traced(folder / "traces", TraceSettings())
@@ -278,7 +284,7 @@ def _one_run(job: Job, mode: Mode, folder: Path, setup: Setup) -> _Outcome:
             digest = weights_digest(job.case.program(setup))
     except AnomalyFound as error:
         anomaly = error.step
-    except Exception as error:  # the edge of the program: some faults end it
+    except Exception as error:  # some faults end the program with an exception
         raised = f"{type(error).__name__}: {error}"
     return _Outcome(
         raised=raised,
@@ -289,7 +295,7 @@ def _one_run(job: Job, mode: Mode, folder: Path, setup: Setup) -> _Outcome:
     )
 
 
-def _join_group(folder: Path, setup: Setup) -> None:
+def _join_group(folder: Path, setup: CaseSetup) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group(
         "gloo",

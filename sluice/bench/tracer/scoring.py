@@ -1,4 +1,4 @@
-"""What all runs of the fault benchmark come to, as shares with intervals."""
+"""Scores of the fault benchmark over all runs, as rates with intervals."""
 
 import statistics
 from collections import Counter
@@ -12,11 +12,11 @@ from sluice.bench.tracer.baselines import BASELINES
 from sluice.bench.tracer.result import Kind, RunResult
 
 NOTHING = "nothing"
-"""Said of a run without an answer."""
+"""Text for a run without a reported cause."""
 
 
-class Figure(Record):
-    """One share and what it is held to."""
+class TargetRate(Record):
+    """One rate and its target."""
 
     name: str
     rate: Rate
@@ -25,32 +25,36 @@ class Figure(Record):
 
     @property
     def reached(self) -> bool:
-        """Whether the share itself meets its target."""
+        """Whether the rate reaches its target."""
         share = self.rate.rate
         return share >= self.target if self.higher_is_better else share <= self.target
 
     @property
     def is_missed(self) -> bool:
-        """Whether it is proven to miss its target: the interval does not reach it."""
+        """Whether the rate is significantly worse than its target, by its interval."""
         low, high = self.rate.interval
         return high < self.target if self.higher_is_better else low > self.target
 
 
 class FaultScore(Record):
-    """All runs with one fault."""
+    """Scores of all runs with one fault."""
 
     number: int
     name: str
     caught: Rate
-    first: Rate = Field(description="The right answer is the first one.")
-    third: Rate = Field(description="It is among the first three.")
+    first: Rate = Field(description="The correct cause is ranked first.")
+    third: Rate = Field(description="The correct cause is among the first three.")
     in_time: Rate
-    late: float = Field(description="Median steps until the verdict; NaN when nothing is caught.")
-    instead: dict[str, int] = Field(description="What was said first when that was not right.")
+    late: float = Field(
+        description="Median number of steps until the verdict; NaN without detections."
+    )
+    instead: dict[str, int] = Field(
+        description="First-ranked causes that were wrong, with their counts."
+    )
 
 
-class Silence(Record):
-    """All runs of one program without a fault."""
+class HealthyScore(Record):
+    """Scores of all runs of one program without a fault."""
 
     number: int
     name: str
@@ -59,43 +63,43 @@ class Silence(Record):
     errors: int
     confirms: int
     warnings: int
-    said: dict[str, int] = Field(description="'severity: fault', and in how many runs.")
+    said: dict[str, int] = Field(description="Number of runs by 'severity: fault'.")
 
 
 class CauseScore(Record):
-    """One cause, wherever it was the first answer."""
+    """Scores of one cause, over all runs in which it was ranked first."""
 
     fault: str
-    right: int = Field(description="Runs in which it was right.")
-    elsewhere: dict[str, int] = Field(description="Runs in which it was not, by their name.")
+    right: int = Field(description="Runs in which the cause is correct.")
+    elsewhere: dict[str, int] = Field(description="Runs in which the cause is wrong, by name.")
 
 
 class BaselineScore(Record):
-    """What another monitor makes of the same runs."""
+    """Scores of another monitor on the same runs."""
 
     name: str
-    caught: Rate = Field(description="Faulty runs with an alarm; the cause is not named.")
-    false: Rate | None = Field(description="Runs without a fault that have an alarm.")
+    caught: Rate = Field(description="Faulty runs with an alarm, without a cause.")
+    false: Rate | None = Field(description="Healthy runs with an alarm.")
 
 
 class FaultReport(Record):
-    """The whole benchmark."""
+    """Scores of the whole benchmark."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[TargetRate, ...]
     faults: tuple[FaultScore, ...]
-    silence: tuple[Silence, ...]
+    silence: tuple[HealthyScore, ...]
     causes: tuple[CauseScore, ...]
     baselines: tuple[BaselineScore, ...]
     runs: tuple[RunResult, ...]
 
     @property
     def failed(self) -> tuple[RunResult, ...]:
-        """Runs that ended otherwise than they should."""
+        """Runs that failed."""
         return tuple(run for run in self.runs if run.failed)
 
     @property
     def passed(self) -> bool:
-        """No run failed, all weights agree, and no figure is proven to be missed."""
+        """Whether no run failed, all weights agree, and no target is significantly missed."""
         return not (
             self.failed
             or any(run.has_same_bits is False for run in self.runs)
@@ -104,10 +108,10 @@ class FaultReport(Record):
 
 
 def score(runs: Sequence[RunResult]) -> FaultReport:
-    """Return what runs come to. A faulty run that failed was not caught."""
+    """Return the scores of runs. A faulty run that failed counts as not detected."""
     ordered = sorted(runs, key=lambda run: (run.kind, run.number, run.net, run.seed))
     faulty = [run for run in ordered if run.kind == "fault"]
-    # Nothing can be said of a program that did not run to its end.
+    # Programs that did not complete are not scored as healthy.
     healthy = [run for run in ordered if run.kind != "fault" and not run.failed]
     return FaultReport(
         figures=tuple(_figures(faulty, healthy)),
@@ -119,34 +123,36 @@ def score(runs: Sequence[RunResult]) -> FaultReport:
     )
 
 
-def _figures(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[Figure]:
+def _figures(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
     if faulty:
         caught = [run for run in faulty if run.place is not None]
-        yield Figure(name="faulty runs caught", rate=_rate(faulty, _is_caught), target=0.95)
-        yield Figure(name="right cause first", rate=_rate(faulty, _is_first), target=0.90)
-        yield Figure(
-            name="right cause among the first three", rate=_rate(faulty, _is_third), target=0.98
+        yield TargetRate(name="faults detected", rate=_rate(faulty, _is_caught), target=0.95)
+        yield TargetRate(name="correct cause first", rate=_rate(faulty, _is_first), target=0.90)
+        yield TargetRate(
+            name="correct cause among the first three", rate=_rate(faulty, _is_third), target=0.98
         )
         if caught:
             rate = _rate(caught, lambda run: run.is_in_time)
-            yield Figure(name="verdict at the right step", rate=rate, target=0.95)
+            yield TargetRate(name="verdict at the correct step", rate=rate, target=0.95)
     if healthy:
-        yield Figure(
+        yield TargetRate(
             name="healthy runs with an error",
-            rate=_rate(healthy, lambda run: bool(run.told("error"))),
+            rate=_rate(healthy, lambda run: bool(run.causes_of("error"))),
             target=0.01,
             higher_is_better=False,
         )
-        yield Figure(
-            name="healthy runs with a warning or a question",
-            rate=_rate(healthy, lambda run: bool(run.told("confirm") or run.told("warning"))),
+        yield TargetRate(
+            name="healthy runs with a warning or to confirm",
+            rate=_rate(
+                healthy, lambda run: bool(run.causes_of("confirm") or run.causes_of("warning"))
+            ),
             target=0.05,
             higher_is_better=False,
         )
     compared = [run for run in (*faulty, *healthy) if run.has_same_bits is not None]
     if compared:
         rate = _rate(compared, lambda run: bool(run.has_same_bits))
-        yield Figure(name="final weights of the same bits", rate=rate, target=1.0)
+        yield TargetRate(name="final weights identical", rate=rate, target=1.0)
 
 
 def _fault_score(runs: list[RunResult]) -> FaultScore:
@@ -163,27 +169,27 @@ def _fault_score(runs: list[RunResult]) -> FaultScore:
     )
 
 
-def _silence(runs: list[RunResult]) -> Silence:
+def _silence(runs: list[RunResult]) -> HealthyScore:
     said = Counter(
         text for run in runs for text in {f"{a.severity}: {a.fault}" for a in run.answers}
     )
-    return Silence(
+    return HealthyScore(
         number=runs[0].number,
         name=runs[0].name,
         kind=runs[0].kind,
         runs=len(runs),
-        errors=sum(bool(run.told("error")) for run in runs),
-        confirms=sum(bool(run.told("confirm")) for run in runs),
-        warnings=sum(bool(run.told("warning")) for run in runs),
+        errors=sum(bool(run.causes_of("error")) for run in runs),
+        confirms=sum(bool(run.causes_of("confirm")) for run in runs),
+        warnings=sum(bool(run.causes_of("warning")) for run in runs),
         said=dict(said),
     )
 
 
 def _causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
-    told = [run for run in runs if run.answers]
+    answered = [run for run in runs if run.answers]
     found = []
-    for fault in sorted({run.answers[0].fault for run in told}):
-        first = [run for run in told if run.answers[0].fault == fault]
+    for fault in sorted({run.answers[0].fault for run in answered}):
+        first = [run for run in answered if run.answers[0].fault == fault]
         elsewhere = Counter(
             run.name if run.kind == "fault" else f"{run.name} ({run.kind})"
             for run in first

@@ -1,4 +1,4 @@
-"""The fault benchmark for people: a line a run that is not as it should be, then the tables."""
+"""Output of the fault benchmark: a line per unexpected run, then the tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,39 +9,49 @@ from rich.text import Text
 
 from sluice.bench.gate.error_rates import Rate
 from sluice.bench.tracer.result import RunResult
-from sluice.bench.tracer.scoring import BaselineScore, FaultReport, FaultScore, Figure, Silence
+from sluice.bench.tracer.scoring import (
+    BaselineScore,
+    FaultReport,
+    FaultScore,
+    HealthyScore,
+    TargetRate,
+)
 
 
 def run_line(run: RunResult) -> Text | None:
-    """Return one line about a run that is not as it should be; None for one that is."""
-    said = ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
+    """Return one line about an unexpected run; None for an expected one."""
+    reported = (
+        ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
+    )
     if run.failed:
         word, style, what = "failed", "bold red", run.failed
     elif run.has_same_bits is False:
         word, style, what = (
-            "other weights",
+            "weights differ",
             "bold red",
-            "the traced program computed something else",
+            "the traced program computed other weights",
         )
     elif run.kind != "fault":
         if not run.answers:
             return None
-        word, style = ("false error", "bold red") if run.told("error") else ("false word", "yellow")
-        what = f"said {said}"
+        word, style = (
+            ("false error", "bold red") if run.causes_of("error") else ("false word", "yellow")
+        )
+        what = f"reported {reported}"
     elif run.place is None:
-        word, style, what = "missed", "bold red", f"said {said}"
+        word, style, what = "missed", "bold red", f"reported {reported}"
     elif run.place > 1:
-        word, style, what = f"place {run.place}", "yellow", f"said {said}"
+        word, style, what = f"place {run.place}", "yellow", f"reported {reported}"
     elif not run.is_in_time:
         word, style = "wrong step", "yellow"
-        what = f"it begins at step {run.starts_at}, said {said}"
+        what = f"the fault starts at step {run.starts_at}, reported {reported}"
     else:
         return None
     return Text.assemble((f"{word:<14}", style), f"{run.number:>2} {run.name}{_of(run)}: {what}")
 
 
 def report_page(report: FaultReport) -> RenderableType:
-    """Return the figures beside their targets, then each fault, what was healthy, and others."""
+    """Return rates with targets, then scores of faults, healthy programs and other monitors."""
     parts: list[RenderableType] = []
     if report.faults:
         parts.append(_fault_table(report.faults))
@@ -49,8 +59,8 @@ def report_page(report: FaultReport) -> RenderableType:
         parts.append(_silence_table(report.silence))
     wrong = [cause for cause in report.causes if cause.elsewhere]
     if wrong:
-        table = _table("Causes that were told first where they were not right", "cause", "right")
-        table.add_column("told first in")
+        table = _table("Causes ranked first in runs where they are wrong", "cause", "correct")
+        table.add_column("wrong in")
         for cause in wrong:
             table.add_row(cause.fault, str(cause.right), _counts(cause.elsewhere))
         parts.append(table)
@@ -62,7 +72,7 @@ def report_page(report: FaultReport) -> RenderableType:
 
 def _fault_table(faults: Sequence[FaultScore]) -> Table:
     table = _table("Faults", "", "runs", "caught", "first", "in 3", "in time", "late")
-    table.add_column("said first instead")
+    table.add_column("ranked first instead")
     for fault in faults:
         table.add_row(
             f"{fault.number:>2} {fault.name}",
@@ -77,8 +87,8 @@ def _fault_table(faults: Sequence[FaultScore]) -> Table:
     return table
 
 
-def _silence_table(silence: Sequence[Silence]) -> Table:
-    table = _table("Programs without a fault", "", "runs", "errors", "questions", "warnings")
+def _silence_table(silence: Sequence[HealthyScore]) -> Table:
+    table = _table("Programs without a fault", "", "runs", "errors", "to confirm", "warnings")
     table.add_column("said")
     for own in silence:
         twin = " (without its fault)" if own.kind == "twin" else ""
@@ -95,7 +105,7 @@ def _silence_table(silence: Sequence[Silence]) -> Table:
 
 def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
     table = _table(
-        "Others on the same runs: an alarm, per cent of runs (95 % interval)",
+        "Other monitors on the same runs: alarms [% of runs] (95 % interval)",
         "",
         "faulty",
         "healthy",
@@ -105,8 +115,8 @@ def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
     return table
 
 
-def _figure_table(figures: Sequence[Figure]) -> Table:
-    table = _table("Figures, per cent (95 % interval)", "", "measured", "runs", "target", "")
+def _figure_table(figures: Sequence[TargetRate]) -> Table:
+    table = _table("Rates [%] (95 % interval)", "", "measured", "runs", "target", "")
     for figure in figures:
         sign = "at least" if figure.higher_is_better else "at most"
         mark = Text("reached", "green") if figure.reached else Text("not reached", "bold red")

@@ -1,4 +1,4 @@
-"""Watches a run as ordinary monitors do: by hooks, reading every number at every step."""
+"""Records a run with ordinary hooks, as other monitors do, reading all values at every step."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.bench.tracer.baselines import ScoreSight, Sight, StepSight
+from sluice.bench.tracer.baselines import MonitoredStep, MonitoredValidation, MonitorRecord
 from sluice.trace.patches import Patches
 
 _LOSSES = (
@@ -27,7 +27,7 @@ _LOSSES = (
     "smooth_l1_loss",
     "gaussian_nll_loss",
 )
-_LEAST_ACTIVE = 0.01
+_MIN_ACTIVE_SHARE = 0.01
 _TINY = 1e-9
 
 
@@ -40,13 +40,13 @@ class AnomalyFound(Exception):
 
 
 @contextmanager
-def watched(*, with_anomaly_mode: bool) -> Iterator["Watch"]:
-    """Watch the steps of every optimizer in this process, which is not to be traced meanwhile.
+def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
+    """Record the steps of all optimizers in this process, which must not be traced.
 
     Raises:
-        AnomalyFound: The anomaly mode is on and ended the program.
+        AnomalyFound: Anomaly mode is enabled and stopped the program.
     """
-    watch, patches = Watch(), Patches()
+    watch, patches = PlainMonitor(), Patches()
     hooks = [
         register_optimizer_step_pre_hook(lambda optimizer, *_: watch.before_step(optimizer)),
         register_optimizer_step_post_hook(lambda optimizer, *_: watch.after_step(optimizer)),
@@ -69,12 +69,12 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["Watch"]:
             hook.remove()
 
 
-class Watch:
-    """The numbers that were seen so far."""
+class PlainMonitor:
+    """The values recorded so far."""
 
     def __init__(self) -> None:
-        self.steps: list[StepSight] = []
-        self._scores: list[ScoreSight] = []
+        self.steps: list[MonitoredStep] = []
+        self._scores: list[MonitoredValidation] = []
         self._labels: dict[int, int] = {}
         self._losses: list[float] = []
         self._since: list[float] = []
@@ -84,13 +84,15 @@ class Watch:
         self._dead = 0.0
         self.unscaled: float | None = None
 
-    def sight(self) -> Sight:
-        """Return what was seen."""
+    def sight(self) -> MonitorRecord:
+        """Return the record."""
         self._close_score()
-        return Sight(steps=tuple(self.steps), scores=tuple(self._scores), labels=self._labels)
+        return MonitorRecord(
+            steps=tuple(self.steps), scores=tuple(self._scores), labels=self._labels
+        )
 
     def loss(self, loss: Any) -> None:
-        """Hear of a backward pass."""
+        """Record a backward pass."""
         self._close_score()
         value = self.unscaled
         if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
@@ -101,7 +103,7 @@ class Watch:
             self._since.append(value)
 
     def score(self, found: Tensor, target: Any) -> None:
-        """Hear of a loss function's value."""
+        """Record the value of a loss function."""
         if not found.requires_grad:
             if found.numel() == 1:
                 self._validation.append(float(found))
@@ -112,24 +114,26 @@ class Watch:
                     self._labels[label] = self._labels.get(label, 0) + count
 
     def output(self, module: nn.Module, output: Any) -> None:
-        """Hear of what a module returned."""
+        """Record the output of a module."""
         if not isinstance(output, Tensor) or not torch.is_grad_enabled() or module._modules:
             return
         values = output.detach()
         if values.numel() and values.is_floating_point() and not bool(values.any()):
             self._zero_outputs += 1
         if isinstance(module, nn.ReLU) and values.dim() > 1:
-            # Of a picture, units are its channels.
+            # For images, units are channels.
             active = (values > 0).double().movedim(1 if values.dim() == 4 else -1, 0).flatten(1)
-            self._dead = max(self._dead, float((active.mean(1) < _LEAST_ACTIVE).double().mean()))
+            self._dead = max(
+                self._dead, float((active.mean(1) < _MIN_ACTIVE_SHARE).double().mean())
+            )
 
     def before_step(self, optimizer: Any) -> None:
-        """Keep the weights."""
+        """Store the weights."""
         for parameter in _moved(optimizer):
             self._before[id(parameter)] = parameter.detach().clone()
 
     def after_step(self, optimizer: Any) -> None:
-        """Look at gradients and changes."""
+        """Record gradients and changes of weights."""
         sizes, ratios, unmoved = [], [], []
         is_finite, zero = True, self._zero_outputs
         for place, parameter in enumerate(_moved(optimizer)):
@@ -149,7 +153,7 @@ class Watch:
                 ratios.append(change / (float(before.double().abs().mean()) + _TINY))
         nan = float("nan")
         self.steps.append(
-            StepSight(
+            MonitoredStep(
                 step=len(self.steps) + 1,
                 losses=tuple(self._losses),
                 smallest_gradient=min(sizes, default=nan),
@@ -165,7 +169,7 @@ class Watch:
 
     def _close_score(self) -> None:
         if self._validation and self._since:
-            score = ScoreSight(
+            score = MonitoredValidation(
                 step=len(self.steps),
                 training=statistics.fmean(self._since),
                 validation=statistics.fmean(self._validation),
@@ -179,7 +183,7 @@ def _moved(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _backward(watch: Watch) -> Callable[..., None]:
+def _backward(watch: PlainMonitor) -> Callable[..., None]:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +193,7 @@ def _backward(watch: Watch) -> Callable[..., None]:
     return backward
 
 
-def _scale(watch: Watch) -> Callable[..., Any]:
+def _scale(watch: PlainMonitor) -> Callable[..., Any]:
     original = torch.amp.GradScaler.scale
 
     def scale(scaler: Any, outputs: Any) -> Any:
@@ -200,7 +204,7 @@ def _scale(watch: Watch) -> Callable[..., Any]:
     return scale
 
 
-def _scored(watch: Watch, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _scored(watch: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def loss(given: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
         found = original(given, target, *args, **kwargs)
         watch.score(found, target)

@@ -1,7 +1,7 @@
-"""How much the trainer costs above the shortest correct loop, measured side by side.
+"""Overhead of the trainer beside a minimal correct loop.
 
-Both loops do the same work: the same batches, gradients, clipping, rate, steps, validation, best
-weights. They end with the same bits, which is checked, so neither can win by doing less.
+Both loops do the same work: batches, gradients, clipping, learning rate, steps, validation, best
+weights. Their final weights are compared bit by bit, so neither loop can be faster by doing less.
 """
 
 import itertools
@@ -15,14 +15,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.seeding import Stream, derive_seed, deterministic
+from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.base.settings import Record
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.loop import TrainState, train
-from sluice.training.schedule import rate_at
+from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -31,20 +31,24 @@ _SUBJECT = {"benchmark": "trainer"}
 
 
 class TrainerSpeed(Record):
-    """The trainer beside a bare loop, and what its checkpoints cost."""
+    """Speed of the trainer beside a minimal loop, and the cost of checkpoints."""
 
-    rows: int = Field(description="Train rows of an epoch.")
-    rounds: int = Field(description="Pairs of trainings that were timed.")
+    rows: int = Field(description="Training rows per epoch.")
+    rounds: int = Field(description="Number of timed pairs of trainings.")
     trainer_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
     bare_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
-    ratio: float = Field(description="Trainer over bare, median over the rounds; 1 is no cost.")
-    epoch_seconds: float = Field(description="Median of an epoch with validation [s].")
-    checkpoint_seconds: float = Field(description="Median of one checkpoint, synced to disk [s].")
+    ratio: float = Field(
+        description="Speed of the trainer over the minimal loop, median; 1 is no overhead."
+    )
+    epoch_seconds: float = Field(description="Median duration of an epoch with validation [s].")
+    checkpoint_seconds: float = Field(
+        description="Median duration of one checkpoint, synced to disk [s]."
+    )
     checkpoint_share: float = Field(
-        description="Of a training's time, at the interval of the settings."
+        description="Share of the training time, at the interval of the settings."
     )
     resume_seconds: float = Field(
-        description="Median of reading, checking and taking over the newest checkpoint [s]."
+        description="Median duration of reading, verifying and loading the newest checkpoint [s]."
     )
 
 
@@ -60,22 +64,22 @@ def measure_trainer(
     folder: Path,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TrainerSpeed:
-    """Train the same model with the trainer and with a bare loop in turns, and compare.
+    """Train the same model with the trainer and a minimal loop in turns, and compare.
 
     Args:
         workload: Builds the model and has the losses.
         model_settings: Architecture and size.
-        training: As in training; every round runs all of ``max_epochs``. It must be the default
-            way to compute: fp32, whole batches, the CPU.
-        train_rows: Rows to fit.
-        val_rows: Rows to validate on.
+        training: Settings; every round runs all of ``max_epochs``. Requires fp32, whole batches
+            and the CPU.
+        train_rows: Training rows.
+        val_rows: Validation rows.
         rounds: Pairs of trainings; the order within a pair alternates.
         seed: Base seed.
-        folder: On the disk that holds the real checkpoints; nothing is left in it.
+        folder: Folder on the disk of real checkpoints; left empty.
         clock: Monotonic time [s].
 
     Raises:
-        ContractError: The two did not end with the same weights.
+        ContractError: The final weights differ.
 
     Cost:
         ``2 * rounds + 4`` trainings.
@@ -84,8 +88,8 @@ def measure_trainer(
     make = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
     count = settings.max_epochs * len(train_rows)
     seconds: dict[str, list[float]] = {"trainer": [], "bare": []}
-    with deterministic(), Stream(derive_seed(seed, "benchmark")).active():
-        _require_same(make.trainer(), make.bare())  # and both are warm
+    with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
+        _require_same(make.trainer(), make.bare())  # also warms up both
         for number in range(rounds):
             pair = [("trainer", make.trainer), ("bare", make.bare)]
             for name, run in pair if number % 2 else reversed(pair):
@@ -109,7 +113,7 @@ def measure_trainer(
 
 
 class _Trainings:
-    """The two loops over the same start."""
+    """Both loops with the same initial state."""
 
     def __init__(
         self,
@@ -153,7 +157,7 @@ class _Trainings:
         )
 
     def bare(self) -> nn.Module:
-        """The shortest loop that does the same."""
+        """Run the minimal loop with the same result."""
         model, settings, train_rows, val_rows = (
             self._start(),
             self._settings,
@@ -174,7 +178,7 @@ class _Trainings:
                 loss = self._workload.loss(model(train_rows.x[part]), train_rows.y[part])
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-                rate = rate_at(next(step), settings.max_epochs * steps, settings)
+                rate = learning_rate_at(next(step), settings.max_epochs * steps, settings)
                 optimizer.param_groups[0]["lr"] = rate
                 optimizer.step()
             model.eval()
@@ -187,9 +191,9 @@ class _Trainings:
         return model
 
     def checkpoints(self, folder: Path, clock: Callable[[], float]) -> tuple[float, float, float]:
-        """Return the median times of saving a checkpoint and of going on from one [s], and a share.
+        """Return the median durations of saving and resuming a checkpoint [s], and a share.
 
-        The share is that of a whole training's time that checkpoints take.
+        The share is that of checkpoints in the time of a whole training.
         """
         saving: list[float] = []
 
@@ -210,13 +214,13 @@ class _Trainings:
         every = self._settings.checkpoint_every_epochs
         writer = CheckpointWriter(folder, subject=_SUBJECT, every_epochs=every, clock=clock)
         began = clock()
-        self.trainer(writer.offer)
+        self.trainer(writer.write_if_due)
         return writer.spent_s / (clock() - began)
 
     def _resume(self, folder: Path, clock: Callable[[], float]) -> float:
         model = self._start()
         started = clock()
-        # The newest is of the last epoch, so that what follows is nothing but taking it over.
+        # The newest is that of the last epoch, so that only loading is measured.
         state = load_checkpoint(folder, subject=_SUBJECT).state
         for _ in self._epochs(model, resume=state):
             pass
@@ -227,9 +231,9 @@ def _require_same(trainer: nn.Module, bare: nn.Module) -> None:
     weights = [nn.utils.parameters_to_vector(m.parameters()).detach() for m in (trainer, bare)]
     if not torch.equal(*weights):
         raise ContractError(
-            f"Both loops must end with the same weights; they differ by up to "
+            f"Both loops must end with equal weights; they differ by up to "
             f"{float((weights[0] - weights[1]).abs().max()):.3g}.",
-            cause="One of them does other work, so their times say nothing; or the validation rows "
-            "are more than are scored at once.",
+            cause="The loops do different work, so their times cannot be compared; or there are "
+            "more validation rows than are scored in one batch.",
             fix="Compare the loops with the same settings: fp32, whole batches, no groups.",
         )

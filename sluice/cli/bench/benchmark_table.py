@@ -1,4 +1,4 @@
-"""Measurements beside their targets, as every ``sluice bench`` command shows them."""
+"""The table of measurements and targets that all ``sluice bench`` commands print."""
 
 from rich import box
 from rich.table import Table
@@ -7,7 +7,7 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measurement and what it is held to."""
+    """One measurement and its target."""
 
     name: str
     value: float
@@ -17,14 +17,14 @@ class Speed(Record):
 
     @property
     def reached(self) -> bool:
-        """Whether the target is met."""
+        """Whether the measurement reaches its target."""
         if self.higher_is_better:
             return self.value >= self.target
         return self.value <= self.target
 
 
 def speed_table(measured: list[Speed]) -> Table:
-    """Return a table of what was measured and what it is held to."""
+    """Return a table of measurements and their targets."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
     for name in ("", "measured", "target", ""):
         table.add_column(name, justify="right" if name else "left")

@@ -1,4 +1,4 @@
-"""``sluice bench drift``: false alarms and power in simulated worlds, and the speed (ROLL-3)."""
+"""``sluice bench drift``: false alarms, power and speed of drift detection, in simulations."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -7,12 +7,12 @@ import typer
 from rich.console import Console
 
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results
 
 if TYPE_CHECKING:
-    from sluice.bench.drift.error_rates import DriftCell
+    from sluice.bench.drift.error_rates import DriftRates
 
 _SEED = 20260101
 _RHOS = (0.0, 0.5, 0.8)
@@ -28,13 +28,18 @@ def register(group: typer.Typer) -> None:
     @group.command("drift", epilog="Example: sluice bench drift --quick")
     def drift(
         quick: Annotated[
-            bool, typer.Option("--quick", help="Few references and rows: a look, no figure.")
+            bool,
+            typer.Option(
+                "--quick",
+                help="Few references and rows: for a quick check, not for reported figures.",
+            ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate dependent rows without and with a shift, textbook tests beside the check.
+        """Simulate dependent rows with and without a shift, and compare with textbook tests.
 
-        Exit code 1 when a rate is proven beyond its figure; speeds depend on the machine.
+        Exit code 1 when a rate is significantly worse than its target; speeds depend on the
+        machine.
         """
         _drift(quick=quick, as_json=as_json)
 
@@ -55,14 +60,14 @@ def _drift(*, quick: bool, as_json: bool) -> None:
     else:
         results().print(cell_table(cells), speed_table(speeds))
     if not all(map(holds, cells)):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _simulate(show: Console, *, quick: bool) -> list["DriftCell"]:
-    from sluice.bench.drift.error_rates import DriftWorld, measure_drift
+def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
+    from sluice.bench.drift.error_rates import DriftScenario, measure_drift
 
     columns = _QUICK_COLUMNS if quick else _COLUMNS
-    worlds = [DriftWorld(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS]
+    worlds = [DriftScenario(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS]
     cells = []
     with show.status("simulating windows"):
         for cell in measure_drift(
@@ -82,7 +87,7 @@ def _simulate(show: Console, *, quick: bool) -> list["DriftCell"]:
 
 
 def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
-    """Return the time to judge a window of 50 columns against a reference that is kept."""
+    """Return the time to test a window of 50 columns against a stored reference."""
     from sluice.bench.drift.error_rates import measure_speed
 
     build_s, judge_s = measure_speed(

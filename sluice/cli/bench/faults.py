@@ -1,4 +1,4 @@
-"""``sluice bench faults``: what the tracer catches, names and leaves alone (TRACE-16)."""
+"""``sluice bench faults``: detection rate and false alarms of the tracer on planted faults."""
 
 import json
 import tempfile
@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import GATE_SAID_NO, ContractError
+from sluice.base.errors import EXIT_GATE_BLOCKED, ContractError
 from sluice.cli.output import results
 
 if TYPE_CHECKING:
     from sluice.bench.tracer.case import FaultCase
-    from sluice.bench.tracer.running import Job
+    from sluice.bench.tracer.running import BenchmarkRun
     from sluice.bench.tracer.scoring import FaultReport
 
 _MORE_SEEDS = 2
-"""Healthy set-ups have so many seeds more than faults: false alarms are rarer than faults."""
+"""Additional seeds of healthy programs, because false alarms are rarer than detections."""
 
 
 def register(group: typer.Typer) -> None:
@@ -32,50 +32,55 @@ def register(group: typer.Typer) -> None:
             str,
             typer.Option(
                 "--faults",
-                help="Numbers of faults, with commas; without it all, and the healthy set-ups.",
+                help="Comma-separated numbers of faults. Default: all, and the healthy programs.",
             ),
         ] = "",
         nets: Annotated[
-            str, typer.Option("--nets", help="Of mlp, cnn, gru, transformer, with commas.")
+            str,
+            typer.Option("--nets", help="Comma-separated networks of mlp, cnn, gru, transformer."),
         ] = "mlp,cnn,gru,transformer",
         seeds: Annotated[
             str,
             typer.Option(
                 "--seeds",
-                help="With commas. 0,1,2 are for development; figures are reported on 100,101,102, "
-                "which no threshold was chosen on. Healthy set-ups also take the next two.",
+                help="Comma-separated seeds. 0,1,2 are for development; figures are reported on "
+                "100,101,102, which no threshold was chosen on. Healthy programs also run with "
+                "the next two.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
             bool,
             typer.Option(
-                "--baselines/--no-baselines", help="Run all once more, watched by other monitors."
+                "--baselines/--no-baselines",
+                help="Also run all programs with other monitors, for comparison.",
             ),
         ] = True,
         check_bits: Annotated[
             bool,
             typer.Option(
-                "--check-bits", help="Run all once more, untraced, and compare the final weights."
+                "--check-bits",
+                help="Also run all programs untraced, and compare the final weights.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run programs with one fault each, and healthy ones: caught, named, left alone.
+        """Run programs with one planted fault each, and healthy ones; report what is detected.
 
-        Exit code 1 when a figure is proven to miss its target, weights differ or a run failed.
+        Exit code 1 when a rate is significantly worse than its target, weights differ or a program
+        failed.
         """
         jobs = _jobs(_numbers(faults, "--faults"), _words(nets), _numbers(seeds, "--seeds"))
         report = _run(Console(stderr=True), jobs, baselines=baselines, check_bits=check_bits)
         _show(report, as_json=as_json)
         if not report.passed:
-            raise typer.Exit(GATE_SAID_NO)
+            raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Job, ...]":
+def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[BenchmarkRun, ...]":
     from sluice.bench.tracer.case import NetName
     from sluice.bench.tracer.faults.library import FAULT_CASES
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
-    from sluice.bench.tracer.running import jobs_of
+    from sluice.bench.tracer.running import runs_of
 
     known = get_args(NetName)
     chosen: list[NetName] = [net for net in known if net in nets]
@@ -83,12 +88,12 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Job, 
     _refuse_unknown("--faults", numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
-            f"--seeds must be whole numbers from 0; got {seeds or 'none'}.",
-            fix="Name some, such as --seeds 0,1,2",
+            f"--seeds must be integers from 0; got {seeds or 'none'}.",
+            fix="Give some, such as --seeds 0,1,2",
         )
     cases: Sequence[FaultCase] = [c for c in FAULT_CASES if not numbers or c.number in numbers]
     last = max(seeds)
-    return jobs_of(
+    return runs_of(
         cases,
         () if numbers else HEALTHY_CASES,
         nets=chosen,
@@ -98,9 +103,9 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Job, 
 
 
 def _run(
-    show: Console, jobs: "Sequence[Job]", *, baselines: bool, check_bits: bool
+    show: Console, jobs: "Sequence[BenchmarkRun]", *, baselines: bool, check_bits: bool
 ) -> "FaultReport":
-    from sluice.bench.tracer.running import run_jobs
+    from sluice.bench.tracer.running import execute_runs
     from sluice.bench.tracer.scoring import score
     from sluice.bench.tracer.table import run_line
 
@@ -110,7 +115,7 @@ def _run(
         Progress(console=show, transient=True) as progress,
     ):
         bar = progress.add_task("runs", total=len(jobs))
-        for run in run_jobs(
+        for run in execute_runs(
             jobs,
             Path(name),
             workers=count_cores(),
@@ -143,7 +148,7 @@ def _numbers(text: str, option: str) -> list[int]:
         return [int(word) for word in _words(text)]
     except ValueError:
         raise ContractError(
-            f"{option} must be whole numbers with commas; got '{text}'.",
+            f"{option} must be comma-separated integers; got '{text}'.",
             fix=f"Write them as in {option} 1,2",
         ) from None
 
@@ -154,5 +159,5 @@ def _refuse_unknown(option: str, given: Sequence[object], known: Sequence[object
         raise ContractError(
             f"{option} must be of {', '.join(map(str, known))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",
-            fix="Name those that there are.",
+            fix="Give some of these.",
         )

@@ -1,4 +1,4 @@
-"""``sluice bench gate``: how often the promotion gate errs, and how fast it resamples (STAT-3)."""
+"""``sluice bench gate``: error rates of the promotion gate, and the speed of its resampling."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results
 
 if TYPE_CHECKING:
-    from sluice.bench.gate.error_rates import CellResult, FamilyResult
+    from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
 
 _SEED = 20260101
 _ATTEMPTS = 30
@@ -26,21 +26,27 @@ def register(group: typer.Typer) -> None:
     @group.command("gate", epilog="Example: sluice bench gate --quick")
     def gate(
         quick: Annotated[
-            bool, typer.Option("--quick", help="A few worlds, 100 simulations: a look, no figure.")
+            bool,
+            typer.Option(
+                "--quick",
+                help="Few scenarios with 100 simulations: for a quick check, not for reported "
+                "figures.",
+            ),
         ] = False,
         simulations: Annotated[
             int | None,
             typer.Option(
                 min=20,
-                help=f"Simulations of each world; {_SIMULATIONS} when left out.",
+                help=f"Simulations per scenario. Default: {_SIMULATIONS}.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate worlds with a known truth: false promotions and power, naive tests beside them.
+        """Simulate scenarios with a known truth: false promotions and power, beside naive tests.
 
-        Exit code 1 when a rate is proven beyond its figure; speeds depend on the machine.
+        Exit code 1 when a rate is significantly worse than its target; speeds depend on the
+        machine.
         """
         _gate(
             quick=quick,
@@ -70,16 +76,16 @@ def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
     else:
         results().print(cell_table(cells), family_table(families), speed_table(speeds))
     if not passed:
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _simulate(
     show: Console, *, quick: bool, simulations: int
-) -> tuple[list["CellResult"], list["FamilyResult"]]:
+) -> tuple[list["ScenarioRates"], list["RetrainingRates"]]:
     from sluice.bench.gate.error_rates import measure_cells, measure_family
     from sluice.bench.gate.grid import full_grid, quick_grid
-    from sluice.bench.gate.report import world_name
-    from sluice.bench.gate.worlds import World
+    from sluice.bench.gate.report import scenario_name
+    from sluice.bench.gate.scenarios import GateScenario
     from sluice.evaluation.settings import GateSettings
 
     worlds = quick_grid() if quick else full_grid()
@@ -92,7 +98,7 @@ def _simulate(
         ):
             cells.append(cell)
             progress.console.print(
-                f"  {world_name(cell.world)}: false {cell.false_promotions}, power {cell.power}",
+                f"  {scenario_name(cell.world)}: false {cell.false_promotions}, power {cell.power}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -101,7 +107,7 @@ def _simulate(
         for is_same_recipe in (True, False):
             families.append(
                 measure_family(
-                    World(rho=0.5),
+                    GateScenario(rho=0.5),
                     settings,
                     attempts=_ATTEMPTS,
                     is_same_recipe=is_same_recipe,
@@ -115,7 +121,7 @@ def _simulate(
 
 
 def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
-    """Return the time of the two-way bootstrap and how many times ``arch``'s own loop takes."""
+    """Return the time of the two-way bootstrap, and its ratio to the loop of ``arch``."""
     from sluice.bench.gate.resampling_speed import measure_resampling
 
     found = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
@@ -123,7 +129,7 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
     return [
         Speed(name=what, value=found.own_seconds, unit="s", target=1.0),
         Speed(
-            name="the same through arch's own loop, over ours",
+            name="the same through the loop of arch, ratio",
             value=found.ratio,
             unit="x",
             target=5.0,

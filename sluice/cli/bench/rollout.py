@@ -1,4 +1,4 @@
-"""``sluice bench rollout``: how fast harm is found, how often it is seen in vain (ROLL-2)."""
+"""``sluice bench rollout``: detection delay and false rollbacks of the rollout guards."""
 
 import json
 from typing import Annotated
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.output import results
 
 _SEED = 20260101
@@ -21,21 +21,24 @@ def register(group: typer.Typer) -> None:
     @group.command("rollout", epilog="Example: sluice bench rollout --quick")
     def rollout(
         quick: Annotated[
-            bool, typer.Option("--quick", help=f"{_QUICK_ROLLOUTS} rollouts each: a look.")
+            bool,
+            typer.Option(
+                "--quick", help=f"{_QUICK_ROLLOUTS} rollouts per scenario: for a quick check."
+            ),
         ] = False,
         rollouts: Annotated[
             int | None,
             typer.Option(
                 min=10,
-                help=f"Rollouts of each scenario; {_ROLLOUTS} when left out.",
+                help=f"Rollouts per scenario. Default: {_ROLLOUTS}.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate rollouts: delay until harm is found, false rollbacks, a z-test beside them.
+        """Simulate rollouts: detection delay and false rollbacks, beside a z-test.
 
-        Exit code 1 when a delay is longer than its figure, or false rollbacks are proven beyond.
+        Exit code 1 when a delay exceeds its target or false rollbacks are significantly too many.
         """
         _rollout(rollouts or (_QUICK_ROLLOUTS if quick else _ROLLOUTS), as_json=as_json)
 
@@ -58,4 +61,4 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
     else:
         results().print(rollout_table(measured))
     if not all(one.holds for one in measured):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)

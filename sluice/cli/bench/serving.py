@@ -1,4 +1,4 @@
-"""``sluice bench serve``: what the router costs, beside the same model behind the shortest app."""
+"""``sluice bench serve``: latency and throughput of the server, beside a minimal FastAPI app."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import print_json, results
 
 if TYPE_CHECKING:
-    from sluice.bench.serving.measure import Measured
+    from sluice.bench.serving.measure import ServerMeasurement
 
 _ROUNDS, _QUICK_ROUNDS = 9, 2
 _SECONDS, _QUICK_SECONDS = 3.0, 1.0
@@ -23,13 +23,15 @@ def register(group: typer.Typer) -> None:
 
     @group.command("serve", epilog="Example: sluice bench serve --quick")
     def serve(
-        quick: Annotated[bool, typer.Option("--quick", help="Two short rounds: a look.")] = False,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Two short rounds: for a quick check.")
+        ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure the app with the default pipeline's model, over real sockets.
+        """Measure the server with the default pipeline's model over real sockets.
 
-        Every kind of server is measured in turn, round after round; of each figure the median over
-        the rounds counts, because the load of a machine comes and goes.
+        All kinds of server are measured in turn, over several rounds; the median over the rounds
+        counts, because the load of a machine varies.
         """
         _serve(
             rounds=_QUICK_ROUNDS if quick else _ROUNDS,
@@ -39,7 +41,7 @@ def register(group: typer.Typer) -> None:
 
 
 def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
-    from sluice.bench.serving.measure import measure_kinds  # brings torch and FastAPI
+    from sluice.bench.serving.measure import measure_kinds  # imports torch and FastAPI
 
     show = Console(stderr=True)
     found = measure_kinds(
@@ -49,17 +51,17 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
     )
     speeds = serving_speeds(found)
     if as_json:
-        told = {
+        content = {
             "servers": {kind: measured.model_dump() for kind, measured in found.items()},
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
-        print_json(told)
+        print_json(content)
     else:
         results().print(_table(found), speed_table(speeds))
 
 
-def serving_speeds(found: "dict[str, Measured]") -> list[Speed]:
-    """Return the figures that the servers are held to."""
+def serving_speeds(found: "dict[str, ServerMeasurement]") -> list[Speed]:
+    """Return the measurements that have a target."""
     model, shortest = found["model alone"], found["shortest app"]
     ours, canary, shadow = found["production"], found["canary at 50 %"], found["shadow"]
     return [
@@ -104,7 +106,7 @@ def serving_speeds(found: "dict[str, Measured]") -> list[Speed]:
     ]
 
 
-def _table(found: "dict[str, Measured]") -> Table:
+def _table(found: "dict[str, ServerMeasurement]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
     for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
         table.add_column(name, justify="right" if name else "left")

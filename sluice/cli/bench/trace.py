@@ -1,4 +1,4 @@
-"""``sluice bench trace``: what tracing costs, program by program (TRACE-1)."""
+"""``sluice bench trace``: overhead of the tracer, by program."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.base.errors import GATE_SAID_NO
+from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results
 
@@ -22,15 +22,19 @@ def register(group: typer.Typer) -> None:
     @group.command("trace", epilog="Example: sluice bench trace --quick")
     def trace(
         quick: Annotated[
-            bool, typer.Option("--quick", help="One process each: a look, no figure.")
+            bool,
+            typer.Option(
+                "--quick",
+                help="One process per program: for a quick check, not for reported figures.",
+            ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Train six programs traced and untraced in turns: cost, and whether the weights agree.
+        """Train six programs traced and untraced in turns: overhead, and equality of the weights.
 
-        A process is traced in every other turn of some epochs; five of them each. Behind the ratio
-        of the times stands its 95 % interval. Exit code 1 when weights differ between a run that
-        is traced and one that is not; costs depend on the machine.
+        A process is traced in every other turn of some epochs. The ratio of the times is reported
+        with its 95 % interval. Exit code 1 when weights differ between traced and untraced
+        training; the overhead depends on the machine.
         """
         runs, turns = (1, _QUICK_TURNS) if quick else (_RUNS, _TURNS)
         _trace(runs=runs, turns=turns, as_json=as_json)
@@ -68,4 +72,4 @@ def _trace(*, runs: int, turns: int, as_json: bool) -> None:
     else:
         results().print(speed_table(speeds))
     if not all(found.has_same_weights for found in measured):
-        raise typer.Exit(GATE_SAID_NO)
+        raise typer.Exit(EXIT_GATE_BLOCKED)

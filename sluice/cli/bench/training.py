@@ -1,4 +1,4 @@
-"""``sluice bench train`` and ``sluice bench tune``: the speeds of training and of a search."""
+"""``sluice bench train`` and ``sluice bench tune``: the speed of training and of searches."""
 
 import json
 import tempfile
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 
-Quick = Annotated[bool, typer.Option("--quick", help="Less of everything: a look, no figure.")]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="Fewer repetitions: for a quick check, not for reported figures."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,23 +34,23 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure training: against a bare loop, checkpoints, going on, several processes."""
+        """Measure training: beside a bare loop, checkpoints, resuming, several processes."""
         _show(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 trials."""
+        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 simulated trials."""
         _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
 
 def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield what was measured on the default pipeline, and the speeds that have a target.
+    """Yield the measurements on the default pipeline, and the speeds that have a target.
 
-    The default model on its real rows, in a folder that is removed.
+    The default model is trained on its real rows, in a temporary folder.
     """
+    from sluice.bench.training.fold_run_overhead import measure_fold_runs
     from sluice.bench.training.trainer_overhead import measure_trainer
-    from sluice.bench.training.unit_overhead import measure_units
-    from sluice.training.unit import UnitSpec
+    from sluice.training.fold_run import FoldRunSpec
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -65,9 +68,9 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         yield loops
         yield _at_least("trainer over the bare loop", loops.ratio, "x", 0.97)
         yield _at_most("checkpoints, share of training", loops.checkpoint_share, "of 1", 0.02)
-        units = measure_units(
+        units = measure_fold_runs(
             [
-                UnitSpec(
+                FoldRunSpec(
                     workload=default.workload,
                     workload_settings=default.workload_settings,
                     model=default.model,
@@ -86,16 +89,16 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder,
         )
     yield units
-    yield _at_most("going on, beyond process start", units.resume_seconds, "s", 2.0)
-    together = f"{units.num_units} units, {units.workers} processes over 1"
+    yield _at_most("resuming, beyond process start", units.resume_seconds, "s", 2.0)
+    together = f"{units.num_fold_runs} fold runs, {units.workers} processes over 1"
     yield _at_least(together, units.speedup, "x", 1.8)
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield what was measured of searches, and the speeds that have a target.
+    """Yield the measurements of searches, and the speeds that have a target.
 
-    A study on the default pipeline beside the same through a plain ``Tuner``, sleeping trials
-    under bare and wrapped schedulers, and decisions about many trials on simulated workers.
+    A study on the default pipeline beside the same through a plain ``Tuner``; sleeping trials
+    under bare and wrapped schedulers; decisions about many trials on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed
@@ -156,7 +159,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
 def _default(
     folder: Path,
 ) -> tuple["PipelineSettings", "Workload", tuple["Fold", ...], "TableRecord"]:
-    """Return the default pipeline, and its feature frame as a table in ``folder``."""
+    """Return the default pipeline, and its feature table stored in ``folder``."""
     from sluice.base.artifacts import ArtifactStore
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.data.table import save_table

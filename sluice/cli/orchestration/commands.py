@@ -1,4 +1,4 @@
-"""The commands of the layers above the library: run, tune, dev and doctor expectations."""
+"""The commands that need Dagster: run, tune, dev and doctor expectations."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 
 from sluice.base.command_lines import program_name
-from sluice.base.errors import GATE_SAID_NO, SettingsError, StorageError
+from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError, StorageError
 from sluice.base.files import make_folder, storage_error
 from sluice.base.home import Home
 from sluice.cli.doctor import doctor_group
 from sluice.cli.output import results
-from sluice.observability import tracing
+from sluice.observability import spans
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineSettings
@@ -29,13 +29,13 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="KEY=VALUE in place of what the file says, such as training.learning_rate=0.01; "
-        "several times for several keys.",
+        help="KEY=VALUE that overrides the file, such as training.learning_rate=0.01; may be "
+        "repeated.",
         show_default=False,
     ),
 ]
 QUIET = ("ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",)
-"""What Dagster says of itself at every start, and nobody here can change [PYTHONWARNINGS]."""
+"""A warning that Dagster prints at every start, in the format of PYTHONWARNINGS."""
 
 
 def register(app: typer.Typer) -> None:
@@ -47,15 +47,15 @@ def register(app: typer.Typer) -> None:
             str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
         rehearsal: Annotated[
-            bool, typer.Option(help="Let what is new in production pass a rollout in a sandbox.")
+            bool, typer.Option(help="After a promotion, rehearse a rollout in a sandbox.")
         ] = True,
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Take a pipeline from raw rows to a verdict; promote when the verdict says so.
+        """Run a pipeline from raw rows to a verdict; promote the candidate on PROMOTE.
 
-        Exit code 0 when the candidate is in production, or its rollout is all that is left; 1 when
-        a gate said no.
+        Exit code 0 when the candidate is in production or its rollout has started; 1 when a gate
+        did not pass.
 
         Example: sluice run sp500_volatility
         """
@@ -73,30 +73,31 @@ def register(app: typer.Typer) -> None:
             str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
         trials: Annotated[
-            int | None, typer.Option(help="Trials; with pbt, its population. [as in the file]")
+            int | None,
+            typer.Option(help="Number of trials; the population size with pbt. [as in the file]"),
         ] = None,
         scheduler: Annotated[
             str | None,
             typer.Option(
-                help="auto, asha, median, pbt, none to stop no trial early, or a scheduler of Ray "
-                "Tune as module:Class; its arguments are set in the file. [as in the file]"
+                help="auto, asha, median, pbt, none for no early stopping, or a scheduler of Ray "
+                "Tune as module:Class with arguments from the file. [as in the file]"
             ),
         ] = None,
         address: Annotated[
             str | None, typer.Option(help="Ray cluster, 'host:port' or 'auto'. [this machine]")
         ] = None,
-        workers: Annotated[int | None, typer.Option(help="Trainings at a time.")] = None,
+        workers: Annotated[int | None, typer.Option(help="Number of parallel trials.")] = None,
         gpus: Annotated[
-            float | None, typer.Option(help="GPUs a trial reserves; shares below 1.")
+            float | None, typer.Option(help="GPUs per trial; fractions are allowed.")
         ] = None,
         seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Search for better settings on Ray, after the gates, on rows that no test reads.
+        """Search for better settings with Ray Tune, after the gates, on rows outside the test sets.
 
-        Stopped at any moment and started again, it goes on to the same decisions. Exit code 1
-        when a gate said no.
+        A search that was interrupted resumes with the same decisions. Exit code 1 when a gate did
+        not pass.
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
         """
@@ -125,20 +126,19 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 "--trusted-host",
-                help="Name beside localhost under which a proxy of yours serves the pages; "
-                "several times for several names.",
+                help="Host name, besides localhost, under which your proxy serves the pages; may "
+                "be repeated.",
                 show_default=False,
             ),
         ] = None,
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
 
-        Pages of other sites cannot use it: it takes GraphQL only as JSON by POST, from its own
-        pages and from programs, under the names localhost and 127.0.0.1.
+        Web pages of other sites cannot use it: GraphQL is accepted only as JSON by POST, from its
+        own pages and from programs, under the host names localhost and 127.0.0.1.
 
-        The pages of SLUICE_HOME/reports, which checks link to, are served beside it: on port 3001,
-        where runs outside the UI expect them, or the next free one, unless SLUICE_REPORTS_URL
-        names a port of this machine.
+        The pages of SLUICE_HOME/reports, which checks link to, are served on port 3001 or the next
+        free one, unless SLUICE_REPORTS_URL names another port of this machine.
 
         Example: sluice dev --port 3001
         """
@@ -166,12 +166,12 @@ def register(app: typer.Typer) -> None:
         names = trusted_hosts or []
         reports = _serve_reports(home, port=port, trusted_hosts=names)
         print(
-            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
+            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C stops both)",
             file=sys.stderr,
             flush=True,
         )
-        # A script ignores it for what it starts in the background, and Dagster's children, which
-        # end when they get it, would inherit that and never end.
+        # Scripts ignore SIGINT in background processes. Dagster's child processes would inherit
+        # that and never stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
         os.execv(sys.executable, [sys.executable, *services])
@@ -181,18 +181,18 @@ def register(app: typer.Typer) -> None:
         pipeline: Annotated[
             str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
-        window_rows: Annotated[
-            int, typer.Option(help="Rows of a window of good data.", min=10)
-        ] = 250,
+        window_rows: Annotated[int, typer.Option(help="Window length [rows].", min=10)] = 250,
         step_rows: Annotated[
-            int, typer.Option(help="Rows from one window's start to the next.", min=1)
+            int,
+            typer.Option(help="Distance between the starts of consecutive windows [rows].", min=1),
         ] = 50,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure each expectation's false alarms on good rows, and what it lets through.
+        """Measure the false and missed alarms of each expectation.
 
-        Good rows are the pipeline's own, in rolling windows; typical corruptions are planted in
-        them. The result is also kept as a page in SLUICE_HOME/reports. Exit code 0.
+        False alarms are counted on rolling windows of the pipeline's own rows, missed alarms on the
+        same windows with typical corruptions. The result is also saved as a page in
+        SLUICE_HOME/reports. Exit code 0.
 
         Example: sluice doctor expectations sp500_volatility --window-rows 500
         """
@@ -205,7 +205,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _require_free(port: int) -> None:
-    """Refuse a port now that the UI could not open seconds after it was announced."""
+    """Raise when the UI cannot listen on a port, before Dagster starts."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -213,13 +213,13 @@ def _require_free(port: int) -> None:
         except OSError as error:
             raise SettingsError(
                 f"The UI must listen on 127.0.0.1 port {port}, and cannot: {error.strerror}.",
-                cause="Another process listens there, or the system keeps the port for itself.",
-                fix="Stop the other one, or give --port another number.",
+                cause="Another process uses the port, or the system reserves it.",
+                fix="Stop the other process, or choose another --port.",
             ) from None
 
 
 def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
-    """Start the report server; runs started from the UI learn its address."""
+    """Start the report server; runs started from the UI get its address."""
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
@@ -236,7 +236,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     address = start_server(
         home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
     )
-    if here or not wanted.hostname:  # another host's is a proxy in front of this server
+    if here or not wanted.hostname:  # another host is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address
 
@@ -249,16 +249,16 @@ def _prepared(home: Home) -> Home:
     if not os.access(home.root, os.W_OK):
         raise StorageError(
             f"Cannot write {home.root} (Permission denied).",
-            fix="Make the folder writable, or point SLUICE_HOME at one that is.",
+            fix="Make the folder writable, or set SLUICE_HOME to a writable folder.",
         )
     return home
 
 
 def _require_sound(settings: "PipelineSettings") -> None:
-    """Refuse here what would else cost a start of the orchestrator."""
+    """Raise for settings that a run would reject, before Dagster starts."""
     from sluice.base.cpu_count import count_cores
-    from sluice.cluster.places import count_places
     from sluice.cluster.ray_address import require_cluster
+    from sluice.cluster.slots import count_slots
 
     _ = settings.loaded_workload
     compute = settings.compute
@@ -266,7 +266,7 @@ def _require_sound(settings: "PipelineSettings") -> None:
     if compute.address is None and compute.gpus_per_worker > 0:
         import torch
 
-        count_places([{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], compute)
+        count_slots([{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], compute)
 
 
 def _run(
@@ -281,10 +281,10 @@ def _run(
     from sluice.pipelines.console import RunConsole
     from sluice.pipelines.rehearsal import with_rehearsal
     from sluice.pipelines.run import run_pipeline
-    from sluice.pipelines.summary import summary
+    from sluice.pipelines.summary import print_summary
 
     stderr = Console(stderr=True)
-    with tracing.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:
+    with spans.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:
         report = run_pipeline(settings, home, console, started=started)
     if rehearsal:
         report = with_rehearsal(report, settings, home, stderr)
@@ -292,6 +292,6 @@ def _run(
         print(report.model_dump_json(indent=1))
     else:
         program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
-        summary(report, home, results(), pipeline=given, program=program)
-    if not report.gate_said_yes:
-        raise typer.Exit(GATE_SAID_NO)
+        print_summary(report, home, results(), pipeline=given, program=program)
+    if not report.gate_passed:
+        raise typer.Exit(EXIT_GATE_BLOCKED)

@@ -1,4 +1,4 @@
-"""``sluice doctor expectations``: measure, show, and keep as a page."""
+"""``sluice doctor expectations``: measures the alarm rates of expectations."""
 
 import os
 import sys
@@ -11,19 +11,19 @@ from rich.text import Text
 
 from sluice.base.home import Home
 from sluice.checks.alarm_rates import measure_alarms
-from sluice.checks.alarm_report import AlarmReport, AlarmSettings, Rate
+from sluice.checks.alarm_report import AlarmRate, AlarmReport, AlarmSettings
 from sluice.cli.output import results
 from sluice.config.pipeline import defs_folder, find_pipeline
 from sluice.reports.folder import save_page
 from sluice.reports.page import html_page, table
 
-_MOST_COLUMNS = 4
+_MAX_COLUMNS = 4
 
 
 def examine_expectations(
     pipeline: str, home: Home, *, window_rows: int, step_rows: int, as_json: bool
 ) -> None:
-    """Measure a pipeline's expectations and print what they are worth."""
+    """Measure the false and missed alarms of a pipeline's expectations and print them."""
     settings = find_pipeline(pipeline, defs_folder())
     asked = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
     show = Console(stderr=True)
@@ -92,7 +92,7 @@ def alarm_page(report: AlarmReport) -> str:
         for row in report.corruptions
     ]
     body = [
-        f"<h1>What the expectations of {html_escape(report.workload)} are worth</h1>",
+        f"<h1>Alarm rates of the expectations of {html_escape(report.workload)}</h1>",
         f"<p>{html_escape(_said(report))}</p>",
         "<h2>False alarms on good rows</h2>",
         '<div class="card">',
@@ -107,7 +107,7 @@ def alarm_page(report: AlarmReport) -> str:
         '<div class="card">',
         table(
             ["planted in", "corruption", "times", "caught", "refused", "missed", "missed in",
-             "who notices most"],
+             "best detector"],
             corruptions,
             numbers=frozenset({2, 3, 4, 5}),
         ),
@@ -117,7 +117,7 @@ def alarm_page(report: AlarmReport) -> str:
 
 
 _MEANING = (
-    "Caught: by an expectation. Refused: by a schema or the feature code alone. Missed: by all."
+    "Caught: by an expectation. Refused: only by a schema or the feature code. Missed: by all."
 )
 
 
@@ -126,19 +126,20 @@ def _said(report: AlarmReport) -> str:
     crying = sum(found.false_alarms.count > 0 for found in judged if found.false_alarms)
     return (
         f"{crying} of {len(judged)} expectations raised a false alarm on {report.num_windows} "
-        f"windows of {report.settings.window_rows} good rows. The windows overlap: as evidence "
-        f"they count as the {report.disjoint_windows} that fit side by side, which is what the "
-        f"{report.settings.confidence:.0%} intervals say. {report.refused_windows} good windows "
-        "were refused by a schema or the feature code. Row counts are about whole tables and are "
-        "not judged on windows."
+        f"windows of {report.settings.window_rows} good rows. The windows overlap; the "
+        f"{report.settings.confidence:.0%} intervals are those of {report.disjoint_windows} "
+        "disjoint windows."
+        f" {report.refused_windows} good windows "
+        "were refused by a schema or the feature code. Expectations of row counts apply to "
+        "whole tables and are not measured on windows."
     )
 
 
-def _false(rate: Rate | None) -> str:
+def _false(rate: AlarmRate | None) -> str:
     return "not judged" if rate is None else _rate(rate)
 
 
-def _rate(rate: Rate) -> str:
+def _rate(rate: AlarmRate) -> str:
     return f"{rate.count}/{rate.of} ({rate.low:.0%} to {rate.high:.0%})"
 
 
@@ -147,6 +148,6 @@ def _keenest(caught_by: dict[str, int]) -> str:
 
 
 def _places(missed_in: dict[str, int]) -> str:
-    shown = list(missed_in)[:_MOST_COLUMNS]
+    shown = list(missed_in)[:_MAX_COLUMNS]
     more = len(missed_in) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""``sluice tune``: search for a pipeline's settings, and say what to write into its file."""
+"""``sluice tune``: searches for settings of a pipeline and prints the YAML to set them."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import search_pipeline
 from sluice.reports.folder import save_page
-from sluice.tuning.lanes import idle_workers
+from sluice.tuning.concurrency import describe_idle_workers
 from sluice.tuning.live_table import cell_text, short_names
-from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
+from sluice.tuning.schedule_to_settings import NO_SEARCH_NOTE, changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.strategy import plan_search
-from sluice.tuning.study import STATES, Study, shown
 from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
+from sluice.tuning.study_summary import STATES, StudySummary, display_value
 
 _BEST = 5
 
@@ -32,20 +32,19 @@ _BEST = 5
 def with_search(
     pipeline: PipelineSettings, *, search: dict[str, Any], compute: dict[str, Any]
 ) -> PipelineSettings:
-    """Return the pipeline with options of the command line in place of what its file says.
+    """Return the pipeline with options of the command line in place of the file's settings.
 
     A scheduler with a dot or a colon in its name is the import path of a class.
 
     Raises:
-        SettingsError: An option has a value that the settings refuse, or the space does not suit
-            the pipeline.
+        SettingsError: An option is invalid, or the space does not fit the pipeline.
     """
     scheduler = str(search.get("scheduler", ""))
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
     own = (pipeline.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(own | search, where="search")
-    plan_search(pipeline.searched, options, pipeline.setup)
+    plan_search(pipeline.search_space, options, pipeline.setup)
     machines = pipeline.compute.model_dump(mode="python")
     return pipeline.model_copy(
         update={
@@ -56,7 +55,7 @@ def with_search(
 
 
 def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
-    """Search, and print what was found."""
+    """Run the search and print the result."""
     with RunConsole(Console(stderr=True)) as console:
         best, study = search_pipeline(pipeline, home, console)
     results_at = results_path(search_folder(home, best.subject), pipeline.compute.storage_path)
@@ -68,20 +67,20 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
         environ=os.environ,
     )
     if as_json:
-        told = study.model_dump(mode="json") | {
+        content = study.model_dump(mode="json") | {
             "setup": best.setup.model_dump(mode="json"),
             "found": best.found,
             "page": str(page.path),
             "results": results_at,
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(content, indent=1))
         return
     report = _report(pipeline, best, study, page=str(page.path), results_at=results_at)
     results().print(report)
 
 
 def _report(
-    pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str, results_at: str
+    pipeline: PipelineSettings, best: BestConfig, study: StudySummary, *, page: str, results_at: str
 ) -> Group:
     result = study.result
     parts: list[Any] = [
@@ -93,16 +92,16 @@ def _report(
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    idle = idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
+    idle = describe_idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
     changed = changed_settings(study.base, best.setup)
     if changed:
-        parts.append(Text("\nto write into the pipeline's file", style="bold"))
+        parts.append(Text("\nto set in the pipeline's file", style="bold"))
         parts.append(Text(settings_yaml(changed)))
         if best.setup.training.changes:
-            parts.append(Text(f"note: {WITHOUT_SEARCH}\n"))
+            parts.append(Text(f"note: {NO_SEARCH_NOTE}\n"))
     else:
-        parts.append(Text("\nNothing found is better than the settings as written.\n"))
+        parts.append(Text("\nNo trial is better than the settings in the file.\n"))
     parts.append(Text(f"page: {page}"))
     parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_at)}"))
     parts.append(
@@ -114,7 +113,7 @@ def _report(
     return Group(*parts)
 
 
-def _best_trials(study: Study) -> Table:
+def _best_trials(study: StudySummary) -> Table:
     ranking = study.ranking[:_BEST]
     names = short_names(list(dict.fromkeys(path for trial in ranking for path in trial.params)))
     table = Table("trial", "state", "epochs", "loss", *names.values())
@@ -127,6 +126,6 @@ def _best_trials(study: Study) -> Table:
             STATES.get(trial.state, trial.state),
             str(len(trial.epochs)),
             cell_text(trial.loss),
-            *[escape(cell_text(shown(trial.params, path))) for path in names],
+            *[escape(cell_text(display_value(trial.params, path))) for path in names],
         )
     return table

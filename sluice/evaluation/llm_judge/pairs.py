@@ -1,4 +1,4 @@
-"""Pairs of answers to one prompt, some with the word of a person (LLM-1)."""
+"""Pairs of answers to a prompt, with optional human labels."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.base.errors import ContractError, SourceError
 
 Choice = Literal["candidate", "baseline", "tie"]
-"""Which of two answers is better."""
+"""Which of the two answers is better."""
 
 REQUIRED = ("prompt", "candidate", "baseline")
 LABEL = "human"
@@ -17,23 +17,23 @@ SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class AnswerPair:
     """Two answers to one prompt."""
 
     prompt: str
     candidate: str
     baseline: str
     human: Choice | None = None
-    """What a person said; None when nobody was asked."""
+    """Choice of a person; None without a label."""
 
 
-def read_pairs(path: Path) -> tuple[Pair, ...]:
-    """Read pairs from Parquet or CSV: prompt, candidate, baseline, and where known human.
+def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
+    """Read pairs from Parquet or CSV: prompt, candidate, baseline, and optionally human.
 
     Raises:
         SourceError: The file is missing or cannot be read.
-        ContractError: It has no rows or lacks a column, a text is missing, or a label is none of
-            'candidate', 'baseline', 'tie'.
+        ContractError: The file has no rows or lacks a column, a text is missing, or a label is not
+            'candidate', 'baseline' or 'tie'.
     """
     if path.suffix not in SUFFIXES:
         raise SourceError(
@@ -42,7 +42,7 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
         )
     try:
         if path.suffix == ".csv":
-            # All of it is text: "007" is no number, and "None" and "" are answers.
+            # Read everything as text: "007" is not a number, and "None" and "" are valid answers.
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
         else:
             table = pd.read_parquet(path)
@@ -57,7 +57,7 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
         raise ContractError(
             f"{path} must have the columns {', '.join(REQUIRED)} and rows, got {len(table)} rows "
             f"of {', '.join(map(str, table.columns)) or 'no columns'}.",
-            fix=f"Write one pair a row; a column '{LABEL}' says what a person prefers.",
+            fix=f"Write one pair per row; an optional column '{LABEL}' contains human labels.",
         )
     labels = table[LABEL] if LABEL in table.columns else [None] * len(table)
     texts = zip(*(table[name] for name in REQUIRED), labels, strict=True)
@@ -65,24 +65,26 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
 
 
 def _require_no_more_fields(table: pd.DataFrame, path: Path) -> None:
-    """Where rows have more fields than there are names, pandas takes the first for an index."""
+    """Raise an error for rows with too many fields, which pandas would use as an index."""
     if not isinstance(table.index, pd.RangeIndex):
         raise ContractError(
-            f"{path} has rows of more than the {len(table.columns)} named fields.",
-            cause="A text with a comma in it stands without quotes.",
-            fix='Put such texts in quotes: "Yes, it is".',
+            f"{path} has rows with more fields than its {len(table.columns)} columns.",
+            cause="A text with a comma is not quoted.",
+            fix='Quote texts that contain commas: "Yes, it is".',
         )
 
 
-def _pair(row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, path: Path) -> Pair:
+def _pair(
+    row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, path: Path
+) -> AnswerPair:
     texts = {"prompt": prompt, "candidate": candidate, "baseline": baseline}
     for name, text in texts.items():
         if not isinstance(text, str):
             got = "none" if pd.api.types.is_scalar(text) and pd.isna(text) else f"{text!r:.80}"
             raise ContractError(
                 f"{path} row {row}: '{name}' must be a text, got {got}.",
-                fix="Write a conversation or a number as text; leave the pair out, or write an "
-                "empty text, where nothing was answered.",
+                fix="Convert conversations and numbers to text. For a missing answer, remove the "
+                "pair or use an empty text.",
             )
     is_none = pd.api.types.is_scalar(label) and (pd.isna(label) or label == "")
     known: Any = None if is_none else label
@@ -90,6 +92,6 @@ def _pair(row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, p
         raise ContractError(
             f"{path} row {row}: '{LABEL}' must be {', '.join(get_args(Choice))} or empty, got "
             f"{known!r}.",
-            fix="Write which answer the person prefers.",
+            fix="Use one of these labels, or leave the field empty.",
         )
-    return Pair(**texts, human=known)
+    return AnswerPair(**texts, human=known)

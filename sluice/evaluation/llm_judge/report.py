@@ -1,4 +1,4 @@
-"""What a language model prefers, and whether its word counts (LLM-1)."""
+"""Report of an LLM judge: its preferences, and whether it can be trusted."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,15 +8,15 @@ from pydantic import Field
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.evaluation.llm_judge.asking import Ask, Votes, ask_pair
-from sluice.evaluation.llm_judge.pairs import Choice, Pair
+from sluice.evaluation.llm_judge.pairs import AnswerPair, Choice
+from sluice.evaluation.llm_judge.pairwise import Ask, PairVotes, ask_pair
 from sluice.evaluation.llm_judge.settings import JudgeSettings
 
 Trust = Literal["trusted", "not trusted", "insufficient"]
 
 
-class Share(Record):
-    """How often something was so, and how sure that is."""
+class AgreementRate(Record):
+    """Rate of agreement with its exact lower bound."""
 
     count: int
     of: int
@@ -24,7 +24,7 @@ class Share(Record):
 
     @property
     def rate(self) -> float:
-        """The share that was seen."""
+        """Observed rate."""
         return self.count / self.of if self.of else 0.0
 
     def __str__(self) -> str:
@@ -32,73 +32,81 @@ class Share(Record):
 
 
 class JudgeReport(Record):
-    """The preferences of a judge over pairs, and what they are worth."""
+    """Preferences of a judge over pairs of answers, and its agreement with itself and people."""
 
     trust: Trust
-    reason: str = Field(description="One sentence for people.")
-    self_agreement: Share = Field(description="Pairs on which all its answers are the same.")
-    order_agreement: Share = Field(description="Pairs on which both orders give the same choice.")
-    human_agreement: Share = Field(description="Labelled pairs on which its choice is theirs.")
+    reason: str = Field(description="Reason in one sentence.")
+    self_agreement: AgreementRate = Field(
+        description="Pairs on which all answers of the judge are the same."
+    )
+    order_agreement: AgreementRate = Field(
+        description="Pairs on which both orders give the same choice."
+    )
+    human_agreement: AgreementRate = Field(
+        description="Labelled pairs on which the judge agrees with the person."
+    )
     required_self_agreement: float
     required_human_agreement: float = Field(
-        description="The setting, or the share of the commonest label where that is larger."
+        description="The setting, or the share of the most frequent label if that is larger."
     )
     first_place_share: float | None = Field(
-        description="Of the answers that are no tie, those for what stood first; 0.5 is no bias."
+        description="Position bias: share of non-tie choices for the first answer; 0.5: no bias."
     )
-    unread_answers: int = Field(description="Answers without a word that can be read.")
+    unparsed_answers: int = Field(description="Answers without a choice that can be parsed.")
     num_answers: int
     candidate_wins: int
     baseline_wins: int
     ties: int
-    undecided: int = Field(description="Pairs whose answers could not be read.")
-    p_value: float = Field(description="Exact, two-sided, of wins being equally likely.")
+    undecided: int = Field(description="Pairs whose answers could not be parsed.")
+    p_value: float = Field(description="Exact two-sided sign test of equally likely wins.")
     preferred: Choice | None = Field(
-        description="Who wins beyond chance, 'tie' for nobody; None of a judge not trusted."
+        description="Significant winner, or 'tie' without one; None for an untrusted judge."
     )
 
 
 def judge_pairs(
     ask: Ask,
-    pairs: Sequence[Pair],
+    pairs: Sequence[AnswerPair],
     settings: JudgeSettings,
     *,
-    heard: Callable[[int], None] = lambda _: None,
+    on_pair: Callable[[int], None] = lambda _: None,
 ) -> JudgeReport:
-    """Ask a judge about every pair and say whether it may be trusted.
+    """Ask a judge about every pair, and determine whether it can be trusted.
 
-    Trusted is a judge whose agreement with itself and with people is above what the settings ask
-    for, by the lower bounds. Always saying what people say most often is no agreement: theirs must
-    be above the share of the commonest label, too.
+    A judge is trusted if the lower bounds of its agreement with itself and with people are above
+    the thresholds of the settings. Because always choosing the most frequent label is not
+    agreement, the agreement with people must also be above the share of that label.
 
     Args:
         ask: The judge.
-        pairs: At least one; those with a label say what people think.
-        settings: How often it is asked, and the thresholds.
-        heard: Told the number of pairs done, after each.
+        pairs: At least one pair; pairs with a label contain the choice of a person.
+        settings: Number of repeats, and the thresholds.
+        on_pair: Called after each pair with the number of finished pairs.
 
     Raises:
-        ContractError: There are no pairs, or the judge raised or returned no text.
+        ContractError: There are no pairs, or the judge raised an error or returned no text.
 
     Cost:
-        Two times ``repeats`` questions a pair.
+        ``2 * repeats`` questions per pair.
 
     Assumes:
-        Pairs are independent: one answer pair for a prompt.
+        Pairs are independent: one pair of answers for each prompt.
     """
     if not pairs:
-        raise ContractError("A judge needs at least one pair, got none.", fix="Give some pairs.")
+        raise ContractError(
+            "A judge needs at least one pair, got none.", fix="Add pairs of answers."
+        )
     votes = []
     for done, pair in enumerate(pairs, start=1):
         votes.append(ask_pair(ask, pair, repeats=settings.repeats))
-        heard(done)
+        on_pair(done)
     return summarise(pairs, votes, settings)
 
 
 def summarise(
-    pairs: Sequence[Pair], votes: Sequence[Votes], settings: JudgeSettings
+    pairs: Sequence[AnswerPair], votes: Sequence[PairVotes], settings: JudgeSettings
 ) -> JudgeReport:
-    """Return the report of answers that were given, one of ``votes`` for each pair."""
+    """Return the report for the votes of the judge, one ``PairVotes`` for each pair."""
     choices = [v.choice for v in votes]
     wins = Counter(choices)
     labelled = [(p.human, c) for p, c in zip(pairs, choices, strict=True) if p.human is not None]
@@ -109,7 +117,7 @@ def summarise(
     trust, reason = _trust(own, human, settings, required=required)
     p_value = _sign_test(wins["candidate"], wins["baseline"])
     same = sum(one == other is not None for one, other in (v.by_order for v in votes))
-    said = [a for v in votes for a in (*v.candidate_first, *v.baseline_first)]
+    answers = [a for v in votes for a in (*v.candidate_first, *v.baseline_first)]
     return JudgeReport(
         trust=trust,
         reason=reason,
@@ -119,8 +127,8 @@ def summarise(
         required_self_agreement=settings.min_self_agreement,
         required_human_agreement=required,
         first_place_share=_first_place_share(votes),
-        unread_answers=said.count(None),
-        num_answers=len(said),
+        unparsed_answers=answers.count(None),
+        num_answers=len(answers),
         candidate_wins=wins["candidate"],
         baseline_wins=wins["baseline"],
         ties=wins["tie"],
@@ -131,24 +139,24 @@ def summarise(
 
 
 def _trust(
-    own: Share, human: Share, settings: JudgeSettings, *, required: float
+    own: AgreementRate, human: AgreementRate, settings: JudgeSettings, *, required: float
 ) -> tuple[Trust, str]:
     if human.of < settings.min_labelled:
         return "insufficient", (
-            f"{human.of} pairs have a person's label, {settings.min_labelled} are required before "
-            "its agreement with people says anything. Label more pairs."
+            f"{human.of} pairs have a human label, required {settings.min_labelled} to estimate "
+            "the agreement with people. Label more pairs."
         )
     if not own.lower > settings.min_self_agreement:
         return "not trusted", (
-            f"It agrees with itself on {own}, more than {settings.min_self_agreement:.0%} is "
-            "required for certain. Ask a stronger model, or clearer pairs."
+            f"The judge agrees with itself on {own}; the lower bound must be above "
+            f"{settings.min_self_agreement:.0%}. Use a stronger model, or clearer pairs."
         )
     if not human.lower > required:
         return "not trusted", (
-            f"It agrees with people on {human}, more than {required:.0%} is required for certain. "
-            "Ask a stronger model, or label more pairs, also of rarer labels."
+            f"The judge agrees with people on {human}; the lower bound must be above "
+            f"{required:.0%}. Use a stronger model, or label more pairs, including rarer labels."
         )
-    return "trusted", f"It agrees with itself on {own} and with people on {human}."
+    return "trusted", f"The judge agrees with itself on {own} and with people on {human}."
 
 
 def _preferred(wins: Counter[Choice | None], p_value: float, settings: JudgeSettings) -> Choice:
@@ -157,12 +165,12 @@ def _preferred(wins: Counter[Choice | None], p_value: float, settings: JudgeSett
     return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"
 
 
-def _share(count: int, of: int, settings: JudgeSettings) -> Share:
+def _share(count: int, of: int, settings: JudgeSettings) -> AgreementRate:
     # Imported here: scipy.stats takes a second.
     from scipy.stats import beta
 
     lower = float(beta.ppf(1 - settings.confidence, count, of - count + 1)) if count else 0.0
-    return Share(count=count, of=of, lower=lower)
+    return AgreementRate(count=count, of=of, lower=lower)
 
 
 def _sign_test(ours: int, theirs: int) -> float:
@@ -171,7 +179,7 @@ def _sign_test(ours: int, theirs: int) -> float:
     return float(binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0
 
 
-def _first_place_share(votes: Sequence[Votes]) -> float | None:
+def _first_place_share(votes: Sequence[PairVotes]) -> float | None:
     first = sum(
         v.candidate_first.count("candidate") + v.baseline_first.count("baseline") for v in votes
     )

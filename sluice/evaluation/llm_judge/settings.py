@@ -1,34 +1,32 @@
-"""What is asked of a language model before its judgement counts (LLM-1)."""
+"""Settings of an LLM judge: repeats, and thresholds of agreement."""
 
 from pydantic import Field
 
 from sluice.base.settings import Settings
 
 TEMPERATURE = 0.0
-"""Handed to the judge with every question: its likeliest answer, not a draw."""
+"""Sampling temperature passed to the judge with every question; 0 gives the most likely answer."""
 
 
 class JudgeSettings(Settings):
-    """How often a judge is asked, and from which agreement on it is trusted."""
+    """Number of repeats, and agreement required to trust a judge."""
 
-    repeats: int = Field(3, ge=1, le=100, description="Times that each order is asked.")
+    repeats: int = Field(3, ge=1, le=100, description="Number of questions for each order.")
     min_self_agreement: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="Share of pairs on which all answers of the judge agree; its lower bound must "
-        "be above.",
+        description="Required share of pairs on which all answers of the judge agree; compared "
+        "with the lower bound [rate].",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Share of labelled pairs on which it agrees with the person; its lower bound "
-        "must be above, and above the share of the commonest label.",
+        description="Required share of labelled pairs on which the judge agrees with the person, "
+        "at least the share of the most frequent label; compared with the lower bound [rate].",
     )
-    min_labelled: int = Field(
-        50, ge=1, description="With fewer labelled pairs nothing is said of trust [pairs]."
-    )
+    min_labelled: int = Field(50, ge=1, description="Minimum number of labelled pairs [pairs].")
     confidence: float = Field(
-        0.95, gt=0.5, lt=1, description="One-sided confidence of each of these bounds."
+        0.95, gt=0.5, lt=1, description="One-sided confidence level of the bounds."
     )

@@ -1,7 +1,7 @@
-"""Does a candidate pass a suite that guards promotion?
+"""Evaluates the guard of a regression suite for a candidate.
 
-The rows of a suite are all there is to it, not a sample of more: their counts decide as they
-stand. A mean loss is judged by its bound.
+The rows of a suite are not a sample of a larger population, so limits on counts are compared
+without confidence bounds. A limit on the mean loss is tested with its bound.
 """
 
 from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
@@ -9,30 +9,31 @@ from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.verdicts.guard_outcome import GuardResult
 
 _Finding = tuple[GuardResult, str, str]
+"""Result, message and fix of one limit."""
 
 
-def judge_guard(
+def evaluate_guard(
     guard: SuiteGuard, result: SuiteResult | None, settings: SuiteSettings, *, unit: str
 ) -> GuardVerdict:
-    """Judge one guard; it passes only when everything it asks for is shown.
+    """Evaluate one guard; it passes only if all its limits are satisfied.
 
-    A limit that is broken fails it, whatever else is missing. It says nothing when there is no
-    such suite, when losses are not finite, when too few of its rows can be scored, or when a
-    bound cannot be computed or lies on both sides of its margin.
+    A violated limit fails the guard, regardless of missing evidence. The guard is insufficient if
+    the suite does not exist, losses are not finite, too few rows can be scored, or a bound cannot
+    be computed or the interval contains the margin.
 
     Args:
-        guard: Limits.
-        result: The candidate on that suite; None when there is no such suite.
-        settings: How many rows are enough.
-        unit: Of the losses.
+        guard: Guard with its limits.
+        result: Result of the candidate on the suite; None if the suite does not exist.
+        settings: Minimum shares and numbers of rows.
+        unit: Unit of the losses.
     """
     if result is None:
         return GuardVerdict(
             suite=guard.suite,
             version=None,
             outcome="insufficient",
-            reason=f"The guard asks for suite '{guard.suite}', and there is none.",
-            remedy="Add the suite, or take its guard out of the settings.",
+            reason=f"Suite '{guard.suite}' has a guard but does not exist.",
+            remedy="Add the suite, or remove its guard from the settings.",
         )
     findings = [
         *_evidence(result, settings),
@@ -44,28 +45,29 @@ def judge_guard(
     outcome: GuardResult = (
         "fail" if "fail" in outcomes else "insufficient" if "insufficient" in outcomes else "pass"
     )
-    told = [finding for finding in findings if finding[0] == outcome]
+    decisive = [finding for finding in findings if finding[0] == outcome]
     return GuardVerdict(
         suite=result.name,
         version=result.version,
         outcome=outcome,
-        reason=f"Suite '{result.name}': " + "; ".join(what for _, what, _ in told) + ".",
-        remedy=" ".join(fix for _, _, fix in told if fix),
+        reason=f"Suite '{result.name}': " + "; ".join(message for _, message, _ in decisive) + ".",
+        remedy=" ".join(fix for _, _, fix in decisive if fix),
     )
 
 
 def _evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
     found: list[_Finding] = [
-        ("insufficient", what, "Find out why the model diverged.") for what in result.lacking
+        ("insufficient", reason, "Find out why the model diverged.") for reason in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
         found.append(
             (
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
-                f"scored, required {settings.min_scored_share:.0%} ({len(result.gone)} gone, "
-                f"{len(result.seen)} trained on, {len(result.unscored)} in no test window)",
-                "Revise the suite with rows of the present test windows.",
+                f"scored, required {settings.min_scored_share:.0%} ({len(result.gone)} no longer "
+                f"in the data, {len(result.seen)} trained on, {len(result.unscored)} in no test "
+                "window)",
+                "Revise the suite with rows of the current test windows.",
             )
         )
     return found
@@ -74,22 +76,22 @@ def _evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
 def _broken(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     if guard.max_broken_share is None or not result.rows:
         return []
-    said = (
+    message = (
         f"{result.count('broken')} of {len(result.rows)} rows are broken "
         f"({result.broken_share:.2%}), allowed {guard.max_broken_share:.2%}"
     )
     if result.broken_share <= guard.max_broken_share:
-        return [("pass", said, "")]
-    return [("fail", said, "Look at the broken rows: the reference gets them right.")]
+        return [("pass", message, "")]
+    return [("fail", message, "Inspect the broken rows, on which the reference is right.")]
 
 
 def _fixed(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     if guard.min_fixed is None or not result.rows:
         return []
-    said = f"{result.count('fixed')} rows are fixed, required {guard.min_fixed}"
+    message = f"{result.count('fixed')} rows are fixed, required {guard.min_fixed}"
     if result.count("fixed") >= guard.min_fixed:
-        return [("pass", said, "")]
-    return [("fail", said, "Look at the rows that are still wrong and at what suspects them.")]
+        return [("pass", message, "")]
+    return [("fail", message, "Inspect the rows that are still wrong, and their suspects.")]
 
 
 def _margin(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]:
@@ -97,15 +99,16 @@ def _margin(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]
         return []
     gain = result.gain
     if gain.low > -guard.margin:
-        said = f"gain at least {gain.low:.4g} {unit}, required above {-guard.margin:.4g}"
-        return [("pass", said, "")]
+        message = f"gain at least {gain.low:.4g} {unit}, required above {-guard.margin:.4g}"
+        return [("pass", message, "")]
     if gain.high < -guard.margin:
-        said = f"gain at most {gain.high:.4g} {unit}, required above {-guard.margin:.4g}"
-        return [("fail", said, "The candidate is proven worse here by more than the margin.")]
+        message = f"gain at most {gain.high:.4g} {unit}, required above {-guard.margin:.4g}"
+        return [("fail", message, "The candidate is significantly worse on this suite.")]
     if gain.lacking:
-        return [("insufficient", f"no bound of the gain: {gain.lacking}", "Widen the suite.")]
-    said = (
+        return [("insufficient", f"no bound of the gain: {gain.lacking}", "Add rows to the suite.")]
+    message = (
         f"gain between {gain.low:.4g} and {gain.high:.4g} {unit}, on both sides of the margin "
         f"{-guard.margin:.4g}"
     )
-    return [("insufficient", said, "Add rows to the suite, train more seeds, or widen the margin.")]
+    fix = "Add rows to the suite, train more seeds, or widen the margin."
+    return [("insufficient", message, fix)]

@@ -1,4 +1,4 @@
-"""The hard suite: the rows a model does worst on, each with what is unusual about it.
+"""The hard suite: rows with the highest losses of a model, with their unusual features.
 
 Shape legend: S = seeds, N = rows of the loss table.
 """
@@ -8,10 +8,10 @@ import pandas as pd
 
 from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.production import row_labels
-from sluice.evaluation.suites.suite import HighestLoss, Suite, suite_of
-from sluice.findings.finding import Standout
-from sluice.findings.hard_examples import find_standouts
+from sluice.evaluation.suites.suite import HighestLoss, Suite, make_suite
+from sluice.evaluation.unseen_members import row_labels
+from sluice.findings.finding import UnusualFeature
+from sluice.findings.hard_examples import find_unusual_features
 
 
 def hard_suite(
@@ -22,21 +22,22 @@ def hard_suite(
     *,
     share: float,
 ) -> Suite:
-    """Return the rows with the highest loss as a suite, the worst first.
+    """Return a suite with the rows of the highest losses, in descending order.
 
-    Half of the model's seeds choose, so that the other half can measure the model on the rows
-    chosen: seeds that chose were unlucky there, and against them the same recipe trained anew
-    would seem to fix rows. A rule without seeds, or a single seed, chooses alone.
+    Half of the model's seeds select the rows, so that the other half can measure the model on them.
+    The selecting seeds have randomly high losses on these rows, and compared with them, the same
+    model with new seeds would seem to fix rows. A rule without seeds, or a single seed, selects
+    alone.
 
-    Equal losses are taken in row order. Rows that have left the frame are not taken, and a row of
-    several folds counts by its highest loss.
+    Ties are resolved in row order. Rows that are no longer in the frame are excluded, and a row in
+    several folds counts with its highest loss.
 
     Args:
-        name: Of the suite.
-        losses: Of the model, usually the one in production.
+        name: Name of the suite.
+        losses: Losses of the model, usually the one in production.
         frame: Feature frame.
-        feature_columns: Where to look for what is unusual.
-        share: Of the window's rows, in 0..0.5; at least one row is taken.
+        feature_columns: Columns in which unusual values are reported.
+        share: Share of the window's rows, in 0..0.5; at least one row is selected.
 
     Raises:
         ContractError: A loss is not finite, or no scored row is in the frame.
@@ -45,29 +46,29 @@ def hard_suite(
         bad_N = ~np.isfinite(losses.loss_SN).all(axis=0)
         seeds = ", ".join(map(str, losses.diverged_seeds)) or "none: a rule without seeds"
         raise ContractError(
-            f"Suite '{name}' needs finite losses, got {int(bad_N.sum())} rows with others, first "
-            f"row {losses.label_N[bad_N.argmax()]} (seeds: {seeds}).",
-            cause="A diverged model is wrong everywhere and says nothing about rows.",
-            fix="Choose the rows by a model whose seeds all converged.",
+            f"Suite '{name}' needs finite losses, got {int(bad_N.sum())} rows with non-finite "
+            f"losses, first row {losses.label_N[bad_N.argmax()]} (seeds: {seeds}).",
+            cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
+            fix="Select the rows by a model whose seeds all converged.",
         )
     chosen_by = losses.seeds[: (len(losses.seeds) + 1) // 2]
     loss_N = losses.loss_SN[: max(1, len(chosen_by))].mean(axis=0)
     by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
-    place = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
-    by_label, rows = by_label[place >= 0], place[place >= 0].astype(np.int64)
+    position = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
+    by_label, rows = by_label[position >= 0], position[position >= 0].astype(np.int64)
     if rows.size == 0:
         raise ContractError(
-            f"Suite '{name}' needs scored rows that the frame holds, got none of "
-            f"{losses.num_rows}; first scored row {losses.label_N[0]}, first of the frame "
+            f"Suite '{name}' needs scored rows that are in the frame, got none of "
+            f"{losses.num_rows}; first scored row {losses.label_N[0]}, first row of the frame "
             f"{row_labels(frame.index[:1])[0]}.",
-            cause="The losses are of another table.",
+            cause="The losses belong to another table.",
             fix="Score the model on this data first.",
         )
     count = max(1, int(rows.size * share))
     worst = np.argsort(-by_label.to_numpy(), kind="stable")[:count].astype(np.int64)
     median = float(np.median(by_label))
-    unusual = find_standouts(worst, rows, frame, feature_columns)
-    return suite_of(
+    unusual = find_unusual_features(worst, rows, frame, feature_columns)
+    return make_suite(
         name,
         {
             str(by_label.index[at]): _reason(float(by_label.iloc[at]), median, found)
@@ -77,14 +78,12 @@ def hard_suite(
     )
 
 
-def standout_words(standouts: tuple[Standout, ...]) -> str:
-    """Say what is unusual about a row, for people; empty when nothing is."""
-    return ", ".join(
-        f"{s.feature} {s.value:.3g} ({s.deviations:+.1f} deviations)" for s in standouts
-    )
+def describe_unusual_features(unusual: tuple[UnusualFeature, ...]) -> str:
+    """Return the unusual features of a row as text; empty if none."""
+    return ", ".join(f"{s.feature} {s.value:.3g} ({s.deviations:+.1f} deviations)" for s in unusual)
 
 
-def _reason(loss: float, median: float, standouts: tuple[Standout, ...]) -> str:
+def _reason(loss: float, median: float, unusual: tuple[UnusualFeature, ...]) -> str:
     times = f", {loss / median:.1f} times the median" if median > 0 else ""
-    unusual = standout_words(standouts) or "no feature stands out"
-    return f"loss {loss:.4g}{times}; {unusual}"
+    features = describe_unusual_features(unusual) or "no unusual features"
+    return f"loss {loss:.4g}{times}; {features}"

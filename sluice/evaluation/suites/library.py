@@ -1,4 +1,4 @@
-"""Where suites are kept: rows as artifacts, one small index file a version, nothing overwritten."""
+"""Storage of regression suites: rows as artifacts, and one immutable index file per version."""
 
 import itertools
 from datetime import datetime
@@ -10,32 +10,32 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import short
 from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import write_new
-from sluice.base.pluralize import counted
-from sluice.base.settings import Record, nearest
-from sluice.evaluation.suites.suite import FiledSuite, Suite
+from sluice.base.pluralize import pluralize
+from sluice.base.settings import Record, suggest_nearest
+from sluice.evaluation.suites.suite import Suite, SuiteVersion
 
 
 class SuiteEntry(Record):
-    """One line of the index."""
+    """Index entry of one version of a suite."""
 
     name: str
     version: int = Field(ge=1)
-    digest: str = Field(description="Of the suite: rows, reasons, origin.")
-    artifact: str = Field(description="Artifact digest of the suite as JSON.")
+    digest: str = Field(description="Digest of the suite (rows, reasons, origin).")
+    artifact: str = Field(description="Artifact digest of the suite (JSON).")
     num_rows: int
-    kind: str = Field(description="How its rows were chosen.")
+    kind: str = Field(description="How the rows were selected.")
     added_at: AwareDatetime
 
 
 class SuiteLibrary:
     """The suites of one pipeline.
 
-    A version is a file that is created once and never written again, so two processes cannot make
-    the same version of different rows.
+    The file of a version is created once and never overwritten, so two processes cannot create the
+    same version with different rows.
 
     Args:
-        folder: ``Home.suites`` and the pipeline's name.
-        store: Holds the rows.
+        folder: Subfolder of ``Home.suites`` with the pipeline's name.
+        store: Artifact store with the rows.
     """
 
     def __init__(self, folder: Path, store: ArtifactStore) -> None:
@@ -47,54 +47,54 @@ class SuiteLibrary:
         return tuple(sorted({path.parent.name for path in self._folder.glob("*/[0-9]*.json")}))
 
     def entries(self, name: str) -> tuple[SuiteEntry, ...]:
-        """Return every version of one suite, oldest first; empty when there is none.
+        """Return all versions of one suite, oldest first; empty for an unknown suite.
 
         Raises:
-            IntegrityError: A file of the index cannot be read.
+            IntegrityError: An index file cannot be read.
         """
         found = [self._entry(path) for path in (self._folder / name).glob("[0-9]*.json")]
         return tuple(sorted(found, key=lambda entry: entry.version))
 
     def add(self, suite: Suite, *, at: datetime) -> SuiteEntry:
-        """File a new suite; filing the same again changes nothing.
+        """Store a new suite; storing the same suite again has no effect.
 
         Raises:
-            ContractError: Other rows are filed under this name.
-            StorageError: The folder cannot be written.
+            ContractError: A suite with other rows has this name.
+            StorageError: The folder is not writable.
         """
         newest = self.entries(suite.name)[-1:]
-        there = newest[0] if newest else self._write(suite, 1, at)
-        if there.digest != suite.digest:
+        stored = newest[0] if newest else self._write(suite, 1, at)
+        if stored.digest != suite.digest:
             raise ContractError(
-                f"There is a suite '{suite.name}' with other rows, reasons or origin: version "
-                f"{there.version}, {counted(there.num_rows, 'row')}.",
-                cause="A suite never changes, so that results on it stay comparable.",
-                fix="Choose another name, or revise it, which makes its next version.",
+                f"Suite '{suite.name}' already exists with other rows, reasons or origin: version "
+                f"{stored.version}, {pluralize(stored.num_rows, 'row')}.",
+                cause="A suite is immutable, so that results on it stay comparable.",
+                fix="Choose another name, or revise the suite, which creates its next version.",
             )
-        return there
+        return stored
 
     def revise(self, suite: Suite, *, at: datetime) -> SuiteEntry:
-        """File the next version of a suite, its first when it is new.
+        """Store the next version of a suite, or the first version of a new suite.
 
-        The same rows, reasons and origin as the newest version are that version.
+        If rows, reasons and origin are those of the newest version, that version is returned.
 
         Raises:
-            StorageError: The folder cannot be written.
+            StorageError: The folder is not writable.
         """
         newest = self.entries(suite.name)[-1:]
-        # Another process may take a number between our look and our write.
+        # Another process may create a version between reading the entries and writing the file.
         for version in itertools.count(newest[0].version if newest else 1):
-            there = self._write(suite, version, at)
-            if there.digest == suite.digest:
-                return there
-        raise AssertionError("counting does not end")
+            stored = self._write(suite, version, at)
+            if stored.digest == suite.digest:
+                return stored
+        raise AssertionError("unreachable: the counter is infinite")
 
-    def load(self, name: str, version: int | None = None) -> FiledSuite:
-        """Return one version of a suite, the newest when None.
+    def load(self, name: str, version: int | None = None) -> SuiteVersion:
+        """Return one version of a suite; None for the newest.
 
         Raises:
-            ContractError: There is no such suite or version; the known ones are named.
-            IntegrityError: Its rows are missing, or not those that were filed.
+            ContractError: The suite or version does not exist; the message lists the known ones.
+            IntegrityError: Its rows are missing or were modified.
         """
         entries = self.entries(name) if name in self.names() else ()
         wanted = [e for e in entries[-1:] if version is None] or [
@@ -102,27 +102,27 @@ class SuiteLibrary:
         ]
         if not wanted:
             known = list(self.names())
-            there = f"versions 1 to {len(entries)}" if entries else ", ".join(known) or "none"
-            asked = f"'{name}'" + (f" version {version}" if version is not None else "")
+            choices = f"versions 1 to {len(entries)}" if entries else ", ".join(known) or "none"
+            requested = f"'{name}'" + (f" version {version}" if version is not None else "")
             raise ContractError(
-                f"There is no suite {asked}.{'' if entries else nearest(name, known)} "
-                f"Known: {there}.",
-                fix="Name one that there is, or add it: sluice suites add --help",
+                f"Suite {requested} does not exist."
+                f"{'' if entries else suggest_nearest(name, known)} Known: {choices}.",
+                fix="Use an existing suite, or add one: sluice suites add --help",
             )
         entry = wanted[0]
         suite = self._suite(entry)
-        return FiledSuite(suite=suite, version=entry.version, added_at=entry.added_at)
+        return SuiteVersion(suite=suite, version=entry.version, added_at=entry.added_at)
 
-    def newest(self) -> tuple[FiledSuite, ...]:
+    def newest(self) -> tuple[SuiteVersion, ...]:
         """Return the newest version of every suite, by name.
 
         Raises:
-            IntegrityError: A suite is missing or damaged: it must not be skipped in silence.
+            IntegrityError: A suite is missing or damaged; it is not skipped silently.
         """
         return tuple(self.load(name) for name in self.names())
 
     def _write(self, suite: Suite, version: int, at: datetime) -> SuiteEntry:
-        """File the suite under this number unless it is taken; return what is there."""
+        """Store the suite with this version number unless it exists; return the stored entry."""
         path = self._folder / suite.name / f"{version:06d}.json"
         if not path.exists():
             entry = SuiteEntry(
@@ -144,19 +144,19 @@ class SuiteLibrary:
         except (OSError, ValidationError) as error:
             raise _damaged(path, str(error).splitlines()[0]) from error
         if (path.parent.name, path.stem) != (entry.name, f"{entry.version:06d}"):
-            raise _damaged(path, f"it says it is {entry.name} version {entry.version}")
+            raise _damaged(path, f"it contains {entry.name} version {entry.version}")
         return entry
 
     def _suite(self, entry: SuiteEntry) -> Suite:
-        place = self._store.path(entry.artifact)
+        path = self._store.path(entry.artifact)
         try:
             suite = Suite.model_validate_json(self._store.get(entry.artifact))
         except ValidationError as error:
-            raise _damaged(place, str(error).splitlines()[0]) from error
+            raise _damaged(path, str(error).splitlines()[0]) from error
         if (suite.name, suite.digest) != (entry.name, entry.digest):
             raise _damaged(
-                place,
-                f"it is suite '{suite.name}' {short(suite.digest)}, filed as '{entry.name}' "
+                path,
+                f"it contains suite '{suite.name}' {short(suite.digest)}, stored as '{entry.name}' "
                 f"{short(entry.digest)}",
             )
         return suite
@@ -164,7 +164,7 @@ class SuiteLibrary:
 
 def _damaged(path: Path, what: str) -> IntegrityError:
     return IntegrityError(
-        f"A filed suite must read as it was written, and {path} does not: {what}.",
-        cause="The file was changed or damaged after it was written.",
+        f"The stored suite {path} is invalid: {what}.",
+        cause="The file was modified or damaged after it was written.",
         fix="Restore it from a backup.",
     )

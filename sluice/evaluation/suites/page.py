@@ -1,11 +1,11 @@
-"""All suites of one candidate as one page for people: guards, counts, rows to look at."""
+"""HTML report of all regression suites of one candidate: guards, counts, and example rows."""
 
 import base64
 import math
 from html import escape
 
 from sluice.base.digests import short
-from sluice.evaluation.suites.hard_rows import standout_words
+from sluice.evaluation.suites.hard_rows import describe_unusual_features
 from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import (
     CHANGES,
@@ -14,7 +14,7 @@ from sluice.evaluation.suites.result import (
     SuiteReport,
     SuiteResult,
 )
-from sluice.evaluation.suites.suite import origin_words
+from sluice.evaluation.suites.suite import describe_origin
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.verdicts.guard_outcome import GuardResult
 
@@ -28,21 +28,21 @@ _CHANGE_TONE: dict[Change, Tone] = {
     "still wrong": "unsure",
     "still right": "plain",
 }
-_MOST_LABELS = 12
-_FEWEST_DRAWN = 5
-"""Fewer rows are read faster in the table [rows]."""
+_MAX_LABELS = 12
+_MIN_PLOTTED_ROWS = 5
+"""Minimum number of rows for a plot; fewer rows are only listed in the table [rows]."""
 
 
 def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
-    """Return the whole document.
+    """Return the HTML document.
 
     Args:
-        report: What is shown.
-        title: Plain text, such as the pipeline's name.
-        examples: Rows to show of each suite, at most.
+        report: Report of the suites.
+        title: Title in plain text, such as the name of the pipeline.
+        examples: Maximum number of rows to list for each suite.
     """
     heading = f"Regression suites of {title}"
-    outcome = "no guard" if not report.guards else f"guards: {report.outcome}"
+    outcome = "no guards" if not report.guards else f"guards: {report.outcome}"
     tone = "plain" if not report.guards else _GUARD_TONE[report.outcome]
     parts = [
         f"<h1>{escape(heading)} {tag(outcome, tone)}</h1>",
@@ -61,7 +61,7 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
             _image(changes_png(report.results), "shares of fixed and broken rows by suite"),
         ]
     else:
-        parts.append("<p>There is no suite yet.</p>")
+        parts.append("<p>No suites are defined.</p>")
     for result in report.results:
         parts += _suite(result, report, examples)
     return html_page(heading, "\n".join(parts), style=_STYLE)
@@ -69,8 +69,8 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
 
 def _rule(report: SuiteReport) -> str:
     if report.threshold is None:
-        return "A row is wrong when at least half of the seeds make a mistake."
-    return f"A row is wrong when its loss is above {report.threshold:.4g} {report.unit}."
+        return "A row is wrong if at least half of the seeds misclassify it."
+    return f"A row is wrong if its loss is above {report.threshold:.4g} {report.unit}."
 
 
 def _overview(report: SuiteReport) -> str:
@@ -102,18 +102,18 @@ def _suite(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]
     parts = [
         f"<h2>{escape(result.name)} <span class=soft>version {result.version}, "
         f"{short(result.digest)}</span></h2>",
-        f'<p class="soft">{escape(origin_words(result.origin))}</p>',
+        f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
         f"<p>{escape(_suspects(result))}</p>",
-        *(f'<div class="card unsure">{escape(what)}</div>' for what in result.lacking),
+        *(f'<div class="card unsure">{escape(reason)}</div>' for reason in result.lacking),
         *_missing(result),
     ]
     if not result.rows:
         return parts
-    if len(result.rows) >= _FEWEST_DRAWN:
-        drawn = rows_png(result, threshold=report.threshold, unit=report.unit)
-        parts.append(_image(drawn, f"losses on the rows of {result.name}"))
+    if len(result.rows) >= _MIN_PLOTTED_ROWS:
+        png = rows_png(result, threshold=report.threshold, unit=report.unit)
+        parts.append(_image(png, f"losses on the rows of {result.name}"))
     shown = result.examples(examples)
-    names = ["row", "change", "suspect", "candidate", "reference", "baseline", "why"]
+    names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason"]
     lines = [_line(row) for row in shown]
     more = len(result.rows) - len(shown)
     parts.append(
@@ -127,29 +127,29 @@ def _suite(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]
 def _suspects(result: SuiteResult) -> str:
     model, data = result.suspects("model"), result.suspects("data")
     if not model + data:
-        return "The candidate gets every scored row right." if result.rows else ""
-    said = []
+        return "The candidate is right on all scored rows." if result.rows else ""
+    parts = [f"The candidate is wrong on {model + data} rows."]
     if model:
-        said.append(f"{model} say look at the model: something else gets them right.")
+        parts.append(f"Model suspected: {model}, because another model gets them right.")
     if data:
-        said.append(
-            f"{data} say look at the data: no seed of either model and not the baseline gets them "
-            "right. They may be measured wrongly, or be such that nothing could have known."
+        parts.append(
+            f"Data suspected: {data}, because no seed of either model and not the baseline gets "
+            "them right. They may be measured incorrectly, or be unpredictable."
         )
-    return f"Of {model + data} wrong rows, " + " ".join(said)
+    return " ".join(parts)
 
 
 def _missing(result: SuiteResult) -> list[str]:
-    told = (
-        ("are not in the data any more", result.gone),
-        ("are rows that the candidate was trained on, and were not scored", result.seen),
-        ("are in no test window", result.unscored),
+    groups = (
+        ("are no longer in the data", result.gone),
+        ("are not scored, because the candidate was trained on them", result.seen),
+        ("are not in a test window", result.unscored),
     )
     return [
-        f'<p class="soft">{len(labels)} of {result.num_rows} {what}: '
-        f"{escape(', '.join(_label(label) for label in labels[:_MOST_LABELS]))}"
-        f"{', ...' if len(labels) > _MOST_LABELS else ''}</p>"
-        for what, labels in told
+        f'<p class="soft">{len(labels)} of {result.num_rows} rows {status}: '
+        f"{escape(', '.join(_label(label) for label in labels[:_MAX_LABELS]))}"
+        f"{', ...' if len(labels) > _MAX_LABELS else ''}</p>"
+        for status, labels in groups
         if labels
     ]
 
@@ -167,13 +167,13 @@ def _line(row: RowResult) -> list[str]:
 
 
 def _why(row: RowResult) -> str:
-    """Say why the row is here and what is unusual about it, once."""
-    unusual = standout_words(row.standouts)
+    """Return why the row is in the suite, and its unusual features unless already listed."""
+    unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 
 
 def _label(label: str) -> str:
-    """A day's midnight says nothing."""
+    """Return the label without the time of a date at midnight."""
     return label.removesuffix("T00:00:00")
 
 

@@ -1,4 +1,4 @@
-"""Pictures of suites: what changed on each of them, and every row of one."""
+"""Plots of regression suites: changes by suite, and the losses of all rows of one suite."""
 
 import math
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ _NAME_CHARACTERS = 24
 
 
 def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
-    """Draw a bar a suite: the shares of fixed, broken, still wrong and still right rows."""
+    """Plot one bar per suite: the shares of fixed, broken, still wrong and still right rows."""
     figure, axes = new_figure(height_in=1.3 + 0.38 * max(1, len(results)))
     for at, result in enumerate(results):
         left = 0.0
         if not result.rows:
-            axes.text(0.01, at, "no row could be scored", color=MUTED, va="center", fontsize=8.5)
+            axes.text(0.01, at, "no rows scored", color=MUTED, va="center", fontsize=8.5)
         for change in CHANGES:
             share = result.count(change) / max(1, len(result.rows))
             axes.barh(at, share, left=left, color=COLOUR[change], height=0.62)
@@ -51,20 +51,20 @@ def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
     axes.set_xlabel("share of the scored rows")
     handles = [axes.plot([], [], "s", color=COLOUR[c], markersize=7)[0] for c in CHANGES]
     figure.legend(handles, CHANGES, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    set_headline(axes, "From the reference to the candidate, suite by suite", "", colour=INK)
+    set_headline(axes, "Changes from the reference to the candidate, by suite", "", colour=INK)
     return as_png(figure)
 
 
 def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> bytes:
-    """Draw each scored row: its loss with the reference and with the candidate.
+    """Plot the losses of reference and candidate for each scored row.
 
-    Below the diagonal the candidate is better. Losses that are not finite are counted, not drawn.
-    Axes are logarithmic when all losses are positive, as the rows of a suite differ by far.
+    Below the diagonal the candidate is better. Non-finite losses are counted but not plotted. Axes
+    are logarithmic if all losses are positive, because the losses of a suite vary widely.
 
     Args:
-        result: The candidate on one suite.
-        threshold: Higher losses are wrong; None where mistakes are counted.
-        unit: Of the losses.
+        result: Result of one suite.
+        threshold: Loss above which a row is wrong; None for classifiers.
+        unit: Unit of the losses.
     """
     figure, axes = new_figure(height_in=4.2)
     finite = [
@@ -98,12 +98,12 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     missing = len(result.rows) - len(finite)
     detail = "below the diagonal the candidate is better" + (
-        "; dashed: above it a row is wrong" if threshold is not None else ""
+        "; dashed: threshold for wrong rows" if threshold is not None else ""
     )
     set_headline(
         axes,
         f"{_cut(result.name)}: {len(finite)} rows"
-        + (f", {missing} with losses that are not finite" if missing else ""),
+        + (f", {missing} with non-finite losses" if missing else ""),
         detail,
         colour=INK,
     )

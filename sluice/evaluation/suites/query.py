@@ -1,9 +1,8 @@
-"""The query language of suites: a condition on the columns of a table, and nothing else.
+"""Query language of suites: one condition on the columns of a table.
 
-The text is parsed as one Python expression, and every node that is not listed here is refused, so
-no attribute, call, subscript or name outside the table can be reached. The conditions are
-evaluated on whole columns by this module. Arithmetic is on float64, so that no literal and no
-text can grow.
+A query is parsed as a Python expression, and every node type that is not listed here is rejected,
+so that attributes, calls, subscripts and other names are inaccessible. This module evaluates the
+conditions on whole columns. Arithmetic uses float64, so that integers and texts cannot grow.
 """
 
 import ast
@@ -18,19 +17,19 @@ import pandas as pd
 from pandas.api import types
 
 from sluice.base.errors import ContractError
-from sluice.base.settings import nearest
+from sluice.base.settings import suggest_nearest
 
 MAX_CHARACTERS = 1_000
-"""Length of a query."""
+"""Maximum length of a query."""
 
 MAX_DEPTH = 40
-"""Nested conditions and operators of a query."""
+"""Maximum nesting depth of conditions and operators."""
 
 MAX_INTEGER = 2**63 - 1
-"""Largest integer that a query may name."""
+"""Largest integer literal."""
 
-_MOST_NAMED = 24
-"""Columns in a message."""
+_MAX_NAMED_COLUMNS = 24
+"""Maximum number of column names in a message."""
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`(?P<name>[^`]*)`")
 
@@ -51,18 +50,18 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_WORDS = {ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not"}
-"""Operators of pandas that bind tighter than a comparison, and the word to write instead."""
+_KEYWORDS = {ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not"}
+"""Operators of pandas that bind tighter than comparisons, with the keyword to use instead."""
 
 _GRAMMAR = (
-    "Use column names (`in backticks` where a name has other characters), index, numbers, texts, "
+    "Use column names (in `backticks` if a name has special characters), index, numbers, texts, "
     "True, False, comparisons, 'in' and 'not in' with a list, 'and', 'or', 'not', and + - * / // "
     "% **, such as 'volume_z > 2 and rsi_14 < 30'."
 )
 
 
 class _Refused(Exception):
-    """A part of a query is refused; carries its place in bytes from the start."""
+    """Rejected part of a query, with its byte offset."""
 
     def __init__(self, problem: str, node: ast.expr | None = None) -> None:
         super().__init__(problem)
@@ -70,22 +69,22 @@ class _Refused(Exception):
 
 
 def matching_rows(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return for each row whether the query is true; a missing cell makes it false.
+    """Return for each row whether the query is true; missing values make it false.
 
     Args:
-        query: One condition. Its names are columns, ``index`` (the rows' labels) and the name of
-            the index; a name in backticks may have any characters. It has numbers, texts, True
-            and False, comparisons, ``in`` and ``not in`` with a list of literals, ``and``, ``or``,
-            ``not`` and arithmetic on numbers. ``x != x`` is true where a number is missing.
-        frame: The table.
+        query: One condition. Names refer to columns, ``index`` (the row labels) and the name of
+            the index; a name in backticks may contain any characters. Allowed are numbers, texts,
+            True and False, comparisons, ``in`` and ``not in`` with a list of literals, ``and``,
+            ``or``, ``not`` and arithmetic on numbers. ``x != x`` is true for missing numbers.
+        frame: Table on which the query is evaluated.
 
     Raises:
-        ContractError: The query is too long or nested too deeply, has another construct, names
-            an unknown column, compares values of different kinds, or is no condition. The message
-            names the part and its position.
+        ContractError: The query is too long or nested too deeply, contains another construct or an
+            unknown column, compares values of different types, or is not a condition. The message
+            contains the rejected part and its position.
 
     Cost:
-        One pass over a column for each operator; at most ``MAX_CHARACTERS`` of them.
+        One pass over a column for each operator; at most ``MAX_CHARACTERS`` operators.
     """
     text = query.strip()
     try:
@@ -96,20 +95,20 @@ def matching_rows(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
     except _Refused as error:
         place = "" if error.offset is None else _position(text, error.offset)
         raise ContractError(
-            f"A suite needs a query that can be computed, got {_excerpt(text)}: {error}{place}.",
+            f"The query {_excerpt(text)} cannot be evaluated: {error}{place}.",
             cause=f"The columns are {_first(frame.columns)}.",
             fix=_GRAMMAR,
         ) from None
     if not isinstance(found, pd.Series) or not types.is_bool_dtype(found.dtype):
         raise ContractError(
-            f"A suite needs a query that is true or false for each row, got {_excerpt(text)}.",
-            fix="Compare a column with something, such as 'volume_z > 2'.",
+            f"The query {_excerpt(text)} is not a condition, true or false for each row.",
+            fix="Compare a column with a value, such as 'volume_z > 2'.",
         )
     return found.fillna(False).astype("bool")
 
 
 def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
-    """Return the expression, and the names in backticks by their offset in bytes."""
+    """Return the expression, and the names in backticks by their byte offset."""
     if not text.isprintable():
         raise _Refused("it must be one line of printable characters")
     names: dict[int, str] = {}
@@ -118,13 +117,13 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
         if match["name"] is None:
             return match[0]
         names[len(text[: match.start()].encode())] = match["name"]
-        # An identifier of as many bytes, so that every position stays what it was.
+        # An identifier with the same number of bytes, so that all positions stay the same.
         return "_" * len(match[0].encode())
 
     source = _QUOTED.sub(plain, text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in texts
+            warnings.simplefilter("ignore")  # invalid escapes in texts
             body = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         at = None if error.offset is None else f" at character {min(error.offset, len(text))}"
@@ -136,9 +135,9 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
 
 
 def _require_shallow(body: ast.expr) -> None:
-    """Refuse before anything here recurses."""
+    """Raise an error for deep nesting, before any recursive evaluation."""
     level: list[ast.AST] = [body]
-    for _ in range(2 * MAX_DEPTH):  # operators are nodes of their own
+    for _ in range(2 * MAX_DEPTH):  # operators are separate nodes
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return
@@ -146,7 +145,7 @@ def _require_shallow(body: ast.expr) -> None:
 
 
 class _Evaluation:
-    """Evaluates the nodes of one query on one table; a node without a rule is refused."""
+    """Evaluates the nodes of one query on one table; other node types are rejected."""
 
     def __init__(self, frame: pd.DataFrame, names: dict[int, str]) -> None:
         self._frame = frame
@@ -177,8 +176,8 @@ class _Evaluation:
                 with np.errstate(all="ignore"):
                     return _ARITHMETIC[type(node.op)](left, right)
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()) | ast.UnaryOp(op=ast.Invert()):
-                word = _WORDS[type(node.op)]
-                raise _Refused(f"the operators & | ~ are not allowed: write '{word}'", node)
+                keyword = _KEYWORDS[type(node.op)]
+                raise _Refused(f"the operators & | ~ are not allowed: write '{keyword}'", node)
             case ast.List() | ast.Tuple():
                 raise _Refused("a list is allowed after 'in' and 'not in' only", node)
         raise _Refused(f"{_described(node)} is not allowed", node)
@@ -203,7 +202,7 @@ class _Evaluation:
             return pd.Series(self._frame.index, index=self._frame.index)
         if same:
             raise _Refused(f"{len(same)} columns are named '{name}'", node)
-        hint = nearest(name, [str(column) for column in self._frame.columns]).rstrip("?")
+        hint = suggest_nearest(name, [str(column) for column in self._frame.columns]).rstrip("?")
         raise _Refused(f"there is no column '{name}'{',' if hint else ''}{hint.lower()}", node)
 
     def _condition(self, node: ast.expr) -> "pd.Series[bool]":
@@ -246,13 +245,13 @@ class _Evaluation:
             signed = isinstance(element, ast.UnaryOp) and isinstance(element.op, ast.USub)
             literal = element.operand if isinstance(element, ast.UnaryOp) and signed else element
             if not isinstance(literal, ast.Constant):
-                raise _Refused("a list may hold numbers and texts only", element)
+                raise _Refused("a list may contain numbers and texts only", element)
             found = found | _compared(column, self.value(element), operator.eq, element)
         return ~found if isinstance(op, ast.NotIn) else found
 
 
 def _compared(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:
-    """Compare values of one kind; a date may be compared with its text."""
+    """Compare values of the same type; dates may also be compared with texts."""
     kinds = {_kind(left), _kind(right)}
     dates_and_texts = kinds <= {"date", "duration", "text"} and len(kinds) == 2
     if len(kinds) != 1 and not (dates_and_texts and "text" in kinds):
@@ -265,7 +264,7 @@ def _compared(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: a
 
 
 def _kind(value: Any) -> str:
-    """Return what a column or a literal holds, in a word for messages."""
+    """Return the type of a column or literal, for messages."""
     if isinstance(value, pd.Series):
         dtype = value.dtype
         for kind, holds in (
@@ -308,5 +307,9 @@ def _excerpt(text: str) -> str:
 
 
 def _first(columns: pd.Index) -> str:
-    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
-    return ", ".join(map(str, columns[:_MOST_NAMED])) + more
+    more = (
+        f" and {len(columns) - _MAX_NAMED_COLUMNS} more"
+        if len(columns) > _MAX_NAMED_COLUMNS
+        else ""
+    )
+    return ", ".join(map(str, columns[:_MAX_NAMED_COLUMNS])) + more

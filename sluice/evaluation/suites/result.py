@@ -1,4 +1,4 @@
-"""What a candidate did on each suite, row by row, and whether its guards hold."""
+"""Results of a candidate on regression suites: by row, by suite and by guard."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
-from sluice.findings.finding import Standout
+from sluice.findings.finding import UnusualFeature
 from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
@@ -17,72 +17,72 @@ Suspect = Literal["model", "data", "none"]
 
 
 class RowResult(Record):
-    """One scored row of a suite; losses are means over seeds [loss units]."""
+    """Result of one scored row; losses are means over seeds [loss units]."""
 
     label: str
     fold_id: int
-    change: Change = Field(description="From the reference to the candidate.")
+    change: Change = Field(description="Change from the reference to the candidate.")
     suspect: Suspect = Field(
-        description="'data' when every seed of candidate and reference and the baseline are wrong "
-        "too, 'model' when only the candidate need be, 'none' when it is right."
+        description="'none' if the candidate is right; 'data' if all seeds of candidate and "
+        "reference and the baseline are wrong; 'model' otherwise."
     )
     candidate_loss: float
     reference_loss: float
     baseline_loss: float
-    standouts: tuple[Standout, ...] = Field(description="Unusual features, of all test rows.")
+    standouts: tuple[UnusualFeature, ...] = Field(description="Unusual features of the row.")
     reason: str = Field(description="Why the row is in the suite.")
 
 
 class SuiteResult(Record):
-    """One candidate on one version of a suite."""
+    """Result of a candidate on one version of a suite."""
 
     name: str
     version: int
-    digest: str = Field(description="Of the suite.")
-    origin: Origin = Field(description="How the suite's rows were chosen.")
-    num_rows: int = Field(description="Rows of the suite, scored or not.")
-    rows: tuple[RowResult, ...] = Field(description="The scored ones, in time order.")
-    gone: tuple[str, ...] = Field(description="Rows that are not in the data any more.")
-    seen: tuple[str, ...] = Field(description="Rows the candidate was trained on: not scored.")
-    unscored: tuple[str, ...] = Field(description="Rows of no test window.")
+    digest: str = Field(description="Digest of the suite.")
+    origin: Origin = Field(description="How the rows of the suite were selected.")
+    num_rows: int = Field(description="Number of rows of the suite, scored or not.")
+    rows: tuple[RowResult, ...] = Field(description="Scored rows, in time order.")
+    gone: tuple[str, ...] = Field(description="Labels of rows that are no longer in the data.")
+    seen: tuple[str, ...] = Field(description="Labels of rows the candidate was trained on.")
+    unscored: tuple[str, ...] = Field(description="Labels of rows in no test window.")
     gain: SuiteGain
-    lacking: tuple[str, ...] = Field(description="What keeps the result from being evidence.")
+    lacking: tuple[str, ...] = Field(description="Reasons why the result is not valid evidence.")
 
     def count(self, change: Change) -> int:
-        """Return how many scored rows changed so."""
+        """Return the number of scored rows with this change."""
         return sum(row.change == change for row in self.rows)
 
     def suspects(self, suspect: Suspect) -> int:
-        """Return how many scored rows have this suspect."""
+        """Return the number of scored rows with this suspect."""
         return sum(row.suspect == suspect for row in self.rows)
 
     @property
     def broken_share(self) -> float:
-        """Of the scored rows; NaN without any."""
+        """Share of broken rows among the scored rows; NaN without scored rows."""
         return self.count("broken") / len(self.rows) if self.rows else float("nan")
 
     @property
     def scored_share(self) -> float:
-        """Of the suite's rows that could be scored."""
+        """Share of the suite's rows that were scored."""
         return len({row.label for row in self.rows}) / self.num_rows
 
     @property
     def candidate_loss(self) -> float:
-        """Mean over scored rows; NaN without any."""
+        """Mean loss of the candidate over scored rows; NaN without scored rows."""
         return _mean([row.candidate_loss for row in self.rows])
 
     @property
     def reference_loss(self) -> float:
-        """Mean over scored rows; NaN without any."""
+        """Mean loss of the reference over scored rows; NaN without scored rows."""
         return _mean([row.reference_loss for row in self.rows])
 
     @property
     def baseline_loss(self) -> float:
-        """Mean over scored rows; NaN without any."""
+        """Mean loss of the baseline over scored rows; NaN without scored rows."""
         return _mean([row.baseline_loss for row in self.rows])
 
     def examples(self, count: int) -> tuple[RowResult, ...]:
-        """Return rows to look at: broken before still wrong before fixed, worst loss first."""
+        """Return rows to inspect: broken, then still wrong, then fixed, by descending loss."""
         order: dict[Change, int] = {"broken": 0, "still wrong": 1, "fixed": 2, "still right": 3}
 
         def rank(row: RowResult) -> tuple[int, float]:
@@ -93,43 +93,43 @@ class SuiteResult(Record):
 
 
 class GuardVerdict(Record):
-    """Whether a suite that must hold does."""
+    """Outcome of the guard of one suite."""
 
     suite: str
-    version: int | None = Field(description="None when there is no such suite.")
+    version: int | None = Field(description="None if the suite does not exist.")
     outcome: GuardResult
-    reason: str = Field(description="One sentence for people.")
-    remedy: str = Field("", description="What to do; empty when it holds.")
+    reason: str = Field(description="Reason in one sentence.")
+    remedy: str = Field("", description="What to do; empty if the guard passes.")
 
 
 class SuiteReport(Record):
-    """One candidate on all suites of its pipeline."""
+    """Results of a candidate on all suites of its pipeline."""
 
     candidate: str = Field(description="Digest of the candidate.")
-    reference: str = Field(description="Digest of what it would replace.")
-    window: str = Field(description="Digest of the data and rows scored.")
-    unit: str = Field(description="Of the losses.")
+    reference: str = Field(description="Digest of the reference.")
+    window: str = Field(description="Digest of the scored data and rows.")
+    unit: str = Field(description="Unit of the losses.")
     threshold: float | None = Field(
-        description="A row with a higher loss is wrong [unit]; None where mistakes are counted."
+        description="Loss above which a row is wrong [unit]; None for classifiers."
     )
     results: tuple[SuiteResult, ...]
     guards: tuple[GuardVerdict, ...]
 
     @property
     def passed(self) -> bool:
-        """True when every guard passes; without guards nothing is asked for."""
+        """True if all guards pass, or if there are no guards."""
         return all(guard.outcome == "pass" for guard in self.guards)
 
     @property
     def outcome(self) -> GuardResult:
-        """Of all guards: a failure outweighs missing evidence."""
+        """Outcome of all guards; a failure takes precedence over insufficient evidence."""
         if self.passed:
             return "pass"
         return "fail" if any(g.outcome == "fail" for g in self.guards) else "insufficient"
 
     @property
     def guard_outcomes(self) -> tuple[GuardOutcome, ...]:
-        """What the guards say to the promotion gate."""
+        """Outcomes of the guards for the promotion gate."""
         return tuple(
             GuardOutcome(
                 name=f"suite {guard.suite}",
@@ -143,14 +143,14 @@ class SuiteReport(Record):
 
     @property
     def reason(self) -> str:
-        """One sentence for people."""
+        """Summary of the guards in one sentence."""
         blocking = [guard for guard in self.guards if guard.outcome != "pass"]
         if blocking:
             more = f" ({len(blocking) - 1} more)" if len(blocking) > 1 else ""
             return f"{blocking[0].reason}{more}"
         if not self.guards:
-            return f"Suites run: {len(self.results)}; none of them is a guard."
-        return f"Guards that hold: all {len(self.guards)}."
+            return f"Suites: {len(self.results)}, without guards."
+        return f"All guards pass ({len(self.guards)})."
 
 
 def _mean(losses: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""Run every suite on a candidate: what it fixes, what it breaks, and who is to suspect (DATA-5).
+"""Runs all regression suites on a candidate: rows that it fixes or breaks, and guard outcomes.
 
 Shape legend: S = seeds, N = test rows, M = scored rows of a suite.
 """
@@ -10,25 +10,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.gain import measure_gain
-from sluice.evaluation.suites.guard import judge_guard
-from sluice.evaluation.suites.judged_arm import JudgedArm, judge_arm
-from sluice.evaluation.suites.placement import Placement, place_rows
+from sluice.evaluation.suites.guard import evaluate_guard
 from sluice.evaluation.suites.result import Change, RowResult, SuiteReport, SuiteResult
+from sluice.evaluation.suites.row_status import RowStatus, classify_rows
 from sluice.evaluation.suites.settings import SuiteSettings
-from sluice.evaluation.suites.suite import FiledSuite, HighestLoss, Suite
-from sluice.findings.hard_examples import find_standouts
+from sluice.evaluation.suites.suite import HighestLoss, Suite, SuiteVersion
+from sluice.evaluation.suites.suite_arm import SuiteArm, mark_mistakes
+from sluice.evaluation.unseen_members import row_labels
+from sluice.findings.hard_examples import find_unusual_features
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arms:
-    """The three that are looked at, on the same rows; the reference may be the baseline."""
+class SuiteScores:
+    """Scores of the three arms on the same rows; the reference may be the baseline."""
 
     candidate: Scores
     reference: Scores
@@ -36,27 +36,27 @@ class Arms:
 
 
 def run_suites(
-    suites: Sequence[FiledSuite],
-    arms: Arms,
+    suites: Sequence[SuiteVersion],
+    arms: SuiteScores,
     workload: Workload,
     frame: pd.DataFrame,
     members: Sequence[Member],
     settings: SuiteSettings,
 ) -> SuiteReport:
-    """Look at the candidate on every suite and judge the guards.
+    """Evaluate the candidate on all suites, and check the guards.
 
-    A row is wrong for an arm when its mean loss over seeds is above ``settings.wrong_quantile`` of
-    the reference's on the whole window; where the workload counts mistakes, when at least half of
-    the seeds make one. A loss that is not finite is wrong.
+    A row is wrong for an arm if its mean loss over seeds is above the quantile
+    ``settings.wrong_quantile`` of the reference's losses on the whole window; for classifiers, if
+    at least half of the seeds misclassify it. A row with a non-finite loss is wrong.
 
-    A model whose losses chose a suite's rows is measured there by its other seeds.
+    A model whose losses selected the rows of a suite is measured on them by its other seeds.
 
     Args:
-        suites: All of the pipeline.
-        arms: Scores on one window.
-        workload: Says what the features are and how far a target looks.
+        suites: All suites of the pipeline.
+        arms: Scores of the three arms on one window.
+        workload: Workload with the feature columns and the forecast horizon.
         frame: Feature frame of the window.
-        members: The candidate's.
+        members: Members of the candidate.
         settings: Thresholds and guards.
 
     Raises:
@@ -69,17 +69,18 @@ def run_suites(
     three = (arms.candidate, arms.reference, arms.baseline)
     threshold = None
     if any(scores.mistakes is None for scores in three):
-        in_place = Arm.of(arms.reference.losses.aligned_to(rows))
-        threshold = float(np.quantile(in_place.loss_SN.mean(axis=0), settings.wrong_quantile))
+        aligned = ArmLosses.of(arms.reference.losses.aligned_to(rows))
+        threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
-        judge_arm(scores, rows, threshold, name) for scores, name in zip(three, names, strict=True)
+        mark_mistakes(scores, rows, threshold, name)
+        for scores, name in zip(three, names, strict=True)
     )
     results = tuple(
         _run_one(
-            filed,
-            place_rows(
-                filed.suite.labels,
+            version,
+            classify_rows(
+                version.suite.labels,
                 rows,
                 frame.index,
                 members,
@@ -91,7 +92,7 @@ def run_suites(
             workload,
             settings,
         )
-        for filed in suites
+        for version in suites
     )
     by_name = {result.name: result for result in results}
     return SuiteReport(
@@ -102,58 +103,58 @@ def run_suites(
         threshold=threshold,
         results=results,
         guards=tuple(
-            judge_guard(guard, by_name.get(guard.suite), settings, unit=workload.loss_unit)
+            evaluate_guard(guard, by_name.get(guard.suite), settings, unit=workload.loss_unit)
             for guard in settings.guards
         ),
     )
 
 
 def _run_one(
-    filed: FiledSuite,
-    placement: Placement,
-    arms: tuple[JudgedArm, JudgedArm, JudgedArm],
+    version: SuiteVersion,
+    status: RowStatus,
+    arms: tuple[SuiteArm, SuiteArm, SuiteArm],
     rows: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
     settings: SuiteSettings,
 ) -> SuiteResult:
-    suite, at_M = filed.suite, placement.scored_M
-    candidate, no_candidate = arms[0].on(at_M, suite)
-    reference, no_reference = arms[1].on(at_M, suite)
-    lacking = tuple(what for what in (no_candidate, no_reference) if what)
+    suite, at_M = version.suite, status.scored_M
+    candidate, candidate_problem = arms[0].on_suite(at_M, suite)
+    reference, reference_problem = arms[1].on_suite(at_M, suite)
+    lacking = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
     if arms[1].threshold is not None and not np.isfinite(arms[1].threshold):
-        lacking += ("the reference has losses that are not finite on the window",)
+        lacking += ("the reference has non-finite losses on the window",)
     return SuiteResult(
         name=suite.name,
-        version=filed.version,
+        version=version.version,
         digest=suite.digest,
         origin=suite.origin,
         num_rows=len(suite.rows),
         rows=_row_results(suite, at_M, arms, (candidate, reference), rows, frame, workload),
-        gone=placement.gone,
-        seen=placement.seen,
-        unscored=placement.unscored,
+        gone=status.gone,
+        seen=status.seen,
+        unscored=status.unscored,
         gain=measure_gain(
             candidate.arm,
             reference.arm,
             settings,
             horizon_rows=workload.horizon_rows,
-            lacking="; ".join((*lacking, *_chosen_by(suite, arms))),
+            lacking="; ".join((*lacking, *_biased_arms(suite, arms))),
         ),
         lacking=lacking,
     )
 
 
-def _chosen_by(suite: Suite, arms: tuple[JudgedArm, ...]) -> tuple[str, ...]:
-    """Say which arm's losses chose the rows and has no other seeds to be measured by.
+def _biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
+    """Return a message for each arm whose losses selected the rows and that has no other seeds.
 
-    It is at its worst there by choice: any other model looks better on them.
+    The rows are those with its highest losses by selection, so any other model has lower losses.
     """
     origin = suite.origin
     if not isinstance(origin, HighestLoss):
         return ()
     return tuple(
-        f"the losses of the {arm.name} chose these rows"
+        f"the losses of the {arm.name} were used to select these rows"
         for arm in arms[:2]
         if arm.subject == origin.subject and not arm.seeds
     )
@@ -162,16 +163,18 @@ def _chosen_by(suite: Suite, arms: tuple[JudgedArm, ...]) -> tuple[str, ...]:
 def _row_results(
     suite: Suite,
     at_M: NDArray[np.int64],
-    arms: tuple[JudgedArm, JudgedArm, JudgedArm],
-    fair: tuple[JudgedArm, JudgedArm],
+    arms: tuple[SuiteArm, SuiteArm, SuiteArm],
+    fair: tuple[SuiteArm, SuiteArm],
     rows: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
 ) -> tuple[RowResult, ...]:
-    # Of the data is suspected what no seed at all gets right, those that chose the row included.
+    # The data are suspected if no seed is right, including the seeds that selected the rows.
     hopeless_N = np.logical_and.reduce([arm.wrong_SN.all(axis=0) for arm in arms])
     position = pd.Index(row_labels(frame.index)).get_indexer(pd.Index(rows.label_N))
-    unusual = find_standouts(at_M, position.astype(np.int64), frame, workload.feature_columns)
+    unusual = find_unusual_features(
+        at_M, position.astype(np.int64), frame, workload.feature_columns
+    )
     reasons = {row.label: row.reason for row in suite.rows}
     losses = [arm.arm.loss_SN.mean(axis=0) for arm in fair]
     baseline_N = arms[2].arm.loss_SN.mean(axis=0)

@@ -1,4 +1,4 @@
-"""What may vary about regression suites and the guards made of them."""
+"""Settings of regression suites and of their guards."""
 
 from typing import Self
 
@@ -8,30 +8,31 @@ from sluice.base.settings import Settings
 
 
 class SuiteGuard(Settings):
-    """A suite that a candidate has to pass; every limit that is set must hold."""
+    """Guard on a suite: a candidate must satisfy all limits that are set."""
 
-    suite: str = Field(description="Name of the suite; its newest version counts.")
+    suite: str = Field(description="Name of the suite; its newest version is used.")
     max_broken_share: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Most rows that the reference gets right and the candidate wrong, of those "
-        "scored [rate].",
+        description="Maximum share of scored rows on which the reference is right and the "
+        "candidate wrong [rate].",
     )
     min_fixed: int | None = Field(
         None,
         ge=1,
-        description="Fewest rows that the reference gets wrong and the candidate right [rows].",
+        description="Minimum number of rows on which the reference is wrong and the candidate "
+        "right [rows].",
     )
     margin: float | None = Field(
         None,
         ge=0,
-        description="The candidate's mean loss on the suite is proven to be higher by no more "
-        "than this [loss units].",
+        description="Largest tolerated increase of the mean loss on the suite, tested at alpha "
+        "[loss units].",
     )
 
     @model_validator(mode="after")
-    def _limits_something(self) -> Self:
+    def _require_criterion(self) -> Self:
         if self.max_broken_share is None and self.min_fixed is None and self.margin is None:
             raise ValueError(
                 f"the guard of suite '{self.suite}' needs max_broken_share, min_fixed or margin"
@@ -40,38 +41,38 @@ class SuiteGuard(Settings):
 
 
 class SuiteSettings(Settings):
-    """How suites are made, run and judged (DATA-5)."""
+    """Settings for the creation and evaluation of suites."""
 
     hard_share: float = Field(
-        0.05, gt=0, le=0.5, description="Share of the window's rows that the hard suite takes."
+        0.05, gt=0, le=0.5, description="Share of the window's rows in the hard suite."
     )
     wrong_quantile: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="A row is wrong when its loss is above this quantile of the reference's losses "
-        "on the window; not read where the workload counts mistakes [rate].",
+        description="A row is wrong if its loss is above this quantile of the reference's losses "
+        "on the window; not used for classifiers [rate].",
     )
     alpha: float = Field(
-        0.05, gt=0, lt=0.5, description="One-sided error rate of each bound of a gain [rate]."
+        0.05, gt=0, lt=0.5, description="One-sided error rate of each bound of the gain [rate]."
     )
     min_rows: int = Field(
-        30, ge=10, description="Fewer scored rows give no interval of the gain [rows]."
+        30, ge=10, description="Minimum number of scored rows for an interval of the gain [rows]."
     )
     min_scored_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="A guard says nothing when fewer of a suite's rows can be scored: the others "
-        "are gone, or were trained on [rate].",
+        description="Minimum share of a suite's rows that must be scored for its guard; others are "
+        "no longer in the data or were trained on [rate].",
     )
     guards: tuple[SuiteGuard, ...] = Field(
-        (), strict=False, description="Suites that a candidate has to pass."
+        (), strict=False, description="Guards on suites that a candidate must pass."
     )
 
     @model_validator(mode="after")
     def _one_guard_a_suite(self) -> Self:
         names = [guard.suite for guard in self.guards]
         if len(set(names)) != len(names):
-            raise ValueError(f"a suite may have one guard, got {', '.join(sorted(names))}")
+            raise ValueError(f"one guard per suite, got guards for {', '.join(sorted(names))}")
         return self

@@ -1,7 +1,7 @@
-"""A regression suite: rows with a name, that every candidate is looked at on (DATA-5).
+"""Regression suite: a named set of rows on which every candidate is evaluated.
 
-Rows are named by their label, so that a suite survives new data, and a suite never changes: its
-digest covers its rows, their reasons and how they were chosen.
+Rows are identified by their labels, so that a suite remains valid with new data. A suite is
+immutable: its digest covers its rows, their reasons and how they were selected.
 """
 
 import re
@@ -14,75 +14,75 @@ from sluice.base.digests import digest_json, short
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 
-MOST_ROWS = 10_000
-"""A suite is looked at row by row, and its result is one record."""
+MAX_ROWS = 10_000
+"""Maximum number of rows of a suite; its rows are inspected individually."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 class HighestLoss(Record):
-    """Rows on which a model's loss was the highest."""
+    """Origin of a suite: rows with the highest losses of a model."""
 
     kind: Literal["highest_loss"] = "highest_loss"
     subject: str = Field(description="Digest of the model.")
-    window: str = Field(description="Digest of what it was scored on.")
-    share: float = Field(description="Of the window's rows, in 0..1.")
+    window: str = Field(description="Digest of the scored data and rows.")
+    share: float = Field(description="Share of the window's rows [rate].")
     chosen_by: tuple[int, ...] = Field(
-        description="Seeds whose losses chose the rows. The model's other seeds are what it is "
-        "measured by: those that chose were unlucky there, and any other draw looks better."
+        description="Seeds whose losses selected the rows. The model is measured by its other "
+        "seeds, because the selecting seeds have randomly high losses on these rows."
     )
 
 
 class Query(Record):
-    """Rows of the feature frame for which a query was true; the text is shown, never evaluated."""
+    """Origin of a suite: rows for which a query was true; the stored text is not evaluated."""
 
     kind: Literal["query"] = "query"
     expression: str
 
 
 class FromFile(Record):
-    """Rows that a file named."""
+    """Origin of a suite: rows of a file."""
 
     kind: Literal["file"] = "file"
-    file: str = Field(description="Name of the file, without its folder.")
+    file: str = Field(description="Name of the file without its folder.")
 
 
 class Failures(Record):
-    """Rows that failed in use, as in a rollout."""
+    """Origin of a suite: rows that failed in production, such as in a rollout."""
 
     kind: Literal["failures"] = "failures"
-    source: str = Field(description="Where they failed, for people.")
+    source: str = Field(description="Where the rows failed, such as 'rollout of version 7'.")
 
 
-def origin_words(origin: HighestLoss | Query | FromFile | Failures) -> str:
-    """Say for people how the rows of a suite were chosen."""
+def describe_origin(origin: HighestLoss | Query | FromFile | Failures) -> str:
+    """Return a description of how the rows of a suite were selected."""
     if isinstance(origin, HighestLoss):
         seeds = ", ".join(map(str, origin.chosen_by))
-        measured = f" It is measured by its other seeds than {seeds}." if seeds else ""
+        measured = f" Its seeds {seeds} selected them and are excluded here." if seeds else ""
         return (
-            f"The {origin.share:.2%} of rows with the highest loss of {short(origin.subject)}."
-            f"{measured} They are hard for that model: another of the same quality has its "
-            "own hard rows elsewhere and tends to be ahead here."
+            f"The {origin.share:.2%} of rows with the highest losses of {short(origin.subject)}."
+            f"{measured} These rows are hard for that model. Another model of the same quality has "
+            "other hard rows, so it tends to have lower losses here."
         )
     if isinstance(origin, Query):
-        return f"Rows where {origin.expression}."
+        return f"Rows for which {origin.expression}."
     if isinstance(origin, FromFile):
-        return f"Rows named by {origin.file}."
-    return f"Rows that failed: {origin.source}."
+        return f"Rows of the file {origin.file}."
+    return f"Failed rows: {origin.source}."
 
 
 Origin = Annotated[HighestLoss | Query | FromFile | Failures, Field(discriminator="kind")]
 
 
 class SuiteRow(Record):
-    """One row, and why it is here."""
+    """One row of a suite, with the reason for its selection."""
 
     label: str
     reason: str = ""
 
 
 class Suite(Record):
-    """Named rows and how they were chosen; made by ``suite_of``."""
+    """Named set of rows with its origin; created by ``make_suite``."""
 
     name: str
     rows: tuple[SuiteRow, ...]
@@ -95,39 +95,39 @@ class Suite(Record):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The rows' labels, in the suite's order."""
+        """Labels of the rows, in the order of the suite."""
         return tuple(row.label for row in self.rows)
 
 
-class FiledSuite(Record):
-    """One version of a suite, as the library holds it."""
+class SuiteVersion(Record):
+    """One stored version of a suite."""
 
     suite: Suite
-    version: int = Field(ge=1, description="Counted from 1 for each name.")
+    version: int = Field(ge=1, description="Version number, from 1 for each name.")
     added_at: AwareDatetime
 
 
-def suite_of(name: str, reasons: Mapping[str, str], origin: Origin) -> Suite:
+def make_suite(name: str, reasons: Mapping[str, str], origin: Origin) -> Suite:
     """Return the suite with these rows.
 
     Args:
-        name: Lower-case letters, digits, '_' and '-', beginning with a letter.
-        reasons: Why, by row label; an empty reason is allowed.
-        origin: How the rows were chosen.
+        name: Lower-case letters, digits, '_' and '-', starting with a letter.
+        reasons: Reason for each row, by label; may be empty.
+        origin: How the rows were selected.
 
     Raises:
-        ContractError: The name is none, or there are no rows or too many.
+        ContractError: The name is invalid, or there are no rows or too many.
     """
     if _NAME.fullmatch(name) is None:
         raise ContractError(
-            "A suite's name must be lower-case letters, digits, '_' and '-', at most 64 and "
-            f"beginning with a letter, got {name[:80]!r}.",
-            fix="Choose such a name.",
+            "The name of a suite must consist of at most 64 lower-case letters, digits, '_' and "
+            f"'-', and start with a letter, got {name[:80]!r}.",
+            fix="Choose a valid name.",
         )
-    if not 1 <= len(reasons) <= MOST_ROWS:
+    if not 1 <= len(reasons) <= MAX_ROWS:
         raise ContractError(
-            f"Suite '{name}' must have 1 to {MOST_ROWS:,} rows, got {len(reasons):,}.",
-            cause="It is for looking at single rows; the gate judges the whole window.",
+            f"Suite '{name}' must have 1 to {MAX_ROWS:,} rows, got {len(reasons):,}.",
+            cause="Suites are for individual rows; the gate compares the whole window.",
             fix="Choose fewer rows." if reasons else "Choose at least one row.",
         )
     rows = tuple(SuiteRow(label=label, reason=reason) for label, reason in reasons.items())

@@ -1,4 +1,4 @@
-"""POC-10: does a checkpoint of this workload bring back all that the training needs?"""
+"""Check that a checkpoint of the workload restores everything the training needs."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -13,23 +13,23 @@ from sluice.base.errors import ContractError, TrainingFailed
 from sluice.base.seeding import deterministic
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
-from sluice.failfast.learning.instantiation import too_few
-from sluice.failfast.learning.probe import spread
+from sluice.failfast.learning.example_sampling import sample_evenly
+from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.finding import Finding
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState, predict, train
-from sluice.training.parameter_groups import listed_groups
+from sluice.training.parameter_groups import complete_groups
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _EPOCHS = 3
-"""Epochs that the schedule is made for: the second of them, which is the last that runs, has a
-rate well above that of the end."""
+"""Length of the learning rate schedule [epochs]. Only two epochs run, so the learning rate of the
+last one is still well above the schedule's end."""
 
-_SUBJECT = {"check": "POC-10"}
+_SUBJECT = {"check": "checkpoint"}
 
 
 def check_checkpoint(
@@ -42,39 +42,42 @@ def check_checkpoint(
     seed: int,
     folder: Path,
 ) -> Finding:
-    """Train an epoch, save, load into a fresh model, train another, as if never stopped (POC-10).
+    """Train, save, load into a new model and train on; compare with an uninterrupted run.
 
-    The real loop and the real checkpoint files are used. The fresh model starts from other
-    weights, so whatever is not restored shows.
+    One epoch is trained before the save and one after it, with the real training loop and real
+    checkpoint files. The new model starts from other weights, so that a state that is not restored
+    is detected.
 
     Args:
-        workload: Builds the model and has the losses.
+        workload: Builds the model and defines the losses.
         model_settings: Architecture and size.
-        training: The real training's settings; only the number of epochs differs here.
+        training: Settings of the real training; only the number of epochs is changed.
         examples: Train examples of a fold.
-        settings: Size of the slice.
+        settings: Size of the data subset.
         seed: Base seed.
-        folder: An existing folder on the disk that will hold the real checkpoints; nothing is
-            left in it.
+        folder: An existing folder on the disk of the real checkpoints; temporary files in it are
+            removed.
 
     Raises:
-        Exception: Whatever the model's or the loss's own code raises.
+        Exception: Any exception of the model's or the loss's own code.
 
     Cost:
-        Four passes over ``checkpoint_rows`` examples at most, and three files.
+        At most four passes over ``checkpoint_rows`` examples, and three files.
     """
     if len(examples) < 2:
-        return too_few(len(examples), 2)
-    slice_ = _without_single(spread(examples, settings.checkpoint_rows), training.batch_rows)
+        return too_few_examples(len(examples), 2)
+    slice_ = _drop_single_batch(
+        sample_evenly(examples, settings.checkpoint_rows), training.batch_rows
+    )
     brief = training.model_copy(update={"max_epochs": _EPOCHS, "patience_epochs": _EPOCHS})
 
     def start() -> StoppableTraining:
-        # Another seed at every call, as the caller seeds the global generators.
+        # Differs at every call, because the caller seeds the global generators differently.
         own = int(torch.randint(2**62, ()))
         model = prepare_model(workload, model_settings, slice_, seed=own)
         _require_tensors(model)
-        groups = listed_groups(workload.parameter_groups(model.network), brief)
-        return _Epochs(workload, model, groups, brief, slice_, seed).stoppable()
+        groups = complete_groups(workload.parameter_groups(model.network), brief)
+        return _EpochTraining(workload, model, groups, brief, slice_, seed).stoppable()
 
     try:
         with deterministic():
@@ -82,7 +85,7 @@ def check_checkpoint(
     except TrainingFailed as error:
         return Finding(
             outcome="insufficient",
-            summary=f"There is no checkpoint to look at: {error.what}",
+            summary=f"No checkpoint could be checked: {error.what}",
             kind="mini training diverged",
             cause=error.cause,
             fix=error.fix,
@@ -90,8 +93,8 @@ def check_checkpoint(
 
 
 @dataclass(slots=True)
-class _Epochs:
-    """The real loop, as a training of which one step is an epoch."""
+class _EpochTraining:
+    """The real training loop as a ``StoppableTraining`` whose step is one epoch."""
 
     workload: Workload
     model: Scaled
@@ -110,9 +113,9 @@ class _Epochs:
             save=self.save,
             load=self.load,
             states={
-                "optimizer": _Part(self._moments),
-                "random generators": _Part(lambda: self.state.rng if self.state else {}),
-                "progress": _Part(self._progress),
+                "optimizer": _StateHolder(self._moments),
+                "random generators": _StateHolder(lambda: self.state.rng if self.state else {}),
+                "progress": _StateHolder(self._progress),
             },
         )
 
@@ -140,8 +143,8 @@ class _Epochs:
         restored = load_checkpoint(path, subject=_SUBJECT).state
         if restored is None:
             raise ContractError(
-                f"There is no sound checkpoint in {path}.",
-                cause="The file is torn or was changed.",
+                f"There is no valid checkpoint in {path}.",
+                cause="The file is incomplete or was changed.",
                 fix="Check the disk.",
             )
         self.state = restored
@@ -151,7 +154,7 @@ class _Epochs:
         self.state = state
 
     def _moments(self) -> dict[str, Tensor]:
-        """Return the optimizer's state by the names of its parameters."""
+        """Return the optimizer's state by parameter name."""
         if self.state is None:
             return {}
         names = {id(p): name for name, p in self.model.network.named_parameters()}
@@ -159,7 +162,7 @@ class _Epochs:
         named = {}
         for key, tensor in self.state.optimizer.items():
             index, _, moment = key.partition("/")
-            # An optimizer may keep tensors that are no parameter's.
+            # An optimizer may keep tensors that belong to no parameter.
             owner = order[int(index)] if index.isdigit() else index
             named[f"{owner}/{moment}"] = tensor
         return named
@@ -178,8 +181,8 @@ class _Epochs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One part of the loop's state, in the form of torch's holders."""
+class _StateHolder:
+    """One part of the loop's state, with the ``state_dict`` method of torch objects."""
 
     read: Callable[[], Mapping[str, Any]]
 
@@ -193,12 +196,12 @@ def _require_tensors(model: Scaled) -> None:
             raise ContractError(
                 f"The model's state must consist of tensors, '{name}' is of type "
                 f"{type(value).__name__}.",
-                cause="A checkpoint is never a pickle, so it holds tensors only.",
+                cause="A checkpoint is never a pickle, so it can contain only tensors.",
                 fix="Return a tensor from get_extra_state(), or register a buffer.",
             )
 
 
-def _without_single(examples: Examples, batch_rows: int) -> Examples:
-    """Drop the last example if it were a batch of its own, which batch norm cannot take."""
+def _drop_single_batch(examples: Examples, batch_rows: int) -> Examples:
+    """Drop the last example if it would be a batch of one, which batch norm does not accept."""
     keep = len(examples) - (len(examples) % batch_rows == 1 and len(examples) > 1)
     return Examples(x=examples.x[:keep], y=examples.y[:keep], rows=examples.rows[:keep])

@@ -1,6 +1,6 @@
-"""POC-10, REPRO-4: does a training that is stopped and resumed go on as if nothing had happened?
+"""Check that a training that is stopped and resumed continues bit by bit as if uninterrupted.
 
-Usable on anyone's save and load functions, with or without the rest of Sluice.
+Works on any save and load functions, with or without the rest of Sluice.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import storage_error
-from sluice.base.seeding import Stream, derive_seed
-from sluice.failfast.checkpoints import resumption_findings as say
+from sluice.base.seeding import RandomStream, derive_seed
+from sluice.failfast.checkpoints import resumption_findings
 from sluice.failfast.checkpoints.training_state import (
     Flat,
     HasState,
@@ -29,28 +29,28 @@ from sluice.findings.finding import Finding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppableTraining:
-    """A training that was just set up, and how it is saved and loaded."""
+    """A newly set up training, and its save and load functions."""
 
     model: nn.Module
     step: Callable[[], Tensor | float]
-    """Train a little and return the loss; takes its own next batch."""
+    """Train one step on the next batch and return the loss."""
     predict: Callable[[], Tensor]
-    """Predictions of the model on a few fixed inputs; called in evaluation mode."""
+    """Return predictions of the model for a few fixed inputs; called in eval mode."""
     save: Callable[[Path], object]
-    """Write everything to this path, as a file or a folder."""
+    """Write the checkpoint to this path, as a file or a folder."""
     load: Callable[[Path], object]
-    """Read it back into this training, which was set up afresh."""
+    """Read the checkpoint back into this newly set up training."""
     states: Mapping[str, HasState] = field(default_factory=dict)
-    """What else has a state, by name: optimizer, scheduler, scaler."""
+    """Further objects with a state, by name: optimizer, scheduler, scaler."""
 
 
 Start = Callable[[], StoppableTraining]
 
 
 def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path) -> None:
-    """Refuse save and load functions after which a training is another one (POC-10).
+    """Raise an error when save and load do not restore the training exactly.
 
-    In anyone's training script::
+    In a training script::
 
         def start():
             model = Net()
@@ -68,56 +68,56 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
         validate_checkpoint(start, num_steps=3, seed=0, folder=Path("runs"))
 
     Args:
-        start: Sets up the training as a new process would. The global random generators hold
-            another seed at every call.
+        start: Sets up the training as a new process would. The global random generators have a
+            different seed at every call.
         num_steps: Steps before the checkpoint, and again after it.
-        seed: Seeds the global generators; the caller's are left as they were.
-        folder: An existing folder on the disk that will hold the real checkpoints; nothing is
-            left in it.
+        seed: Seeds the global generators; the caller's generator states are restored.
+        folder: An existing folder on the disk of the real checkpoints; temporary files in it are
+            removed.
 
     Raises:
-        ContractError: Something did not come back; the message names it and its first value.
-        StorageError: The folder cannot be written.
+        ContractError: A state was not restored; the message names it and its first difference.
+        StorageError: The folder is not writable.
     """
     finding = check_resumption(start, num_steps=num_steps, seed=seed, folder=folder)
     if finding.outcome != "pass":
         cause, fix = finding.response
-        kind = StorageError if finding.kind == "log not writable" else ContractError
+        kind = StorageError if finding.kind == "storage not writable" else ContractError
         raise kind(finding.summary, cause=cause, fix=fix)
 
 
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> Finding:
-    """Train, save, train on; load into a fresh training, train on; compare bit by bit (POC-10).
+    """Train, save, train on; load into a new training, train on; compare bit by bit.
 
-    After loading, the model, its predictions and every further state must be as they were; then
-    the losses of the steps that follow, and the state after them. A checkpoint cut in half must
-    not be loaded in part without a word.
+    After loading, the model, its predictions and every further state must equal the saved ones;
+    so must the losses of the following steps and the state after them. Loading a checkpoint that
+    was cut in half must raise an error or change nothing.
 
     Args:
         start: Sets up the training; see ``validate_checkpoint``.
         num_steps: Steps before the checkpoint, and again after it.
         seed: Seeds the global generators.
-        folder: An existing folder on the disk that will hold the real checkpoints.
+        folder: An existing folder on the disk of the real checkpoints.
 
     Raises:
-        Exception: Whatever the training's own code raises, but not its ``load``.
+        Exception: Any exception of the training's own code except its ``load``.
 
     Cost:
-        ``3 * num_steps`` steps, one more setting up for the cut checkpoint.
+        ``3 * num_steps`` steps, and one more setup for the truncated checkpoint.
     """
     try:
         made = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
     except OSError as error:
-        return say.not_writable(storage_error(folder, error))
+        return resumption_findings.not_writable(storage_error(folder, error))
     with made as name:
         return _Comparison(start, num_steps=num_steps, seed=seed, folder=Path(name)).run()
 
 
 class _Session:
-    """One training in random numbers of its own."""
+    """One training with its own random number stream."""
 
     def __init__(self, start: Start, seed: int) -> None:
-        self._stream = Stream(seed)
+        self._stream = RandomStream(seed)
         with self._stream.active():
             self.training = start()
 
@@ -134,15 +134,16 @@ class _Session:
         with self._stream.active():
             try:
                 self.training.load(path)
-            except Exception as error:  # the edge of the user's code: it is what is examined
+            except Exception as error:  # the user's load() is the subject of this check
                 return error
         return None
 
     def predictions(self) -> Flat:
         modes = [(module, module.training) for module in self.training.model.modules()]
         self.training.model.eval()
-        # A model may draw while it predicts; alike on both sides, and not from this training's.
-        with Stream(0).active(), torch.no_grad():
+        # A model may draw random numbers while it predicts: the same ones on both sides, and
+        # none of this training's stream.
+        with RandomStream(0).active(), torch.no_grad():
             output = self.training.predict()
         for module, mode in modes:
             module.training = mode
@@ -172,11 +173,11 @@ class _Comparison:
         try:
             whole.save(path)
         except OSError as error:
-            return say.not_writable(storage_error(self.folder, error))
+            return resumption_findings.not_writable(storage_error(self.folder, error))
         except StorageError as error:
-            return say.not_writable(error)
+            return resumption_findings.not_writable(error)
         if not path.exists():
-            return say.nothing_saved()
+            return resumption_findings.nothing_saved()
         predictions = whole.predictions()
         losses, end = whole.advance(self.num_steps), whole.registered()
 
@@ -184,27 +185,31 @@ class _Comparison:
         untouched = resumed.registered()
         refusal = resumed.load(path)
         if refusal is not None:
-            return say.load_raised(refusal, saved["model"], untouched["model"])
+            return resumption_findings.load_raised(refusal, saved["model"], untouched["model"])
         found, found_hidden = resumed.registered(), resumed.hidden()
-        beside = first_difference(hidden, found_hidden)
+        unstored = first_difference(hidden, found_hidden)
         difference = first_difference(saved["model"], found["model"])
         if difference is not None:
             skipped = first_difference(untouched["model"], found["model"]) is None
-            return say.model_differs(difference, skipped=skipped)
+            return resumption_findings.model_differs(difference, skipped=skipped)
         difference = first_difference(predictions, resumed.predictions())
         if difference is not None:
-            return say.predictions_differ(difference, beside)
+            return resumption_findings.predictions_differ(difference, unstored)
         for name in self._other_names(saved):
             difference = first_difference(saved[name], found.get(name, {}))
             if difference is not None:
-                return say.state_differs(name, difference)
+                return resumption_findings.state_differs(name, difference)
         again = resumed.advance(self.num_steps)
         changed = _first_change(losses, again, end, resumed.registered())
         if changed:
-            return say.goes_on_differently(changed, beside, repeatable=self._same(again, path))
+            return resumption_findings.continues_differently(
+                changed, unstored, repeatable=self._same(again, path)
+            )
         if self._half_loaded(path, saved):
-            return say.half_loaded()
-        return say.round_trips(self.num_steps, num_values=sum(map(len, saved.values())))
+            return resumption_findings.half_loaded()
+        return resumption_findings.round_trips(
+            self.num_steps, num_values=sum(map(len, saved.values()))
+        )
 
     def _session(self, name: str) -> _Session:
         return _Session(self.start, derive_seed(self.seed, f"checkpoint_{name}"))
@@ -213,7 +218,7 @@ class _Comparison:
         return [name for name in saved if name != "model"]
 
     def _same(self, losses: list[float], path: Path) -> bool:
-        """Say whether the same checkpoint, loaded once more, goes on like ``losses``."""
+        """Return whether the same checkpoint, loaded again, gives the same ``losses``."""
         once_more = self._session("resumed")
         if once_more.load(path) is not None:
             return False
@@ -221,15 +226,15 @@ class _Comparison:
         return all(map(same_bits, losses, once_more.advance(self.num_steps)))
 
     def _half_loaded(self, path: Path, saved: Mapping[str, Flat]) -> bool:
-        """Cut the checkpoint in half; say whether a part of it is loaded without an error."""
+        """Truncate the checkpoint to half; return whether a part is loaded without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
             file.truncate(largest.stat().st_size // 2)
-        torn = self._session("torn")
-        untouched = torn.registered()
-        if torn.load(path) is not None:
+        truncated = self._session("torn")
+        untouched = truncated.registered()
+        if truncated.load(path) is not None:
             return False
-        found = torn.registered()
+        found = truncated.registered()
         changed = [n for n in found if first_difference(untouched[n], found[n]) is not None]
         missing = [n for n in saved if first_difference(saved[n], found.get(n, {})) is not None]
         return bool(changed and missing)
@@ -238,10 +243,10 @@ class _Comparison:
 def _first_change(
     losses: list[float], again: list[float], end: Mapping[str, Flat], found: Mapping[str, Flat]
 ) -> str:
-    """Return what was not the same after resuming; empty when everything was."""
+    """Describe the first difference after resuming; empty when there is no difference."""
     for index, (one, other) in enumerate(zip(losses, again, strict=True), 1):
         if not same_bits(one, other):
-            return f"the loss of step {index} was {one!r} uninterrupted and {other!r} resumed"
+            return f"the loss of step {index} is {one!r} uninterrupted and {other!r} resumed"
     for name, state in end.items():
         difference = first_difference(state, found.get(name, {}))
         if difference is not None:

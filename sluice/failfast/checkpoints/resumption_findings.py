@@ -1,53 +1,53 @@
-"""What the comparison of a resumed training with an uninterrupted one says, and what to do."""
+"""Findings of the comparison of a resumed training with an uninterrupted one."""
 
-from sluice.base.error_location import place_of
+from sluice.base.error_location import locate_error
 from sluice.base.errors import SluiceError, StorageError
-from sluice.failfast.checkpoints.training_state import Difference, Flat
+from sluice.failfast.checkpoints.training_state import Flat, StateDifference
 from sluice.findings.finding import Finding
 
 _WRAPPERS = {
     "module.": (
-        "The model was wrapped by DataParallel or DistributedDataParallel on one side, which puts "
-        "'module.' before every name.",
-        "Save model.module.state_dict(), or load into a model that is wrapped alike.",
+        "The model was wrapped by DataParallel or DistributedDataParallel on one side, which "
+        "prefixes every name with 'module.'.",
+        "Save model.module.state_dict(), or load into a model that is wrapped in the same way.",
     ),
     "_orig_mod.": (
-        "The model was compiled on one side, which puts '_orig_mod.' before every name.",
-        "Save the state_dict() of the model that was given to torch.compile.",
+        "The model was compiled on one side, which prefixes every name with '_orig_mod.'.",
+        "Save the state_dict() of the model that was passed to torch.compile.",
     ),
 }
-_NAMED = 3
-"""Names in a message."""
+_MAX_NAMES = 3
+"""Maximum number of names in a message."""
 
 
 def round_trips(num_steps: int, *, num_values: int) -> Finding:
-    """Return the finding that everything came back."""
-    # Not the size of the file: it holds times, so it differs from run to run.
+    """Return the finding that the whole state was restored."""
+    # The size of the file is left out: it contains times, so it differs from run to run.
     return Finding(
         outcome="pass",
-        summary=f"Saved, loaded into a fresh model and resumed: predictions, {num_values} stored "
-        "values and all that follows are the same bits; one cut in half is noticed.",
+        summary=f"Saved, loaded into a new model and resumed: predictions, {num_values} stored "
+        "values and all later losses are bit-identical; a truncated checkpoint is detected.",
         numbers={"num_steps": num_steps, "num_values": num_values},
     )
 
 
 def not_writable(error: StorageError) -> Finding:
-    """Return the finding that the disk refuses."""
+    """Return the finding that the disk is not writable."""
     return Finding(
         outcome="fail",
         summary=error.what,
-        kind="log not writable",
-        cause=error.cause or "The checkpoints cannot be written where they are to lie.",
+        kind="storage not writable",
+        cause=error.cause or "The folder of the checkpoints is not writable.",
         fix=error.fix,
     )
 
 
 def nothing_saved() -> Finding:
-    """Return the finding that there is no file."""
+    """Return the finding that no file was written."""
     return _mismatch(
-        "A checkpoint is required at the path given to save(), and there is none.",
-        cause="save() wrote somewhere else, or added an ending to the name.",
-        fix="Write to exactly the path that is given.",
+        "save() must write a checkpoint to its path argument, and did not.",
+        cause="save() wrote to another path, or appended a suffix to the name.",
+        fix="Write to exactly the given path.",
     )
 
 
@@ -55,106 +55,113 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> Finding:
     """Return the finding that the checkpoint could not be loaded.
 
     Args:
-        error: What load() raised.
-        saved: The model's state when it was saved.
-        fresh: That of the model that was to take it.
+        error: Exception raised by load().
+        saved: State of the model when it was saved.
+        fresh: State of the model into which it was to be loaded.
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     seen = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
-    place = "" if isinstance(error, SluiceError) else f" (raised {place_of(error)})"
+    place = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
     names = _differing_names(saved, fresh)
     cause, fix = _wrapper(f"{text} {names}")
     if names:
         seen += f". {names}"
         cause = cause or (
-            "The names of the model's state are not the same each time it is built, so what one "
-            "process saves another cannot load."
+            "The state names of the model differ each time it is built, so a checkpoint of one "
+            "process cannot be loaded by another."
         )
-        fix = fix or "Name modules and parameters by what they are, without counters or ids."
+        fix = fix or "Use fixed names for modules and parameters, without counters or ids."
     if not cause and "state_dict" not in text:
-        cause = "The checkpoint was not written whole, or load() expects another content."
+        cause = "The checkpoint was not written completely, or load() expects another content."
         fix = "Let load() read what save() writes; write to a temporary name and rename it."
     return _mismatch(f"{seen}{place}.", cause=cause, fix=fix)
 
 
-def model_differs(difference: Difference, *, skipped: bool) -> Finding:
-    """Return the finding that the model's state did not come back.
+def model_differs(difference: StateDifference, *, skipped: bool) -> Finding:
+    """Return the finding that the model's state was not restored.
 
     Args:
-        difference: The first one.
-        skipped: The model is as it was before load().
+        difference: The first difference.
+        skipped: Whether load() did not change the model at all.
     """
     cause, fix = _wrapper(difference.path)
     if skipped:
         seen = "load() left the model as it was initialised"
         cause = cause or (
-            "The names in the file are not the model's, such as with the 'module.' of a "
-            "DataParallel wrapper before each, and strict=False hides it."
+            "The names in the file differ from the model's, for example by the 'module.' prefix "
+            "of a DataParallel wrapper, and strict=False hides this."
         )
-        fix = fix or "Load with strict=True and save under the names of the model's state_dict()."
+        fix = fix or "Load with strict=True, and save the names of the model's state_dict()."
     else:
-        seen = "The model is not the one that was saved"
-        cause = cause or "A part is not saved, not loaded, or changed on the way (another dtype)."
-        fix = fix or "Save and load the whole state_dict() of the model, unchanged and strict."
+        seen = "The loaded model differs from the saved one"
+        cause = cause or "A part is not saved, not loaded, or converted to another dtype."
+        fix = (
+            fix or "Save and load the whole, unchanged state_dict() of the model, with strict=True."
+        )
     return _mismatch(f"{seen}: {difference}.", cause=cause, fix=fix)
 
 
-def predictions_differ(difference: Difference, beside: Difference | None) -> Finding:
-    """Return the finding that equal weights predict something else.
+def predictions_differ(difference: StateDifference, unstored: StateDifference | None) -> Finding:
+    """Return the finding that predictions differ although all weights are equal.
 
     Args:
         difference: The first prediction that differs.
-        beside: What differs besides the registered state.
+        unstored: First difference of state that ``state_dict`` does not contain.
     """
     return _mismatch(
-        f"With every weight loaded the predictions are others: {difference}.{_beside(beside)}",
-        cause="A prediction needs a state that state_dict() does not hold: a buffer with "
+        f"All weights were restored, but the predictions differ: {difference}."
+        f"{_unstored(unstored)}",
+        cause="A prediction needs a state that state_dict() does not contain: a buffer with "
         "persistent=False, or a plain attribute that training changes.",
-        fix="Register it with register_buffer(name, tensor), which is stored unless told not to.",
+        fix="Register it with register_buffer(name, tensor), which is stored by default.",
     )
 
 
-def state_differs(name: str, difference: Difference) -> Finding:
-    """Return the finding that a further state did not come back."""
+def state_differs(name: str, difference: StateDifference) -> Finding:
+    """Return the finding that a further state was not restored."""
     return _mismatch(
         f"The state of the {name} was not restored: {difference}.",
-        cause=f"The {name} is not in the checkpoint, load() does not give it back, or its parts "
-        "are in another order each time it is made.",
-        fix=f"Save the {name}'s state_dict() and load it after the model, into one made alike.",
+        cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
+        "its parts differs each time it is built.",
+        fix=f"Save the {name}'s state_dict(), and load it after the model into an object that is "
+        "built in the same way.",
     )
 
 
-def goes_on_differently(changed: str, beside: Difference | None, *, repeatable: bool) -> Finding:
-    """Return the finding that the same state goes on in another way.
+def continues_differently(
+    changed: str, unstored: StateDifference | None, *, repeatable: bool
+) -> Finding:
+    """Return the finding that training from equal state continues differently.
 
     Args:
-        changed: The first thing that was not the same.
-        beside: What differed besides the registered state when training was resumed.
-        repeatable: The checkpoint, resumed twice, goes on alike.
+        changed: Description of the first difference.
+        unstored: First difference of unstored state at the time of resuming.
+        repeatable: Whether resuming the checkpoint twice gives equal losses.
     """
-    seen = f"All stored state came back, and the training goes on in another way: {changed}."
+    seen = f"All stored state was restored, but the training continues differently: {changed}."
     if not repeatable:
         return _mismatch(
-            f"{seen}{_beside(beside)} Resumed twice, it does not even repeat itself.",
-            cause="Something draws from a generator without a seed, or an operation has no "
-            "deterministic form here.",
+            f"{seen}{_unstored(unstored)} Resuming it twice gives different results too.",
+            cause="A random generator is not seeded, or an operation has no deterministic "
+            "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
     return _mismatch(
-        f"{seen}{_beside(beside)}",
+        f"{seen}{_unstored(unstored)}",
         cause="A random state or the position in the data was not restored: a generator of the "
-        "model's or the loader's own, or the global ones.",
+        "model or the data loader, or the global generators.",
         fix="Save the state of every generator (get_state(), bit_generator.state) and the "
         "position in the data, or derive both from seed and epoch.",
     )
 
 
 def half_loaded() -> Finding:
-    """Return the finding that a torn file goes unnoticed."""
+    """Return the finding that a truncated file is loaded without an error."""
     return _mismatch(
-        "A checkpoint cut in half was loaded in part, without an error.",
-        cause="load() catches the error of a damaged file, or reads the parts one by one.",
-        fix="Read and check the whole checkpoint before any of it is taken over, and raise.",
+        "A checkpoint truncated to half its size was partially loaded without an error.",
+        cause="load() catches the error of a damaged file, or applies the parts one by one.",
+        fix="Read and validate the whole checkpoint before applying any of it, and raise an error "
+        "when it is damaged.",
     )
 
 
@@ -164,7 +171,7 @@ def _mismatch(summary: str, *, cause: str, fix: str) -> Finding:
     )
 
 
-def _beside(difference: Difference | None) -> str:
+def _unstored(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 
@@ -173,9 +180,11 @@ def _differing_names(saved: Flat, fresh: Flat) -> str:
     new = [name for name in fresh if name not in saved]
     if not (lost or new):
         return ""
-    sides = [f"{side}: {', '.join(n[:_NAMED])}" for side, n in (("saved", lost), ("now", new)) if n]
+    sides = [
+        f"{side}: {', '.join(n[:_MAX_NAMES])}" for side, n in (("saved", lost), ("now", new)) if n
+    ]
     return f"Names on one side only, {'; '.join(sides)}"
 
 
 def _wrapper(text: str) -> tuple[str, str]:
-    return next((said for mark, said in _WRAPPERS.items() if mark in text), ("", ""))
+    return next((advice for prefix, advice in _WRAPPERS.items() if prefix in text), ("", ""))

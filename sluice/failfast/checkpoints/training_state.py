@@ -1,7 +1,7 @@
-"""The state of a training as flat names and values, to be compared bit by bit.
+"""State of a training as a flat mapping of names to values, compared bit by bit.
 
-Registered state is what ``state_dict`` holds. Hidden state is what a model or a training step
-keeps beside it: buffers that are not stored, plain attributes, random generators.
+Registered state is the content of ``state_dict``. Hidden state is what a model or a training step
+keeps elsewhere: non-persistent buffers, plain attributes, random generators.
 """
 
 import inspect
@@ -15,28 +15,28 @@ import torch
 from torch import Tensor, nn
 
 Flat = dict[str, Any]
-"""Leaf by path, such as 'optimizer/state/first.weight/exp_avg'."""
+"""Leaf values by path, such as 'optimizer/state/first.weight/exp_avg'."""
 
-_OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes that every module has."""
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""Attributes that every ``nn.Module`` has."""
 
-_DEPTH = 4
-"""How deep containers and objects among a model's attributes are looked into."""
+_MAX_DEPTH = 4
+"""Maximum nesting of containers and objects that is searched in a model's attributes."""
 
 _LEAVES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 
 
 class HasState(Protocol):
-    """Anything with a state: an optimizer, a scheduler, a scaler."""
+    """An object with a state, such as an optimizer, a scheduler or a scaler."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the state; as torch does it."""
+        """Return the state, as torch objects do."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The first of the differing leaves, in words, and how many there are."""
+class StateDifference:
+    """Description of the first differing leaf, and the number of further ones."""
 
     path: str
     seen: str
@@ -48,11 +48,11 @@ class Difference:
 
 
 def state_of(holder: HasState, model: nn.Module) -> Flat:
-    """Return a copy of the state of ``holder``; an optimizer's parameters by their names.
+    """Return a copy of the state of ``holder``, with an optimizer's parameters by name.
 
     Args:
-        holder: Has ``state_dict()``.
-        model: Names the parameters of an optimizer.
+        holder: Object with a ``state_dict()`` method.
+        model: Model whose parameter names are used for an optimizer.
     """
     state: Any = holder.state_dict()
     if isinstance(holder, torch.optim.Optimizer) and set(state) >= {"state", "param_groups"}:
@@ -61,17 +61,17 @@ def state_of(holder: HasState, model: nn.Module) -> Flat:
 
 
 def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
-    """Return a copy of what ``state_dict`` does not hold: unstored buffers, attributes, generators.
+    """Return a copy of the state outside ``state_dict``: buffers, attributes, generators.
 
-    Of ``step``, which may use anything, only the random generators it refers to are taken.
+    For ``step``, which may use any object, only the random generators it refers to are included.
     """
     found: Flat = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
-        plain = {n: value for n, value in vars(module).items() if n not in _OF_TORCH}
+        plain = {n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES}
         for key, value in {**unstored, **plain}.items():
-            found |= _looked_into(value, f"{prefix}{key}", _DEPTH)
+            found |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
     if inspect.isfunction(step):
         used = inspect.getclosurevars(step)
         for name, value in {**used.globals, **used.nonlocals}.items():
@@ -82,7 +82,7 @@ def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
 
 
 def flatten(value: Any, path: str = "") -> Flat:
-    """Return copies of the leaves of nested mappings and lists; what is no plain value is left out.
+    """Return copies of the leaves of nested mappings and lists; other objects are ignored.
 
     >>> flatten({"a": [1, {"b": 2.0}], "c": print})
     {'a/0': 1, 'a/1/b': 2.0}
@@ -103,8 +103,8 @@ def flatten(value: Any, path: str = "") -> Flat:
     return leaves
 
 
-def first_difference(saved: Flat, found: Flat) -> Difference | None:
-    """Return the first leaf that is absent on one side or differs in a bit; None when none does."""
+def first_difference(saved: Flat, found: Flat) -> StateDifference | None:
+    """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
     differing = [
         path
         for path in dict.fromkeys([*saved, *found])
@@ -114,16 +114,16 @@ def first_difference(saved: Flat, found: Flat) -> Difference | None:
         return None
     path = differing[0]
     if path not in found:
-        seen = "was saved and is absent"
+        seen = "was saved and is missing"
     elif path not in saved:
-        seen = "was not saved and is there"
+        seen = "was not saved and is present"
     else:
-        seen = _how(saved[path], found[path])
-    return Difference(path, seen, len(differing) - 1)
+        seen = _describe_change(saved[path], found[path])
+    return StateDifference(path, seen, len(differing) - 1)
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Say whether two leaves are alike to the last bit; NaN is like NaN."""
+    """Return whether two leaves are bit-identical; NaN equals NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return (
             one.shape == other.shape
@@ -152,7 +152,7 @@ def _named(
     }
 
 
-def _looked_into(value: Any, path: str, depth: int) -> Flat:
+def _nested_state(value: Any, path: str, depth: int) -> Flat:
     state = _generator_state(value)
     if state is not None:
         return flatten(state, f"{path} (random generator)")
@@ -168,7 +168,7 @@ def _looked_into(value: Any, path: str, depth: int) -> Flat:
         items = list(getattr(value, "__dict__", {}).items())
     found: Flat = {}
     for key, item in items:
-        found |= _looked_into(item, f"{path}/{key}", depth - 1)
+        found |= _nested_state(item, f"{path}/{key}", depth - 1)
     return found
 
 
@@ -188,7 +188,7 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _how(saved: Any, found: Any) -> str:
+def _describe_change(saved: Any, found: Any) -> str:
     if not (isinstance(saved, Tensor) and isinstance(found, Tensor)):
         return f"was {_short(saved)}, is {_short(found)}"
     if saved.shape != found.shape or saved.dtype != found.dtype:

@@ -1,4 +1,4 @@
-"""POC-6: enough rows arrive, whole and each once."""
+"""Check that enough complete, non-duplicated rows are loaded."""
 
 from typing import Any
 
@@ -13,32 +13,33 @@ from sluice.findings.finding import Finding
 
 _Mask = NDArray[np.bool_]
 
-_ANYTHING = Schema(columns=(), index_unique=False, index_sorted=False)
+_NO_REQUIREMENTS = Schema(columns=(), index_unique=False, index_sorted=False)
 
-_MOST_COPIES = 10
-"""What stands in more rows than this is a state, such as a standstill, and not a copy."""
+_MAX_COPIES = 10
+"""Values that occur in more rows than this are a state, such as a standstill, not duplicates."""
 
-_WIDE_COLUMNS = 8
-_TOLD_APART = 0.9
+_MIN_WIDE_COLUMNS = 8
+_MIN_DISTINCT_SHARE = 0.9
 _NORMAL_CELLS = 2.63
-"""Cells of a grid that normal values fill evenly, per interquartile range: 2 sqrt(pi) / 1.349."""
+"""Equivalent number of equally likely grid cells of normal values, per interquartile range:
+2 sqrt(pi) / 1.349."""
 
 
 def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> Finding:
-    """Count the rows that are complete and not repeated (POC-6).
+    """Count the rows that are complete and not duplicated.
 
-    A row is repeated when all its values, the index label aside, stood in an earlier row, and
-    chance cannot explain it: see ``repeated_rows``.
+    A row is a duplicate when an earlier row has the same values in all columns (index label
+    excluded) and chance does not explain it: see ``repeated_rows``.
 
     Args:
-        raw: What ``load_rows`` returned.
-        schema: The workload's ``raw_schema``; its columns that may not be null must be filled.
+        raw: Result of ``load_rows``.
+        schema: The workload's ``raw_schema``; its non-nullable columns must have no gaps.
         settings: ``min_rows`` and ``max_duplicate_share``.
 
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _ANYTHING, stage="raw", kind="raw schema broken")
+    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", kind="raw schema mismatch")
     if broken is not None:
         return broken
     needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
@@ -55,8 +56,8 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
         row = int(repeated.argmax())
         return Finding(
             outcome="fail",
-            summary=f"{repeated.sum()} of {len(raw)} rows repeat an earlier one in every column "
-            f"(at most {settings.max_duplicate_share:.1%} may), first at row {row} (label "
+            summary=f"{repeated.sum()} of {len(raw)} rows repeat an earlier row in every column "
+            f"(at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} (label "
             f"{raw.index[row]}).",
             numbers=numbers,
             kind="duplicate rows",
@@ -65,12 +66,12 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
         return Finding(
             outcome="fail",
             summary=f"At least {settings.min_rows} rows are required, got {usable} of {len(raw)} "
-            f"that are complete and not repeated{_first_gap(raw, needed, complete)}.",
+            f"that are complete and not repeated{_emptiest_column(raw, needed, complete)}.",
             numbers=numbers,
             kind="too few rows",
-            cause="The source holds too little, a filter or a join drops rows, or a column is "
+            cause="The source has too few rows, a filter or a join drops rows, or a column is "
             "mostly empty.",
-            fix="Load more rows, fill or leave out the emptiest column, or lower min_rows in the "
+            fix="Load more rows, fill or omit the column with most gaps, or lower min_rows in the "
             "poc settings.",
         )
     return Finding(
@@ -82,18 +83,19 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
 
 
 def repeated_rows(raw: pd.DataFrame) -> _Mask:
-    """Return which rows (N,) are copies of an earlier one that chance does not explain.
+    """Return a mask (N,) of rows that duplicate an earlier row and are not explained by chance.
 
-    Rows repeat by themselves where values are few or coarse. So copies count only when
+    Rows repeat by chance where a table has few distinct or coarse values. Therefore a row counts
+    as a duplicate only when
 
-    - some float column is so fine that at most half of these copies would come about by chance,
-      judged by the smallest steps between its values; or the table is wide, and among rows that
-      differ each half of the columns still tells nine in ten of them apart;
-    - at most 10 rows are alike: a standstill or an empty reading returns more often;
-    - with dates as labels, the copy does not directly follow its like: what stood still did.
+    - a float column is so fine that chance explains at most half of these copies, judged by the
+      smallest differences between its values; or the table is wide, and either half of the
+      columns alone distinguishes nine in ten of the distinct rows;
+    - at most 10 rows are equal: a standstill or an empty reading occurs more often;
+    - with a datetime index, the copy does not directly follow an equal row, as in a standstill.
 
     Assumes:
-        A table with cells that hold arrays is not compared, and has no copies.
+        A table with array-valued cells is not compared, and has no duplicates.
     """
     none = np.zeros(len(raw), bool)
     codes = _codes(raw)
@@ -104,11 +106,11 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     if not repeated.any():
         return none
     first = ~repeated
-    repeated = repeated & (_copies(row_code) <= _MOST_COPIES)
+    repeated = repeated & (_copies(row_code) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
         repeated[1:] &= row_code[1:] != row_code[:-1]
     floats = [raw.iloc[first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"]
-    if 2 * _by_chance(floats, len(raw)) <= repeated.sum() or _halves_differ(
+    if 2 * _chance_copies(floats, len(raw)) <= repeated.sum() or _halves_differ(
         [code[first] for code in codes]
     ):
         return repeated
@@ -116,10 +118,10 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
 
 
 def _codes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
-    """Return one number per cell and column, equal for equal cells; none when a column has none."""
+    """Return a hash for each cell, by column; an empty list when a column cannot be hashed."""
     try:
         return [_column_codes(raw.iloc[:, i]) for i in range(raw.shape[1])]
-    except TypeError:  # cells that hold arrays or lists
+    except TypeError:  # cells that contain arrays or lists
         return []
 
 
@@ -137,37 +139,38 @@ def _combined(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 def _copies(row_code: NDArray[np.uint64]) -> NDArray[np.int64]:
-    place, _ = pd.factorize(row_code)
-    return np.bincount(place)[place]
+    group, _ = pd.factorize(row_code)
+    return np.bincount(group)[group]
 
 
-def _by_chance(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
-    """Return how many of ``num_rows`` draws would hit an earlier one, in the finest float column.
+def _chance_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
+    """Return the expected repeats among ``num_rows`` draws of the finest float column.
 
-    The finest is the one with most distinct values: a column computed from another has no more
-    than that, however small its steps are. One that counts from end to end is a clock or a
-    number of the row, no draw, and is passed over where there is another.
+    The finest column is the one with most distinct values: a column computed from another has no
+    more distinct values, however small its differences are. A column of equally spaced values is
+    a clock or a row number, not a random variable, and is ignored if there is another column.
     """
     known = [np.unique(series.dropna().to_numpy(np.float64)) for series in floats]
     known = [values[np.isfinite(values)] for values in known]
     known = [values for values in known if values.size > 1]
-    drawn = [values for values in known if not _counts(values)] or known
-    most = max((values.size for values in drawn), default=0)
+    random = [values for values in known if not _is_equally_spaced(values)] or known
+    max_distinct = max((values.size for values in random), default=0)
     return max(
-        (_collisions(values, num_rows) for values in drawn if values.size == most), default=np.inf
+        (_collisions(values, num_rows) for values in random if values.size == max_distinct),
+        default=np.inf,
     )
 
 
-def _counts(known: NDArray[np.float64]) -> bool:
+def _is_equally_spaced(known: NDArray[np.float64]) -> bool:
     steps = np.diff(known)
     return bool(steps.max() <= 1.001 * steps.min())
 
 
 def _collisions(known: NDArray[np.float64], num_rows: int) -> float:
-    """Return n^2 / (2 k), the expected collisions of n draws over a grid of k even cells.
+    """Return n^2 / (2 k), the expected collisions of n draws from a grid of k equal cells.
 
-    The step is taken from the smallest thousandth of the steps, so a few values that differ by
-    rounding do not fake a fine grid.
+    The grid step is the 0.001 quantile of the differences, so that a few values that differ by
+    rounding do not suggest a fine grid.
     """
     step = float(np.quantile(np.diff(known), 0.001))
     low, high = np.quantile(known, [0.25, 0.75])
@@ -175,18 +178,18 @@ def _collisions(known: NDArray[np.float64], num_rows: int) -> float:
 
 
 def _halves_differ(codes: list[NDArray[np.uint64]]) -> bool:
-    """Among distinct rows: is either half of the columns enough to tell nine in ten apart?"""
-    if len(codes) < _WIDE_COLUMNS:
+    """Return whether either half of the columns distinguishes nine in ten distinct rows."""
+    if len(codes) < _MIN_WIDE_COLUMNS:
         return False
     return all(
-        np.unique(_combined(half)).size >= _TOLD_APART * len(codes[0])
+        np.unique(_combined(half)).size >= _MIN_DISTINCT_SHARE * len(codes[0])
         for half in (codes[::2], codes[1::2])
     )
 
 
-def _first_gap(raw: pd.DataFrame, needed: list[str], complete: _Mask) -> str:
-    """Say which column has most gaps, when gaps are why rows are missing."""
+def _emptiest_column(raw: pd.DataFrame, needed: list[str], complete: _Mask) -> str:
+    """Name the column with most gaps, when rows are incomplete; as the end of a message."""
     if complete.all():
         return ""
     gaps = raw[needed].isna().sum()
-    return f"; '{gaps.idxmax()}' is empty in {gaps.max()}"
+    return f"; '{gaps.idxmax()}' is empty in {gaps.max()} rows"

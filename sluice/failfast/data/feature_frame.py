@@ -1,13 +1,13 @@
-"""POC-8: the features compute, hold their schema, vary, and are not the target."""
+"""Check that the features can be computed, match their schema, vary, and exclude the target."""
 
 import pandas as pd
 from torch import Tensor
 
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
+from sluice.failfast.data.constant_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
-from sluice.failfast.data.still_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
@@ -20,30 +20,30 @@ def check_features(
     folds: tuple[Fold, ...],
     settings: PocSettings,
 ) -> Finding:
-    """Ask of a feature frame what training needs of it (POC-8, SCH-2).
+    """Check that a feature frame is suitable for training.
 
-    Schema, labels, rows, folds (none past the end, none that leaks) and the examples of the first
-    fold; then a constant target, a
-    target among the features, and constant features. The first that fails is told; the worst
-    outcome of the last three counts.
+    Checks the schema, the labels, the number of rows, the folds (within the table, without
+    leaks) and the examples of the first fold; then a constant target, a target among the
+    features, and constant features. The first failure is returned; of the last three checks, the
+    worst outcome.
 
     Args:
-        workload: Declares the schema and makes the examples.
-        raw: Raw rows, whose labels the frame keeps.
-        frame: What ``compute_features(raw)`` returned.
-        folds: What ``plan_folds(frame)`` returned.
-        settings: ``min_rows``, ``wide_table_columns``, ``copy_correlation`` and
-            ``near_copy_correlation``.
+        workload: Declares the schema and builds the examples.
+        raw: Raw rows, whose index labels the frame keeps.
+        frame: Result of ``compute_features(raw)``.
+        folds: Result of ``plan_folds(frame)``.
+        settings: ``min_rows``, ``wide_table_columns``, ``target_copy_correlation`` and
+            ``near_target_copy_correlation``.
 
     Cost:
         Dominated by ``examples()`` of the first fold's train and validation rows.
     """
     broken = (
         find_broken_schema(
-            frame, workload.feature_schema, stage="features", kind="feature schema broken"
+            frame, workload.feature_schema, stage="features", kind="feature schema mismatch"
         )
         or _missing_columns(workload, frame)
-        or _strange_labels(raw, frame)
+        or _unknown_labels(raw, frame)
         or _too_few(frame, settings)
         or _folds_outside(frame, folds)
         or find_leaking_fold(frame, folds)
@@ -84,36 +84,36 @@ def check_features(
 
 
 def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
-    """The default ``examples`` reads these; one of the workload's own reads what it likes."""
+    """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
-    wanted = (*workload.feature_columns, workload.target_column)
-    missing = [name for name in wanted if name not in frame.columns]
+    required = (*workload.feature_columns, workload.target_column)
+    missing = [name for name in required if name not in frame.columns]
     if not missing:
         return None
     return Finding(
         outcome="fail",
-        summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, and "
-        f"compute_features gave {', '.join(sorted(map(str, frame.columns)))}.",
+        summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
+        f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
         numbers={"missing": len(missing)},
         kind="missing columns",
         fix="Correct feature_columns and target_column, or compute these columns.",
     )
 
 
-def _strange_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
-    strange = ~frame.index.isin(raw.index)
-    if not strange.any():
+def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
+    unknown = ~frame.index.isin(raw.index)
+    if not unknown.any():
         return None
     return Finding(
         outcome="fail",
-        summary=f"Features must keep the index labels of the raw rows; {strange.sum()} of "
-        f"{len(frame)} are new, first {frame.index[strange][0]}.",
-        numbers={"rows": len(frame), "new_labels": int(strange.sum())},
-        kind="feature schema broken",
+        summary=f"Features must keep the index labels of the raw rows; {unknown.sum()} of "
+        f"{len(frame)} are new, first {frame.index[unknown][0]}.",
+        numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
+        kind="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
-        fix="Drop rows in compute_features without renumbering the others.",
+        fix="Drop rows in compute_features without resetting the index of the others.",
     )
 
 
@@ -125,8 +125,9 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
         summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
         numbers={"rows": len(frame)},
         kind="too few rows",
-        cause="Windows longer than the history, or a dropna over a column that is mostly empty.",
-        fix="Shorten the windows, drop by the needed columns only, or load more rows.",
+        cause="Windows are longer than the history, or dropna() includes a column that is mostly "
+        "empty.",
+        fix="Shorten the windows, limit dropna() to the needed columns, or load more rows.",
     )
 
 
@@ -134,23 +135,24 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
     if not folds:
         return Finding(
             outcome="fail",
-            summary=f"At least one fold is required, plan_folds() gave none for {len(frame)} rows.",
+            summary="At least one fold is required, plan_folds() returned none for "
+            f"{len(frame)} rows.",
             numbers={"rows": len(frame), "folds": 0},
             kind="too few rows",
-            cause="Too little history for the number and size of the folds.",
-            fix="Give more rows, or fewer and larger folds.",
+            cause="The history is too short for the number and size of the folds.",
+            fix="Provide more rows, or plan fewer and larger folds.",
         )
     for fold in folds:
         last = max(fold.train.stop, fold.val.stop, fold.test.stop)
         if last > len(frame):
             return Finding(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id} reaches to row {last}, and there are {len(frame)} "
-                "rows of features.",
+                summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
+                f"{len(frame)} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
                 kind="too few rows",
                 cause="The folds were planned for another table.",
-                fix="Plan the folds from the feature frame's own length.",
+                fix="Plan the folds from the length of the feature frame.",
             )
     return None
 
@@ -158,11 +160,11 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
 def _unusable(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
 ) -> Finding | None:
-    """Return the first thing that is wrong with the examples of a fold."""
+    """Return a finding for the first fault in the examples of a fold, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
         wrong = _wrong_form(examples)
         if not wrong and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
-            wrong = f"rows must lie in {rows.start}:{rows.stop}, got {examples.rows.min()} to "
+            wrong = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
             wrong += f"{examples.rows.max()}"
         if wrong:
             return Finding(
@@ -171,25 +173,25 @@ def _unusable(
                 kind="shape mismatch",
                 cause="examples() does not return one x and one y for each of its rows.",
                 fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
-                "positions in the feature frame.",
+                "row positions in the feature frame.",
             )
-        for name, tensor, must in (
+        for name, tensor, must_be_finite in (
             ("x", examples.x, workload.scale_inputs),
             ("y", examples.y, workload.scale_target),
         ):
-            if must and (place := _first_non_finite(tensor)) is not None:
-                label = frame.index[examples.rows[place]]
+            if must_be_finite and (index := _first_non_finite(tensor)) is not None:
+                label = frame.index[examples.rows[index]]
                 return Finding(
                     outcome="fail",
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
-                    f"the example of row {examples.rows[place]} (label {label}).",
-                    kind="feature schema broken",
+                    f"the example of row {examples.rows[index]} (label {label}).",
+                    kind="feature schema mismatch",
                     cause="A feature or target has gaps or overflows, and is not declared in "
-                    "feature_schema, which would have said so.",
+                    "feature_schema, which would have reported it.",
                     fix="Fill or drop these rows in compute_features, and declare every feature "
                     "in feature_schema.",
                 )
-    return _unlike(train, val, fold)
+    return _split_mismatch(train, val, fold)
 
 
 def _wrong_form(examples: Examples) -> str:
@@ -200,7 +202,7 @@ def _wrong_form(examples: Examples) -> str:
             return f"{name} must be a tensor, got {type(getattr(examples, name)).__name__}"
     lengths = (len(examples.x), len(examples.y), len(examples.rows))
     if len(set(lengths)) > 1 or 0 in lengths:
-        return "x, y and rows must be equally long and not empty, got {}, {} and {}".format(
+        return "x, y and rows must have the same length and not be empty, got {}, {} and {}".format(
             *lengths
         )
     return ""
@@ -213,8 +215,8 @@ def _first_non_finite(tensor: Tensor) -> int | None:
     return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
 
 
-def _unlike(train: Examples, val: Examples, fold: Fold) -> Finding | None:
-    """Train and validation agree in dtype and axes; only sequences of tokens may be longer."""
+def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> Finding | None:
+    """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
     for name in ("x", "y"):
         one, two = getattr(train, name), getattr(val, name)
         alike = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
@@ -224,7 +226,7 @@ def _unlike(train: Examples, val: Examples, fold: Fold) -> Finding | None:
                 summary=f"Fold {fold.fold_id}: {name} is {one.dtype} {tuple(one.shape)} in train "
                 f"and {two.dtype} {tuple(two.shape)} in val.",
                 kind="shape mismatch",
-                cause="examples() encodes each split by itself.",
+                cause="examples() encodes each split separately.",
                 fix="Use the same columns, categories and dtype for every split.",
             )
     return None

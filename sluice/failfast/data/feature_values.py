@@ -1,4 +1,4 @@
-"""Feature values as one matrix, and which of them are others in another table."""
+"""Feature values as a matrix, and their comparison with the values of another table."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from sluice.base.settings import Record
 
 
 class LookAhead(Record):
-    """What one column saw of the future."""
+    """One column that changed although only later rows were changed."""
 
     column: str
     row: str = Field(description="Index label of the first row that changed.")
@@ -19,12 +19,12 @@ class LookAhead(Record):
 
 
 class FeatureValues:
-    """The features as one matrix (N, D), to which others are compared."""
+    """The features as a matrix (N, D), with which others are compared."""
 
     def __init__(self, whole: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
         self._columns = columns
-        # A word counts as the place of its first row; one that is new as -1.
-        self._words = {
+        # A text is encoded as the position of its first row, an unknown text as -1.
+        self._text_keys = {
             name: _keys(whole[name]).unique() for name in columns if _is_text(whole[name])
         }
         self._labels = _occurrences(whole.index)
@@ -34,44 +34,44 @@ class FeatureValues:
         with np.errstate(all="ignore"):
             scale = np.sqrt(_mean((finite - _mean(finite)) ** 2))
         self._scale = np.where(scale > 0, scale, 1.0)
-        # What is computed for fewer rows may differ in the last bits: other blocks, other sums.
+        # Values computed from fewer rows may differ in the last bits: other blocks, other sums.
         self._rounding = np.array([_rounding(whole[name].dtype) for name in columns])
-        self._slack = np.maximum(tolerance, self._rounding) * self._scale
+        self._tolerance = np.maximum(tolerance, self._rounding) * self._scale
 
     def compare(self, other: pd.DataFrame, known: pd.Index, worst: dict[str, LookAhead]) -> int:
-        """Note the columns that differ in ``known`` labels; return 1 when there was a row."""
+        """Record columns that differ at ``known`` labels; return 1 if any row was compared."""
         labels = _occurrences(other.index)
-        place = self._labels.get_indexer(labels)
-        rows = np.flatnonzero((place >= 0) & other.index.isin(known))
+        position = self._labels.get_indexer(labels)
+        rows = np.flatnonzero((position >= 0) & other.index.isin(known))
         if rows.size == 0:
             return 0
-        place = place[rows]
-        before, after = self._values[place], self._matrix(other)[rows]
+        position = position[rows]
+        before, after = self._values[position], self._matrix(other)[rows]
         same = (before == after) | (np.isnan(before) & np.isnan(after))
         if same.all():
             return 1
         with np.errstate(invalid="ignore"):
             change = np.abs(before - after)
             # Written so that a value that became NaN counts as changed.
-            moved = ~same & ~(change <= self._slack + self._rounding * np.abs(before))
-        for column in np.flatnonzero(moved.any(axis=0)):
-            hit = moved[:, column]
+            changed = ~same & ~(change <= self._tolerance + self._rounding * np.abs(before))
+        for column in np.flatnonzero(changed.any(axis=0)):
+            hit = changed[:, column]
             size = np.nan_to_num(change[hit, column] / self._scale[column], nan=np.inf).max()
             name = self._columns[column]
             if name not in worst or size > worst[name].change:
-                row = str(self._index[place[int(hit.argmax())]])
+                row = str(self._index[position[int(hit.argmax())]])
                 worst[name] = LookAhead(column=name, row=row, change=float(size))
         return 1
 
     def _matrix(self, frame: pd.DataFrame) -> NDArray[np.float64]:
-        if not self._words:
+        if not self._text_keys:
             return frame.loc[:, list(self._columns)].to_numpy(np.float64, na_value=np.nan)
         return np.column_stack([self._column(frame[name], name) for name in self._columns])
 
     def _column(self, series: "pd.Series[Any]", name: str) -> NDArray[np.float64]:
-        if name not in self._words:
+        if name not in self._text_keys:
             return series.to_numpy(np.float64, na_value=np.nan)
-        return self._words[name].get_indexer(_keys(series)).astype(np.float64)
+        return self._text_keys[name].get_indexer(_keys(series)).astype(np.float64)
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,7 +81,7 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rounding(dtype: Any) -> float:
-    # By size: pandas' own nullable floats are unknown to numpy.
+    # By item size, because numpy does not know pandas' nullable float dtypes.
     return 64 * float(np.finfo(f"f{dtype.itemsize}").eps) if dtype.kind == "f" else 0.0
 
 
@@ -92,7 +92,7 @@ def _is_text(series: "pd.Series[Any]") -> bool:
 
 
 def _keys(series: "pd.Series[Any]") -> pd.Index:
-    """Return something hashable for each cell; a cell may hold an array."""
+    """Return a hashable key for each cell; a cell may contain an array."""
     if series.dtype.kind == "O" and len(series) and isinstance(series.iloc[0], (np.ndarray, list)):
         return pd.Index([np.asarray(cell).tobytes() for cell in series])
     keys: pd.Index = pd.Index(series)
@@ -100,7 +100,7 @@ def _keys(series: "pd.Series[Any]") -> pd.Index:
 
 
 def _occurrences(index: pd.Index) -> pd.Index:
-    """Return unique labels: a label that repeats is told apart by its how-manieth row it is."""
+    """Return unique labels: repeated labels are numbered by their occurrence."""
     if index.is_unique:
         return index
     count = pd.Series(0, index=index).groupby(level=0, dropna=False).cumcount()

@@ -1,4 +1,4 @@
-"""Folds that train on what they are measured on, or on what comes after it."""
+"""Finds folds that train on test rows, or on rows later than the test rows."""
 
 from typing import Literal
 
@@ -15,17 +15,17 @@ _PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
 
 
 def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | None:
-    """Return the first fold whose parts overlap or whose train rows come late, or None.
+    """Return a finding for the first fold with overlapping or wrongly ordered splits, or None.
 
-    - Train, validation and test rows of one fold must have no row in common. Rows that several
-      folds share are usual: walk-forward folds grow.
-    - Where the frame is labelled by times in order, rising or falling, no train row may be later
-      than the first test row. Rows of one moment may be in both. Rows that are not in the order
-      of their times, such as those of several sources one after the other, are not asked.
+    - The train, validation and test splits of a fold must have no row in common. Different folds
+      usually share rows: walk-forward folds grow.
+    - If the frame has a sorted datetime index, ascending or descending, no train row may be later
+      than the first test row. Rows with the same time may be in both. An unsorted index, such as
+      that of several concatenated sources, is not checked.
 
     Args:
         frame: The feature frame.
-        folds: None reaches past its end.
+        folds: Folds that do not extend beyond the end of the frame.
     """
     for fold in folds:
         for first, second in _PAIRS:
@@ -41,8 +41,8 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding |
             return Finding(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: train rows must not be later than test rows; train "
-                f"{_told(fold.train)} reaches to {latest}, and test {_told(fold.test)} begins at "
-                f"{earliest}.",
+                f"{_format_range(fold.train)} ends at {latest}, and test "
+                f"{_format_range(fold.test)} starts at {earliest}.",
                 numbers={"fold": fold.fold_id},
                 kind="folds out of order",
             )
@@ -55,7 +55,9 @@ def _shared(one: RowRange, two: RowRange) -> RowRange | None:
 
 
 def _overlap(frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: RowRange) -> Finding:
-    ranges = f"{first} {_told(getattr(fold, first))} and {second} {_told(getattr(fold, second))}"
+    first_rows = _format_range(getattr(fold, first))
+    second_rows = _format_range(getattr(fold, second))
+    ranges = f"{first} {first_rows} and {second} {second_rows}"
     return Finding(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
@@ -75,5 +77,5 @@ def _times(frame: pd.DataFrame, rows: RowRange) -> pd.Index:
     return frame.index[rows.start : rows.stop]
 
 
-def _told(rows: RowRange) -> str:
+def _format_range(rows: RowRange) -> str:
     return f"{rows.start}:{rows.stop}"

@@ -1,4 +1,4 @@
-"""POC-8: features of a row do not change when later rows do."""
+"""Look-ahead check: the features of a row must not change when only later rows change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
-from sluice.failfast.data.look_ahead_sample import Block, LookAheadSample, draw_sample
-from sluice.failfast.data.row_order import cut_places, later_rows_changed, row_order
+from sluice.failfast.data.look_ahead_sample import LookAheadSample, RowBlock, draw_sample
+from sluice.failfast.data.row_order import change_later_rows, cut_positions, time_order
 from sluice.findings.finding import Finding
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
 Compute = Callable[[pd.DataFrame], pd.DataFrame]
@@ -22,21 +22,21 @@ Compute = Callable[[pd.DataFrame], pd.DataFrame]
 def check_look_ahead(
     workload: Workload, raw: pd.DataFrame, frame: pd.DataFrame, settings: PocSettings, *, seed: int
 ) -> Finding:
-    """Ask whether any feature changes when only later rows do (POC-8).
+    """Check whether any feature changes when only later rows change.
 
-    Where nothing can be compared the outcome is "insufficient". Limits: see ``find_look_ahead``.
-    For rows that are declared independent (``horizon_rows = 0``) one changed table is enough: only
-    statistics of the whole table can reach a row, and they move in every changed table.
+    If nothing can be compared, the outcome is "insufficient". For limits see ``find_look_ahead``.
+    For rows declared independent (``horizon_rows = 0``) one changed table is sufficient: only
+    statistics of the whole table can leak into a row, and these change in every changed table.
 
     Args:
-        workload: Its ``compute_features`` is asked again, its ``feature_columns`` are compared.
+        workload: Computes the features again; its ``feature_columns`` are compared.
         raw: Raw rows.
-        frame: What ``compute_features(raw)`` returned.
+        frame: Result of ``compute_features(raw)``.
         settings: Cuts and tolerance.
-        seed: Of the new order of later rows.
+        seed: Seed of the new order of later rows.
 
     Raises:
-        ContractError: The frame has labels that the raw rows do not have.
+        ContractError: The frame has index labels that the raw rows do not have.
     """
     columns = tuple(name for name in workload.feature_columns if name in frame.columns)
     independent = workload.horizon_rows == 0
@@ -58,17 +58,20 @@ def check_look_ahead(
         "seeing_later_rows": len(found),
     }
     if search.comparisons == 0 or not columns:
-        return Finding(outcome="insufficient", summary=search.refused, numbers=numbers, fix=_FIX)
+        return Finding(
+            outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
+        )
     if not found:
-        one = " One is enough for independent rows (horizon_rows = 0)." if independent else ""
+        one = " One table is sufficient for independent rows (horizon_rows = 0)."
+        one = one if independent else ""
         return Finding(
             outcome="pass",
-            summary=f"None of {len(search.compared)} features moved in "
-            f"{counted(search.comparisons, 'table')} whose later rows were changed.{one}"
+            summary=f"None of {len(search.compared)} features changed in "
+            f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{one}"
             f"{search.sample.note}",
             numbers=numbers,
         )
-    if _moves_by_itself(
+    if _is_nondeterministic(
         workload.compute_features,
         search.sample,
         tuple(f.column for f in found),
@@ -76,12 +79,13 @@ def check_look_ahead(
     ):
         return Finding(
             outcome="fail",
-            summary=f"Feature '{found[0].column}' is another when compute_features is called "
-            "again with the same rows.",
+            summary=f"Feature '{found[0].column}' differs when compute_features is called again "
+            "with the same rows.",
             numbers=numbers,
             kind="look-ahead",
-            cause="compute_features draws random numbers without a seed, or keeps state.",
-            fix="Make it a function of the raw rows alone; seed every generator inside it.",
+            cause="compute_features draws random numbers without a seed, or keeps state between "
+            "calls.",
+            fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
     first = found[0]
     others = ", ".join(f"'{f.column}'" for f in found[1:6])
@@ -91,10 +95,10 @@ def check_look_ahead(
         summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
         f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
         f"changed.{more}{search.sample.note}",
-        # A value that became empty has no size, and JSON has no infinity.
+        # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         kind="look-ahead",
-        cause=_RENUMBERED if _is_counted_from_0(frame.index) and len(frame) < len(raw) else "",
+        cause=_RENUMBERED if _is_default_index(frame.index) and len(frame) < len(raw) else "",
     )
 
 
@@ -107,75 +111,77 @@ def find_look_ahead(
     seed: int,
     whole: pd.DataFrame | None = None,
 ) -> tuple[LookAhead, ...]:
-    """Return the columns that see later rows, worst first.
+    """Return the columns that depend on later rows, largest change first.
 
-    The rows after a cut are put in another order, and some of them left out. Each stays whole, so
-    it stays a valid row. Order moves what sees the next rows; fewer rows move every statistic of
-    the whole table, which no order changes. The cuts: the shares of ``settings``, one after the
-    first row of the features, one before their last, and one after a gap of each of up to three
-    raw columns, where filling backwards shows.
+    The rows after a cut are reordered, and some of them are dropped. Each row is kept whole, so it
+    remains valid. Reordering changes features that use the next rows; dropping rows changes every
+    statistic of the whole table, which reordering does not. The cuts are at the shares of
+    ``settings``, after the first row of the features, before their last row, and after a gap in
+    each of up to three raw columns, where a backward fill becomes visible.
 
     Args:
-        compute: From raw rows to the feature frame, same index labels.
-        raw: Raw rows in time order, or with a datetime index that gives it. Rows that share a
-            label belong to one moment.
-        columns: Feature columns; targets look ahead by design and are not asked.
+        compute: Function from raw rows to the feature frame, with the same index labels.
+        raw: Raw rows in time order, or with a datetime index that defines it. Rows that share a
+            label have the same time.
+        columns: Feature columns; targets look ahead by design and are not checked.
         settings: Cuts and tolerance.
-        seed: Of the new order.
-        whole: What ``compute(raw)`` returns, when it is known already.
+        seed: Seed of the new order.
+        whole: Result of ``compute(raw)``, if it is already known.
 
     Raises:
-        ContractError: Nothing could be compared, so nothing is known; or labels were renumbered.
+        ContractError: Nothing could be compared, or index labels were renumbered.
 
     Cost:
-        One computation of all features per cut, of 0.1 to 1 times the rows; of a table with more
-        than ``max_cells``, of three blocks of its rows, and once more of these unchanged. The
-        comparison of 100 columns x 5,000 rows takes milliseconds.
+        One computation of all features per cut, for 0.1 to 1 times the rows. For a table with more
+        than ``max_cells``, the features of three blocks of rows, and once more of these unchanged.
+        The comparison of 100 columns x 5,000 rows takes milliseconds.
 
     Assumes:
-        A leak reaches the rows just before a cut: one that shows in few rows only needs more
-        cuts. A largest value of the whole table is seen as a leak with the probability that some
-        cut leaves it out; later rows that equal each other hide everything.
+        A leak affects the rows just before a cut: a leak that affects only few rows needs more
+        cuts. A maximum of the whole table is detected with the probability that some cut drops
+        it. If all later rows are equal, no leak is detected.
     """
     if whole is None:
         whole = compute(raw.copy(deep=False))
     search = _search(compute, raw, whole, columns, settings, seed)
     if search.comparisons == 0:
         raise ContractError(
-            search.refused,
-            cause="The features begin too late, or the workload refuses changed tables.",
+            search.not_compared,
+            cause="The features start too late in the table, or compute_features rejects changed "
+            "tables.",
             fix=_FIX,
         )
     return search.worst_first
 
 
 _RENUMBERED = (
-    "A feature uses rows that are not known yet, or compute_features renumbers the rows it keeps, "
-    "so that labels stand for other rows."
+    "A feature uses later rows, or compute_features resets the index of the rows it keeps, so that "
+    "labels refer to other rows."
 )
-_FIX = "Give more rows, or let compute_features work on fewer and on rows in another order."
+_FIX = "Provide more rows, or let compute_features accept fewer and reordered rows."
 
 
 @dataclass
 class _Search:
-    """What is known so far; one entry of ``worst`` per column that moved."""
+    """State of the search; ``worst`` has one entry for each column that changed."""
 
     sample: LookAheadSample
     compared: set[str] = field(default_factory=set)
     worst: dict[str, LookAhead] = field(default_factory=dict)
     comparisons: int = 0
-    last_refusal: str = ""
+    last_error: str = ""
 
     @property
     def worst_first(self) -> tuple[LookAhead, ...]:
         return tuple(sorted(self.worst.values(), key=lambda found: -found.change))
 
     @property
-    def refused(self) -> str:
-        told = f" The last table was refused: {self.last_refusal}" if self.last_refusal else ""
+    def not_compared(self) -> str:
+        """Message that no table could be compared."""
+        error = f" The last table was rejected: {self.last_error}" if self.last_error else ""
         return (
-            "A feature of a row before a cut is required to look for leaks; compared were 0 "
-            f"tables.{told}"
+            "The look-ahead check requires a feature of a row before a cut; 0 tables could be "
+            f"compared.{error}"
         )
 
 
@@ -201,7 +207,7 @@ def _search(
 def _search_block(
     search: _Search,
     compute: Compute,
-    block: Block,
+    block: RowBlock,
     settings: LookAheadSettings,
     seed: int,
     rng: np.random.Generator,
@@ -209,11 +215,11 @@ def _search_block(
     independent: bool,
 ) -> None:
     raw, whole = block.raw, block.features
-    order = row_order(raw.index)
-    cuts = cut_places(raw, whole, order, settings.cut_shares)
+    order = time_order(raw.index)
+    cuts = cut_positions(raw, whole, order, settings.cut_shares)
     kept_shares = settings.kept_shares
     if independent:
-        # Few later rows stay, so that every statistic of the whole table moves.
+        # Few later rows are kept, so that every statistic of the whole table changes.
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
     for number, cut in enumerate(cuts):
@@ -222,14 +228,14 @@ def _search_block(
             before = FeatureValues(whole, own, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
-            changed, known = later_rows_changed(
+            changed, known = change_later_rows(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
-                with users_code("compute_features() of the workload"):
+                with wrap_user_errors("compute_features() of the workload"):
                     after = compute(changed)
-            except ContractError as error:  # it refuses rows that are fewer or in another order
-                search.last_refusal = error.what
+            except ContractError as error:  # it rejects fewer or reordered rows
+                search.last_error = error.what
                 continue
             if before.compare(after, known, search.worst):
                 search.comparisons += 1
@@ -237,7 +243,7 @@ def _search_block(
             break
 
 
-def _moves_by_itself(
+def _is_nondeterministic(
     compute: Compute,
     sample: LookAheadSample,
     columns: tuple[str, ...],
@@ -252,14 +258,14 @@ def _moves_by_itself(
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
-    strange = ~whole.index.isin(raw.index)
-    if strange.any():
+    unknown = ~whole.index.isin(raw.index)
+    if unknown.any():
         raise ContractError(
-            f"Features must keep the index labels of the raw rows; {strange.sum()} are new, "
-            f"first {whole.index[strange][0]}.",
-            fix="Drop rows in compute_features without renumbering the others.",
+            f"Features must keep the index labels of the raw rows; {unknown.sum()} are new, "
+            f"first {whole.index[unknown][0]}.",
+            fix="Drop rows in compute_features without resetting the index of the others.",
         )
 
 
-def _is_counted_from_0(index: pd.Index) -> bool:
+def _is_default_index(index: pd.Index) -> bool:
     return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1

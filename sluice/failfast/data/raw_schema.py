@@ -1,4 +1,4 @@
-"""POC-7: the raw rows have the columns, dtypes and index that the workload declares (SCH-1)."""
+"""Check that the raw rows have the columns, dtypes and index that the workload declares."""
 
 import pandas as pd
 
@@ -10,21 +10,21 @@ from sluice.findings.responses import FailureKind
 
 
 def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
-    """Compare the raw rows with their declared schema (POC-7).
+    """Compare the raw rows with their declared schema.
 
     Args:
-        raw: What ``load_rows`` returned.
+        raw: Result of ``load_rows``.
         schema: The workload's ``raw_schema``.
 
     Cost:
         Reads every declared column once: 0.1 s for 5 columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, schema, stage="raw", kind="raw schema broken")
+    broken = find_broken_schema(raw, schema, stage="raw", kind="raw schema mismatch")
     if broken is not None:
         return broken
     return Finding(
         outcome="pass",
-        summary=f"All {len(schema.columns)} declared columns are there: {raw.shape[0]} rows x "
+        summary=f"All {len(schema.columns)} declared columns are present: {raw.shape[0]} rows x "
         f"{raw.shape[1]} columns.",
         numbers=_shape(raw, schema),
     )
@@ -33,13 +33,13 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
 def find_broken_schema(
     table: pd.DataFrame, schema: Schema, *, stage: str, kind: FailureKind
 ) -> Finding | None:
-    """Return what is wrong with a table as a failed finding, or None.
+    """Return a failed finding when a table does not match the schema, or None.
 
     Args:
-        table: Any object; what is no DataFrame fails.
-        schema: What the stage needs.
+        table: Any object; fails if it is not a DataFrame.
+        schema: Required schema of the stage.
         stage: "raw" or "features", for the message.
-        kind: The kind of failure unless a column is missing.
+        kind: Kind of failure unless a column is missing.
     """
     if not isinstance(table, pd.DataFrame):
         method = {"raw": "load_rows()", "features": "compute_features()"}[stage]
@@ -47,8 +47,8 @@ def find_broken_schema(
             outcome="fail",
             summary=f"{method} must return a pandas DataFrame, got {type(table).__name__}.",
             kind=kind,
-            cause="The method returns another kind of table, or nothing.",
-            fix="Return a DataFrame from it.",
+            cause="The method returns another type of table, or None.",
+            fix="Return a pandas DataFrame.",
         )
     try:
         validate_schema(table, schema, stage)

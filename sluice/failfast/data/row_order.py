@@ -1,4 +1,4 @@
-"""Tables whose later rows are changed while every earlier row stays as it is."""
+"""Tables in which the later rows are changed while all earlier rows are kept."""
 
 from collections.abc import Iterator
 
@@ -8,41 +8,41 @@ from numpy.typing import NDArray
 
 _Positions = NDArray[np.int64]
 
-_MOST_GAPS = 3
+_MAX_GAP_CUTS = 3
 _SPARE_ROWS = 8
-"""Later rows that stay at least, beyond those a target needs [rows]."""
+"""Minimum number of later rows that are kept, in addition to those a target needs [rows]."""
 
 
-def row_order(index: pd.Index) -> _Positions:
-    """Return the row positions in time order: by label when these are times, else as they stand."""
+def time_order(index: pd.Index) -> _Positions:
+    """Return the row positions in time order: sorted by a datetime index, else unchanged."""
     if isinstance(index, pd.DatetimeIndex) and not index.is_monotonic_increasing:
         return np.argsort(index.to_numpy(), kind="stable")
     return np.arange(len(index))
 
 
-def cut_places(
+def cut_positions(
     raw: pd.DataFrame, whole: pd.DataFrame, order: _Positions, shares: tuple[float, ...]
 ) -> tuple[int, ...]:
-    """Return where the future begins, as places in ``order``, each once, none at an end.
+    """Return the cut positions as distinct indices into ``order``, none at either end.
 
     Args:
         raw: Raw rows.
-        whole: Their features.
-        order: From ``row_order``.
+        whole: Features of the raw rows.
+        order: Result of ``time_order``.
         shares: Cuts as shares of the rows.
     """
     label = raw.index[order]
     kept = np.flatnonzero(label.isin(whole.index))
-    wanted = [int(len(raw) * share) for share in shares]
+    cuts = [int(len(raw) * share) for share in shares]
     if kept.size > 1:
-        # After the first row of the features, and before their last: what is filled at the ends
-        # of a table shows nowhere else. Two rows must be left to change places.
-        wanted += [int(kept[0]) + 1, min(int(kept[-1]), len(raw) - 2)]
-    wanted += list(_after_gaps(raw, order, kept))
-    return tuple(dict.fromkeys(cut for cut in wanted if 0 < cut < len(raw) - 1))
+        # After the first row of the features and before their last: values that are filled at the
+        # ends of a table become visible only there. Two rows must remain to be swapped.
+        cuts += [int(kept[0]) + 1, min(int(kept[-1]), len(raw) - 2)]
+    cuts += list(_after_gaps(raw, order, kept))
+    return tuple(dict.fromkeys(cut for cut in cuts if 0 < cut < len(raw) - 1))
 
 
-def later_rows_changed(
+def change_later_rows(
     raw: pd.DataFrame,
     whole: pd.DataFrame,
     order: _Positions,
@@ -51,38 +51,39 @@ def later_rows_changed(
     kept_share: float,
     rng: np.random.Generator,
 ) -> tuple[pd.DataFrame, pd.Index]:
-    """Return a table whose rows after ``cut`` are others, and the labels only found before it.
+    """Return a table with changed rows after ``cut``, and the labels that occur only before it.
 
     Args:
         raw: Raw rows.
-        whole: Their features; what they lack at the end says how far targets look.
-        order: From ``row_order``.
-        cut: Place in ``order`` of the first row that changes.
-        kept_share: Share of the later rows that stay.
+        whole: Features of the raw rows; the rows missing at their end show how far targets look
+            ahead.
+        order: Result of ``time_order``.
+        cut: Index into ``order`` of the first row that changes.
+        kept_share: Share of the later rows that are kept.
         rng: Draws the new order.
     """
     early, late = order[:cut], order[cut:]
     lost = len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(whole.index)).max(initial=0))
     slots = late[: max(int(len(late) * kept_share), lost + _SPARE_ROWS)]
-    # One cycle through all of them: no row keeps its place.
+    # A single cycle through all later rows, so that no row keeps its position.
     cycle = rng.permutation(late)
     source = np.arange(len(raw))
     source[cycle] = np.roll(cycle, 1)
     rows = np.sort(np.concatenate([early, slots]))
     known = raw.index[early].unique()
-    if not raw.index.is_unique:  # rows of one moment may see each other
+    if not raw.index.is_unique:  # rows of the same time may use each other
         known = known[~known.isin(raw.index[late])]
     return raw.iloc[source[rows]].set_axis(raw.index[rows]), known
 
 
 def _after_gaps(raw: pd.DataFrame, order: _Positions, kept: _Positions) -> Iterator[int]:
-    """Yield a place right after an empty cell of each column that has one among the features."""
+    """Yield a position right after a gap, for each column with a gap in the feature rows."""
     if kept.size == 0:
         return
     found = 0
     for column in range(raw.shape[1]):
         empty = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
         empty = empty[(empty >= kept[0]) & (empty < len(raw) - 2)]
-        if empty.size and found < _MOST_GAPS:
+        if empty.size and found < _MAX_GAP_CUTS:
             found += 1
             yield int(empty[len(empty) // 2]) + 1

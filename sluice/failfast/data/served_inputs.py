@@ -1,4 +1,4 @@
-"""POC-8: what the network is trained on is what a client can send."""
+"""Check that the network is trained on inputs that a client can send."""
 
 from sluice.base.errors import ContractError
 from sluice.findings.finding import Finding
@@ -7,15 +7,15 @@ from sluice.workloads.workload import Workload
 
 
 def check_served_inputs(workload: Workload, *, required: bool) -> Finding:
-    """Ask before the training what serving asks after it (POC-8).
+    """Check before the training that the inputs have the form that serving requires.
 
     Args:
-        workload: Makes the examples.
-        required: It is a pipeline's, and what is promoted is to be served. A script that trains by
-            itself may give its network whatever it likes.
+        workload: Builds the examples.
+        required: Whether the inputs must be servable: true for a pipeline, whose promoted model is
+            served. A standalone training script may use any inputs.
 
     Raises:
-        ContractError: Inputs are no windows of the feature columns, and are required to be.
+        ContractError: Inputs are not windows of the feature columns, although required.
     """
     try:
         require_windows(workload, type(workload).__name__)
@@ -24,5 +24,5 @@ def check_served_inputs(workload: Workload, *, required: bool) -> Finding:
             raise
         return Finding(outcome="pass", summary=f"Not required outside of a pipeline. {error.what}")
     return Finding(
-        outcome="pass", summary="Inputs are windows of the feature columns, as a client sends them."
+        outcome="pass", summary="Inputs are windows of the feature columns, as clients send them."
     )

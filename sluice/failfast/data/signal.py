@@ -1,7 +1,7 @@
-"""POC-9: do the targets depend on the features at all, before any model is trained?
+"""Permutation test of whether the targets depend on the features, before any training.
 
 Shape legend: N = examples, P = values of an input, M = columns of a feature map, O = columns of
-the targets, K = permutations and the real order first.
+the targets, K = the real order, followed by the permutations.
 """
 
 import math
@@ -15,20 +15,20 @@ from torch import Tensor
 
 from sluice.base.seeding import derive_seed
 from sluice.config.poc_settings import PocSettings
-from sluice.failfast.learning.instantiation import too_few
-from sluice.failfast.learning.probe import spread
+from sluice.failfast.learning.example_sampling import sample_evenly
+from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples
 
 Floats = NDArray[np.float64]
 
 _MIN_ROWS = 50
-_FEW_ROWS = 200
-"""With fewer, a signal of a few per cent does not show, so its absence proves little."""
+_MIN_CONCLUSIVE_ROWS = 200
+"""With fewer rows, a signal of a few per cent is not detected, so its absence proves little."""
 
-_FEW_PER_CLASS = 10
-_WIDE_INPUT = 1024
-"""Inputs with more values (large images) may hide a signal from these maps."""
+_MIN_ROWS_PER_CLASS = 10
+_MAX_INPUT_VALUES = 1024
+"""In inputs with more values (large images), these feature maps may miss a signal."""
 
 _MAX_TOKEN = 2**31
 _MAX_VALUES = 100_000_000
@@ -37,61 +37,63 @@ _RANDOM_COLUMNS = 256
 _MAX_PRODUCT_INPUTS = 24
 _MAX_TARGETS = 4
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""Relative to the mean eigenvalue of the map."""
+"""Ridge penalties, relative to the mean eigenvalue of the map."""
 
 _CLIP_DEVIATIONS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """How much of the targets a generic regression explains, against shuffled targets."""
+class SignalTest:
+    """Share of the targets explained by generic regressions, compared with shuffled targets."""
 
     r2: float
     """Largest generalised cross-validated share of explained variance."""
     critical_r2: float
-    """The one that shuffled targets exceed at the rate ``signal_alpha``."""
+    """Share that shuffled targets exceed with probability ``signal_alpha``."""
     p_value: float
 
 
 def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed: int) -> Finding:
-    """Ask whether the targets depend on the features, by shuffling the targets (POC-9).
+    """Test whether the targets depend on the features, by a permutation test.
 
-    Generic ridge regressions (on the inputs, their products, and random Fourier features, of the
-    whole window and of its last row; of integers also on how often and where each value occurs)
-    explain the targets' ranks and how far these are from the middle. The best of them must explain
-    more than after shuffling; the shuffles search just as hard, so a dependence that is not there
-    is seen at a rate of at most ``signal_alpha``.
+    Generic ridge regressions predict the targets' ranks and the distance of the ranks from the
+    middle. Their inputs are the values, their products and random Fourier features, of the whole
+    window and of its last row; for integers also the count and position of each value. The best
+    regression must explain more than after shuffling the targets. The same search runs on every
+    shuffle, so the false positive rate is at most ``signal_alpha``.
 
-    When nothing is seen it fails only where these maps would have seen much: enough rows, enough
-    per class, inputs that are numbers and not too many. Elsewhere, and when no signal is
-    ``required``, it warns.
+    Without a detected signal the check fails only where these maps are powerful: enough rows,
+    enough rows per class, and inputs that are numbers and not too many. Otherwise, and when no
+    signal is ``required``, it warns.
 
     Args:
         train: Train examples of a fold.
-        settings: Rows, shuffles, rate.
-        required: The workload expects a signal.
-        seed: Seeds random features and shuffles.
+        settings: Number of rows and shuffles, significance level.
+        required: Whether the workload expects a signal.
+        seed: Seed of random features and shuffles.
 
     Cost:
         About half a second for 2,000 examples of 198 values.
 
     Assumes:
-        Rows are exchangeable. Neighbouring rows of a time series are not: then a signal may be
-        seen that is not there, never the other way round.
+        Rows are exchangeable. Neighbouring rows of a time series are not, which can cause a false
+        positive, never a false negative.
 
     Source:
         Phipson and Smyth (2010), "Permutation P-values Should Never Be Zero", on p-values.
     """
-    rows = min(settings.signal_rows, max(_FEW_ROWS, _MAX_VALUES // max(1, train.x[0].numel())))
-    chosen = _complete(spread(train, rows))
+    rows = min(
+        settings.signal_rows, max(_MIN_CONCLUSIVE_ROWS, _MAX_VALUES // max(1, train.x[0].numel()))
+    )
+    chosen = _complete(sample_evenly(train, rows))
     if len(chosen) < _MIN_ROWS:
-        return too_few(len(chosen), _MIN_ROWS)
+        return too_few_examples(len(chosen), _MIN_ROWS)
     if bool((chosen.y == chosen.y[:1]).all()):
         return Finding(
             outcome="insufficient",
             summary=f"All targets of {len(chosen)} examples are equal.",
-            cause="The target column holds one value only.",
-            fix="Check how targets are made and joined to rows.",
+            cause="The target column has only one value.",
+            fix="Check how targets are computed and joined to rows.",
         )
     signal = find_signal(
         chosen,
@@ -102,14 +104,16 @@ def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed
     return _judge(signal, chosen, settings, required=required)
 
 
-def find_signal(examples: Examples, *, num_permutations: int, alpha: float, seed: int) -> Signal:
-    """Return the share that generic regressions explain, and its p-value under permutation.
+def find_signal(
+    examples: Examples, *, num_permutations: int, alpha: float, seed: int
+) -> SignalTest:
+    """Return the share that generic regressions explain, and its permutation p-value.
 
     Args:
-        examples: Complete examples, inputs and targets of any shape.
-        num_permutations: Shuffles of the targets.
-        alpha: Rate at which ``critical_r2`` is exceeded under shuffling.
-        seed: Seeds random features and shuffles.
+        examples: Complete examples, with inputs and targets of any shape.
+        num_permutations: Number of shuffles of the targets.
+        alpha: Rate at which shuffled targets exceed ``critical_r2``.
+        seed: Seed of random features and shuffles.
     """
     rng = np.random.default_rng(seed)
     order_KN = np.stack(
@@ -125,7 +129,7 @@ def find_signal(examples: Examples, *, num_permutations: int, alpha: float, seed
         for target_NO in targets:
             best_K = np.maximum(best_K, _explained(value_M, basis_NM, target_NO, order_KN))
     real, shuffled_K = float(best_K[0]), best_K[1:]
-    return Signal(
+    return SignalTest(
         r2=real,
         critical_r2=float(np.quantile(shuffled_K, 1 - alpha)),
         p_value=float((1 + (shuffled_K >= real).sum()) / (1 + len(shuffled_K))),
@@ -133,9 +137,9 @@ def find_signal(examples: Examples, *, num_permutations: int, alpha: float, seed
 
 
 def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
-    """Return the map's eigenvalues above rounding, and its orthonormal axes over the examples."""
+    """Return the map's eigenvalues above rounding, and its orthonormal basis over the examples."""
     num_rows, num_columns = map_NM.shape
-    # Both products have the same eigenvalues: the smaller is decomposed, in cubic time.
+    # Both products have the same eigenvalues; the smaller one is decomposed, in cubic time.
     few_rows = num_rows < num_columns
     value_M, vector_MM = np.linalg.eigh(map_NM @ map_NM.T if few_rows else map_NM.T @ map_NM)
     known = value_M > 1e-9 * value_M[-1]
@@ -146,9 +150,9 @@ def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
 def _explained(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
-    """Return the generalised cross-validated R2 of the best ridge, for every order of targets."""
+    """Return the generalised cross-validated R2 of the best ridge penalty, for every order."""
     num_rows, num_targets = target_NO.shape
-    # Permuted targets side by side: all shuffles are one matrix product.
+    # Permuted targets side by side, so that all shuffles are one matrix product.
     side_by_side = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
     energy_MK = (basis_NM.T @ side_by_side) ** 2
     energy_MK = energy_MK.reshape(len(value_M), -1, num_targets).sum(axis=2)
@@ -157,7 +161,7 @@ def _explained(
     for ridge in _RIDGES:
         kept_M = value_M / (value_M + ridge * value_M.mean())
         left_K = total - (2 * kept_M - kept_M**2) @ energy_MK
-        # One degree of freedom is the mean.
+        # The mean uses one degree of freedom.
         freedom = 1 - (1 + kept_M.sum()) / num_rows
         if freedom > 0.05:
             best_K = np.maximum(best_K, 1 - left_K / (total * freedom**2))
@@ -166,8 +170,8 @@ def _explained(
 
 def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield centred feature maps (N, M) of the inputs."""
-    if x[0].numel() <= _WIDE_INPUT and _is_whole(x):
-        # Categories, tokens, counts or pixels: both readings are tried.
+    if x[0].numel() <= _MAX_INPUT_VALUES and _is_integer_valued(x):
+        # Categories, tokens, counts or pixels: used both as categories and as numbers.
         yield from _token_maps(x.cpu().numpy().reshape(len(x), -1).astype(np.int64))
     whole_NP = _standardised(x)
     yield _reduced(whole_NP, rng)
@@ -180,25 +184,25 @@ def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
         yield _centred(np.hstack([last_NP, last_NP[:, left] * last_NP[:, right]]))
 
 
-def _is_whole(x: Tensor) -> bool:
+def _is_integer_valued(x: Tensor) -> bool:
     if not x.is_floating_point():
         return True
     return bool(((x == x.trunc()) & (x.abs() < _MAX_TOKEN)).all())
 
 
 def _token_maps(token_NP: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield how often each token occurs, and which one stands at each place, both hashed."""
+    """Yield the count of each token, and the token at each position, both hashed."""
     row_N = np.arange(len(token_NP))[:, None]
-    place_P = np.arange(token_NP.shape[1])
+    position_P = np.arange(token_NP.shape[1])
     # Multiplying by a large odd number spreads neighbours over the columns.
-    for code_NP in (token_NP, token_NP * 1_000_003 + place_P * 7_919):
-        place_NP = row_N * _MAX_COLUMNS + code_NP % (_MAX_COLUMNS - 1)
-        count = np.bincount(place_NP.ravel(), minlength=len(token_NP) * _MAX_COLUMNS)
+    for code_NP in (token_NP, token_NP * 1_000_003 + position_P * 7_919):
+        cell_NP = row_N * _MAX_COLUMNS + code_NP % (_MAX_COLUMNS - 1)
+        count = np.bincount(cell_NP.ravel(), minlength=len(token_NP) * _MAX_COLUMNS)
         yield _centred(count.reshape(len(token_NP), -1).astype(np.float64))
 
 
 def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
-    """Return random Fourier features of a Gaussian kernel as wide as the median distance."""
+    """Return random Fourier features of a Gaussian kernel with the median distance as width."""
     some = input_NP[np.linspace(0, len(input_NP) - 1, min(len(input_NP), 200)).astype(np.int64)]
     squared = (some**2).sum(axis=1)
     distance = np.sqrt(np.maximum(squared[:, None] + squared - 2 * some @ some.T, 0.0))
@@ -209,7 +213,7 @@ def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _reduced(input_NP: Floats, rng: np.random.Generator) -> Floats:
-    """Return the inputs, or random sums of them when there are many."""
+    """Return the inputs, or random signed sums of them when there are many."""
     num_inputs = input_NP.shape[1]
     if num_inputs <= _MAX_COLUMNS:
         return _centred(input_NP)
@@ -224,7 +228,7 @@ def _standardised(x: Tensor) -> Floats:
     value_NP = x.detach().cpu().double().numpy().reshape(len(x), -1)
     deviation_P = value_NP.std(axis=0)
     value_NP = _centred(value_NP) / np.where(deviation_P > 0, deviation_P, 1.0)
-    # A few wild cells must not be all that is looked at.
+    # Clipped, so that a few outliers do not dominate.
     return np.asarray(value_NP.clip(-_CLIP_DEVIATIONS, _CLIP_DEVIATIONS))
 
 
@@ -233,20 +237,20 @@ def _centred(value_NP: Floats) -> Floats:
 
 
 def _targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
-    """Return what is to be explained: classes as 0 and 1, numbers as ranks and as extremes."""
+    """Return the regression targets: one-hot classes, or ranks and their distance to the middle."""
     if not y.is_floating_point():
         flat_NP = y.cpu().numpy().reshape(len(y), -1)
         classes, code_N = np.unique(flat_NP[:, 0], return_inverse=True)
         if flat_NP.shape[1] == 1 and len(classes) <= len(y) // 2:
-            return [_few(np.eye(len(classes))[code_N], rng)]
+            return [_reduce_targets(np.eye(len(classes))[code_N], rng)]
     value_NO = y.detach().cpu().double().numpy().reshape(len(y), -1)
-    rank_NO = _few(_ranks(value_NO), rng)
+    rank_NO = _reduce_targets(_ranks(value_NO), rng)
     extreme_NO = _ranks(np.abs(rank_NO))
     return [rank_NO, extreme_NO] if (extreme_NO.std(axis=0) > 0).any() else [rank_NO]
 
 
-def _few(target_NO: Floats, rng: np.random.Generator) -> Floats:
-    """Return standardised targets, or a few random mixtures of them when they are many."""
+def _reduce_targets(target_NO: Floats, rng: np.random.Generator) -> Floats:
+    """Return standardised targets, or a few random mixtures of them when there are many."""
     target_NO = _centred(target_NO)
     deviation_O = target_NO.std(axis=0)
     target_NO = target_NO[:, deviation_O > 0] / deviation_O[deviation_O > 0]
@@ -256,7 +260,7 @@ def _few(target_NO: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _ranks(value_NO: Floats) -> Floats:
-    """Return centred mid-ranks by column; equal values share one."""
+    """Return centred mid-ranks by column; equal values share a rank."""
     rank_NO = np.empty_like(value_NO)
     for column, value_N in enumerate(value_NO.T):
         _, code_N, count = np.unique(value_N, return_inverse=True, return_counts=True)
@@ -265,7 +269,7 @@ def _ranks(value_NO: Floats) -> Floats:
 
 
 def _complete(examples: Examples) -> Examples:
-    """Leave out examples with a value that is not finite; other checks name them."""
+    """Drop examples with a non-finite value, which other checks report."""
     good = torch.ones(len(examples), dtype=torch.bool)
     for values in (examples.x, examples.y):
         if values.is_floating_point():
@@ -275,7 +279,9 @@ def _complete(examples: Examples) -> Examples:
     return Examples(x=examples.x[good], y=examples.y[good], rows=examples.rows[good.numpy()])
 
 
-def _judge(signal: Signal, examples: Examples, settings: PocSettings, *, required: bool) -> Finding:
+def _judge(
+    signal: SignalTest, examples: Examples, settings: PocSettings, *, required: bool
+) -> Finding:
     numbers: dict[str, float | int | str] = {
         "explained_share": signal.r2,
         "critical_share": signal.critical_r2,
@@ -289,25 +295,26 @@ def _judge(signal: Signal, examples: Examples, settings: PocSettings, *, require
     )
     if signal.p_value <= settings.signal_alpha:
         return Finding(outcome="pass", summary=seen, numbers=numbers)
-    blind = _blind_spot(examples)
-    if required and not blind:
+    inconclusive = _why_inconclusive(examples)
+    if required and not inconclusive:
         return Finding(outcome="fail", summary=seen, numbers=numbers, kind="no signal")
-    why = f" This proves little: {blind}." if blind else " The workload expects no signal."
+    why = f" This proves little: {inconclusive}." if inconclusive else ""
+    why = why or " The workload expects no signal."
     return Finding(outcome="warn", summary=seen + why, numbers=numbers, kind="no signal")
 
 
-def _blind_spot(examples: Examples) -> str:
+def _why_inconclusive(examples: Examples) -> str:
     """Return why a real signal may have been missed; empty when that is unlikely."""
     num_rows, num_values = len(examples), examples.x[0].numel()
-    if num_rows < _FEW_ROWS:
+    if num_rows < _MIN_CONCLUSIVE_ROWS:
         return f"{num_rows} examples are few"
-    # Bytes are pixels, to be judged as numbers; wider integers may be tokens.
+    # Bytes are pixels, which are numbers; wider integers may be tokens.
     if not examples.x.is_floating_point() and examples.x.dtype is not torch.uint8:
-        return "inputs are integers, and the order of tokens may be what matters"
-    if num_values > _WIDE_INPUT:
+        return "inputs are integers, and the order of tokens may be decisive"
+    if num_values > _MAX_INPUT_VALUES:
         return f"inputs have {num_values} values"
     if not examples.y.is_floating_point() and examples.y.ndim == 1:
         num_classes = len(torch.unique(examples.y))
-        if num_rows < _FEW_PER_CLASS * num_classes:
+        if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
             return f"{num_classes} classes share {num_rows} examples"
     return ""

@@ -1,4 +1,4 @@
-"""POC-8: an example does not depend on which other rows its split holds."""
+"""Check that an example does not depend on the other rows of its split."""
 
 from collections.abc import Iterator
 
@@ -12,49 +12,49 @@ from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.findings.finding import Finding
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
 _ROUNDING = 1e-5
-"""Largest difference of one example computed twice, by blocks of another size [std]."""
+"""Allowed difference of an example that is computed in blocks of another size [std]."""
 
 _Part = tuple[str, pd.DataFrame, RowRange]
 
 
-def check_examples_stand_alone(
+def check_split_independence(
     workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...], settings: PocSettings
 ) -> Finding:
-    """Ask for the same examples among other rows; they must stay what they were (POC-8).
+    """Compute the same examples among fewer rows and compare them with the original ones.
 
-    The train and validation rows of the first fold are asked for whole, without their last and
-    without their first quarter, and with every later row of the table gone. An example that is in
-    both answers must have the same x and y: an input scaled, filled or encoded with statistics of
-    its split, or of the whole table, is not.
+    The examples of the train and validation rows of the first fold are computed for all rows,
+    without the last quarter, without the first quarter, and with all later rows of the table
+    removed. Common examples must have equal x and y. Inputs that are scaled, filled or encoded
+    with statistics of their split, or of the whole table, differ.
 
     Args:
-        workload: Makes the examples.
+        workload: Builds the examples.
         frame: The feature frame.
-        folds: Without one the outcome is "insufficient".
-        settings: ``split_rows``, how much of a split is looked at.
+        folds: Planned folds; without a fold the outcome is "insufficient".
+        settings: ``split_rows``, the maximum number of rows of a split that are used.
 
     Raises:
-        ContractError: ``examples()`` raised on a split as it is.
+        ContractError: ``examples()`` raised on an unchanged split.
 
     Assumes:
-        The missing rows matter to the statistic: a gap filled with the last value before it shows
-        only where a gap stands first after the cut.
+        The removed rows affect the statistic: a forward fill, for example, is detected only if a
+        gap directly follows the cut.
 
     Cost:
         Eight calls of ``examples()`` on at most ``split_rows`` rows.
     """
     compared = 0
     for split in ("val", "train") if folds else ():
-        rows = _piece(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
-        with users_code("examples() of the workload"):
+        rows = _last_rows(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
+        with wrap_user_errors("examples() of the workload"):
             usual = workload.examples(frame, rows)
         for change, table, part in _parts(frame, rows, workload.horizon_rows):
             try:
-                with users_code("examples() of the workload"):
+                with wrap_user_errors("examples() of the workload"):
                     other = workload.examples(table, part)
             except ContractError:  # too few rows for a window
                 continue
@@ -67,50 +67,50 @@ def check_examples_stand_alone(
     if compared == 0:
         return Finding(
             outcome="insufficient",
-            summary="At least one example is required in a split and in a part of it, got none.",
+            summary="At least one example must be in a split and in a part of it, got none.",
             numbers=numbers,
-            cause="There is no fold, or its splits are hardly longer than one window.",
-            fix="Give more rows, or shorten seq_len.",
+            cause="There is no fold, or its splits are not much longer than one window.",
+            fix="Provide more rows, or shorten seq_len.",
         )
     return Finding(
         outcome="pass",
-        summary=f"{compared} examples were the same among fewer rows of their split.",
+        summary=f"{compared} examples were equal when computed from fewer rows of their split.",
         numbers=numbers,
     )
 
 
-def _piece(rows: RowRange, most: int) -> RowRange:
-    """Return the last rows of a split: the first ones of a table may lack a past."""
-    return RowRange(start=max(rows.start, rows.stop - most), stop=rows.stop)
+def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
+    """Return the last rows of a split; the first rows of a table may lack a past."""
+    return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 
 def _parts(frame: pd.DataFrame, rows: RowRange, horizon_rows: int) -> Iterator[_Part]:
     quarter = max(1, len(rows) // 4)
     if len(rows) > quarter:
         yield (
-            "the last quarter of the split's rows is gone",
+            "the last quarter of the split's rows is removed",
             frame,
             RowRange(start=rows.start, stop=rows.stop - quarter),
         )
         yield (
-            "the first quarter of the split's rows is gone",
+            "the first quarter of the split's rows is removed",
             frame,
             RowRange(start=rows.start + quarter, stop=rows.stop),
         )
     later = rows.stop + horizon_rows
     if later < len(frame):
-        yield "the rows after the split are gone", frame.iloc[:later], rows
+        yield "the rows after the split are removed", frame.iloc[:later], rows
 
 
 def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
-    """Return how many examples are in both, and the first that differs in words, or nothing."""
-    common, here, there = np.intersect1d(usual.rows, other.rows, return_indices=True)
+    """Return the number of common examples, and a description of the first difference or ""."""
+    common, in_usual, in_other = np.intersect1d(usual.rows, other.rows, return_indices=True)
     if common.size == 0:
         return 0, ""
     for name in ("x", "y"):
         one, two = (
-            getattr(examples, name)[torch.from_numpy(place)]
-            for examples, place in ((usual, here), (other, there))
+            getattr(examples, name)[torch.from_numpy(index)]
+            for examples, index in ((usual, in_usual), (other, in_other))
         )
         differs = _differing(one, two)
         if differs.any():
@@ -122,19 +122,19 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
 
 
 def _differing(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
-    """Return which examples (N,) differ by more than rounding."""
+    """Return a mask (N,) of the examples that differ by more than rounding."""
     if one.dtype != two.dtype or one.ndim != two.ndim:
         return np.ones(len(one), bool)
     if one.shape != two.shape:
-        # Padded to the longest of the split: the shorter must be an end of the longer.
+        # Padded to the longest of the split: the shorter must be the start or end of the longer.
         width = min(one.shape[1], two.shape[1])
-        front = _differing_alike(one[:, :width], two[:, :width])
-        back = _differing_alike(one[:, -width:], two[:, -width:])
+        front = _differing_same_shape(one[:, :width], two[:, :width])
+        back = _differing_same_shape(one[:, -width:], two[:, -width:])
         return front if front.sum() <= back.sum() else back
-    return _differing_alike(one, two)
+    return _differing_same_shape(one, two)
 
 
-def _differing_alike(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
+def _differing_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     if one.shape != two.shape:
         return np.ones(len(one), bool)
     if not one.is_floating_point():
@@ -151,22 +151,22 @@ def _dependent(workload: Workload, split: str, change: str, difference: str, aga
     if again:
         return Finding(
             outcome="fail",
-            summary=f"examples() gives others when it is called twice for the same {split} rows: "
-            f"{again}.",
+            summary=f"examples() returns different values when it is called twice for the same "
+            f"{split} rows: {again}.",
             numbers=numbers,
-            kind="examples depend on their split",
-            cause="examples() draws random numbers or keeps state, so no run can be repeated.",
-            fix="Make examples() a function of frame and rows; augment in the model, while "
-            "training.",
+            kind="split dependence",
+            cause="examples() draws random numbers or keeps state, so no run is reproducible.",
+            fix="Make examples() a function of frame and rows only; apply augmentation in the "
+            "model, in training mode.",
         )
     whole_table = "after the split" in change
     return Finding(
         outcome="fail",
-        summary=f"Fold 0, {split}: when {change}, {type(workload).__name__}.examples() gives other "
-        f"values in {difference}.",
+        summary=f"Fold 0, {split}: when {change}, {type(workload).__name__}.examples() returns "
+        f"different values in {difference}.",
         numbers=numbers,
-        kind="examples depend on their split",
-        cause="Inputs or targets are made with statistics of the whole table, test rows included."
+        kind="split dependence",
+        cause="Inputs or targets use statistics of the whole table, including test rows."
         if whole_table
         else "",
     )

@@ -1,4 +1,4 @@
-"""The table of the POC gate's checks, in the order they run."""
+"""Table of the POC gate's checks, in the order in which they run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,16 +12,16 @@ from sluice.failfast.data.look_ahead import check_look_ahead
 from sluice.failfast.data.raw_schema import check_raw_schema
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.failfast.data.signal import check_signal
-from sluice.failfast.data.split_independence import check_examples_stand_alone
+from sluice.failfast.data.split_independence import check_split_independence
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.plan import PlannedCheck
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
+from sluice.failfast.learning.epoch_selector import check_epoch_selector
 from sluice.failfast.learning.instantiation import check_instantiation
-from sluice.failfast.learning.memorization import check_memorization
 from sluice.failfast.learning.mini_training import judge_mini_training
+from sluice.failfast.learning.overfit_one_batch import check_overfit_one_batch
 from sluice.failfast.learning.predictions import check_predictions
 from sluice.failfast.learning.scoring_check import check_scoring
-from sluice.failfast.learning.selector import check_selector
 from sluice.failfast.result import Level
 from sluice.findings.finding import Finding
 from sluice.findings.hard_examples import find_hard_examples
@@ -33,23 +33,24 @@ _FULL: frozenset[Level] = frozenset({"full"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCheck:
-    """One line of the table."""
+    """Definition of one check."""
 
-    requirement: str
+    check_id: str
+    """Stable identifier of the check in logs, receipts and JSON, such as ``gradient_flow``."""
     name: str
-    """A sentence that is true when the check passes; also the name of the Dagster check."""
+    """Statement that is true when the check passes; also the name of the Dagster check."""
     description: str
     function: Callable[[GateInputs], Finding]
     limit: Callable[[TimeLimits], TimeLimit]
     needs: tuple[str, ...] = ()
-    """Names of checks that must have passed, or this one is skipped."""
+    """Names of the prerequisite checks; this check is skipped unless they passed."""
     levels: frozenset[Level] = _BOTH
 
     def planned(self, times: TimeLimits) -> PlannedCheck:
-        """Return the check as data."""
+        """Return the check as plain data, without its function."""
         return PlannedCheck(
             name=self.name,
-            requirement=self.requirement,
+            check_id=self.check_id,
             limit=self.limit(times),
             needs=self.needs,
         )
@@ -98,96 +99,97 @@ def _scoring(inputs: GateInputs) -> Finding:
 def _no_predictions() -> Finding:
     return Finding(
         outcome="insufficient",
-        summary="There are no predictions to judge, because the mini training ended early.",
-        fix="Correct what mini_training_learns says first.",
+        summary="There are no predictions to check, because the mini training ended early.",
+        fix="Correct the failure of mini_training_lowers_loss first.",
     )
 
 
 CHECKS: tuple[GateCheck, ...] = (
     GateCheck(
-        requirement="POC-6",
+        check_id="data_loading",
         name="data_loads",
-        description="The rows load, and enough of them are complete and distinct.",
+        description="The rows load, and enough of them are complete and not duplicated.",
         function=lambda i: check_data_loading(i.raw, i.workload.raw_schema, i.settings),
         limit=lambda times: times.data_loading,
     ),
     GateCheck(
-        requirement="POC-7",
-        name="raw_schema_holds",
+        check_id="raw_schema",
+        name="raw_rows_match_schema",
         description="The raw rows have the declared columns, index and dtypes.",
         function=lambda i: check_raw_schema(i.raw, i.workload.raw_schema),
         limit=lambda times: times.raw_schema,
         needs=("data_loads",),
     ),
     GateCheck(
-        requirement="POC-8",
-        name="features_compute",
-        description="The features compute, hold their schema, vary, and are not the target.",
+        check_id="features",
+        name="features_are_valid",
+        description="The features can be computed, match their schema, vary, and do not contain "
+        "the target.",
         function=lambda i: check_features(i.workload, i.raw, i.frame, i.folds, i.settings),
         limit=lambda times: times.features,
-        needs=("raw_schema_holds",),
+        needs=("raw_rows_match_schema",),
     ),
     GateCheck(
-        requirement="POC-8",
+        check_id="look_ahead",
         name="features_do_not_look_ahead",
-        description="No feature changes when later rows change.",
+        description="No feature of a row changes when only later rows change.",
         function=lambda i: check_look_ahead(i.workload, i.raw, i.frame, i.settings, seed=i.seed),
         limit=lambda times: times.look_ahead,
-        needs=("features_compute",),
+        needs=("features_are_valid",),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-8",
-        name="examples_stand_alone",
-        description="An example does not depend on which other rows its split holds.",
-        function=lambda i: check_examples_stand_alone(i.workload, i.frame, i.folds, i.settings),
+        check_id="split_independence",
+        name="examples_do_not_depend_on_split",
+        description="An example does not depend on the other rows of its split.",
+        function=lambda i: check_split_independence(i.workload, i.frame, i.folds, i.settings),
         limit=lambda times: times.features,
-        needs=("features_compute",),
+        needs=("features_are_valid",),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-8",
+        check_id="served_inputs",
         name="inputs_can_be_served",
-        description="A pipeline's inputs are what a client can send: windows of feature rows.",
+        description="The inputs are windows of feature rows, which a client can send.",
         function=lambda i: check_served_inputs(i.workload, required=i.served),
         limit=lambda times: times.features,
-        needs=("features_compute",),
+        needs=("features_are_valid",),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-9",
+        check_id="signal",
         name="targets_depend_on_features",
-        description="The features say something about the target; shuffled labels would not.",
+        description="The features explain more of the target than of shuffled targets.",
         function=lambda i: check_signal(
             i.train, i.settings, required=i.workload.expects_signal, seed=i.seed
         ),
         limit=lambda times: times.signal,
-        needs=("features_compute",),
+        needs=("features_are_valid",),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-1",
-        name="model_instantiates",
-        description="The model runs on one real batch; its output has the target's shape.",
+        check_id="instantiation",
+        name="model_runs_on_real_batch",
+        description="The model runs on one real batch, and its output has the required shape.",
         function=lambda i: check_instantiation(
             i.workload, i.model, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.instantiation,
-        needs=("features_compute",),
+        needs=("features_are_valid",),
     ),
     GateCheck(
-        requirement="POC-2",
-        name="gradients_flow",
-        description="Every trainable parameter is optimised and gets a finite gradient.",
+        check_id="gradient_flow",
+        name="gradients_reach_all_parameters",
+        description="Every trainable parameter is in the optimizer and gets a finite gradient.",
         function=lambda i: check_gradient_flow(
             i.workload, i.model, i.training, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.gradient_flow,
-        needs=("model_instantiates",),
+        needs=("model_runs_on_real_batch",),
     ),
     GateCheck(
-        requirement="POC-3",
-        name="event_log_works",
+        check_id="event_log",
+        name="event_log_is_writable",
         description="The event log can be written, flushed, read back and validated.",
         function=lambda i: check_event_log(
             i.folder,
@@ -203,53 +205,54 @@ CHECKS: tuple[GateCheck, ...] = (
         limit=lambda times: times.event_log,
     ),
     GateCheck(
-        requirement="POC-4",
+        check_id="epoch_selector",
         name="selector_finds_best_epoch",
-        description="The epoch selector returns planted best epochs and never an unusable one.",
-        function=lambda i: check_selector(i.workload.select_epoch, i.settings, seed=i.seed),
+        description="The epoch selector returns the known best epoch of synthetic histories.",
+        function=lambda i: check_epoch_selector(i.workload.select_epoch, i.settings, seed=i.seed),
         limit=lambda times: times.selector,
     ),
     GateCheck(
-        requirement="POC-13",
-        name="model_memorizes",
-        description="The model can learn a tiny batch by heart.",
-        function=lambda i: check_memorization(
+        check_id="overfit_one_batch",
+        name="model_overfits_one_batch",
+        description="The model can overfit one tiny batch.",
+        function=lambda i: check_overfit_one_batch(
             i.workload, i.model, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.memorization,
-        needs=("model_instantiates", "gradients_flow"),
+        limit=lambda times: times.overfit_one_batch,
+        needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-5",
-        name="mini_training_learns",
-        description="A brief training lowers the loss by more than seed noise explains.",
+        check_id="mini_training",
+        name="mini_training_lowers_loss",
+        description="A short training lowers the loss by more than the variation between seeds.",
         function=_mini_training,
         limit=lambda times: times.mini_training,
-        needs=("model_instantiates", "gradients_flow"),
+        needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
     ),
     GateCheck(
-        requirement="POC-9",
-        name="predictions_are_alive",
-        description="Predictions on held-out rows vary, in proportion to the targets.",
+        check_id="predictions",
+        name="predictions_have_plausible_spread",
+        description="The spread of predictions on held-out rows is in proportion to the targets'.",
         function=_predictions,
         limit=lambda times: times.predictions,
-        needs=("model_instantiates", "gradients_flow"),
+        needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-9",
+        check_id="scoring",
         name="predictions_can_be_scored",
-        description="Metrics and baseline compute, as the evaluation will call them.",
+        description="The workload's metrics and baseline can be computed as in the evaluation.",
         function=_scoring,
         limit=lambda times: times.predictions,
-        needs=("model_instantiates", "gradients_flow"),
+        needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
     GateCheck(
-        requirement="POC-10",
-        name="checkpoint_round_trips",
-        description="A training that is stopped and resumed ends with the same bits.",
+        check_id="checkpoint",
+        name="training_resumes_from_checkpoint",
+        description="A training that is stopped and resumed is bit-identical to an uninterrupted "
+        "one.",
         function=lambda i: check_checkpoint(
             i.workload,
             i.model,
@@ -260,7 +263,7 @@ CHECKS: tuple[GateCheck, ...] = (
             folder=i.folder,
         ),
         limit=lambda times: times.checkpoint,
-        needs=("model_instantiates", "gradients_flow"),
+        needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
 )

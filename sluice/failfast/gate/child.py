@@ -1,7 +1,7 @@
-"""The gate's own process: it runs the checks and tells the supervisor, one message at a time.
+"""Child process of the gate: runs the checks and sends messages to the supervisor.
 
-A second thread listens. Asked where the checks are, it answers with the line of the user's code
-that runs now; when the supervisor is gone, it removes what the checks have written and leaves.
+A second thread listens to the supervisor. On request it sends the line of user code that is
+running. When the supervisor has ended, it deletes the files of the checks and exits.
 """
 
 import faulthandler
@@ -20,27 +20,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.base.error_location import place_of, told, user_place
+from sluice.base.error_location import describe_error, locate_error, locate_running_code
 from sluice.base.errors import ContractError, SettingsError, SluiceError
-from sluice.base.imports import find_in, import_named
+from sluice.base.imports import import_object, resolve_attribute
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import GateInputs, StoredData
 from sluice.failfast.gate.messages import (
     CRASH_FILE,
-    PREPARING,
-    Message,
-    Place,
-    Question,
-    Started,
-    Task,
+    RELOADING_DATA,
+    CheckStarted,
+    CodeLocation,
+    GateTask,
+    SupervisorMessage,
+    WorkerMessage,
 )
-from sluice.failfast.gate.nested import await_class
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.nested import run_on_check_call
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import NamedTarget, StoredTarget, Target, WorkloadTarget
 from sluice.failfast.gate.run import run_checks
 from sluice.failfast.result import CheckResult
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.load import build_workload, require_workload_type
@@ -48,8 +48,8 @@ from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """Which workload to find, how to build it, and how it is to be trained."""
+class _GateTarget:
+    """Import path of the workload, how to build it, and its settings."""
 
     path: str
     build: Callable[[type[Workload]], Workload]
@@ -61,25 +61,25 @@ class _Wanted:
 
 
 def serve(handle: int) -> None:
-    """Run one task from beginning to end; this is the process's only work."""
-    pipe: Connection[Message, Question] = Connection(handle)
+    """Receive one task and run it; this is the only work of the process."""
+    pipe: Connection[WorkerMessage, SupervisorMessage] = Connection(handle)
     lock = threading.Lock()
 
-    def send(message: Message) -> None:
+    def send(message: WorkerMessage) -> None:
         with lock:
             pipe.send(message)
 
     task = pipe.recv()
-    assert isinstance(task, Task)
-    _die_first()
+    assert isinstance(task, GateTask)
+    _prefer_for_oom_kill()
     main = threading.get_ident()
     threading.Thread(target=_listen, args=(pipe, send, main, task.scratch), daemon=True).start()
     with _crash_report(task.scratch):
-        _guarded(send, lambda: _find_and_run(task, send))
+        _send_errors(send, lambda: _find_and_run(task, send))
 
 
-def _guarded(send: Callable[[Message], None], work: Callable[[], None]) -> None:
-    """Do the work and send what went wrong, whatever it is."""
+def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]) -> None:
+    """Run ``work`` and send any exception to the supervisor."""
     try:
         work()
     except SluiceError as error:
@@ -87,107 +87,110 @@ def _guarded(send: Callable[[Message], None], work: Callable[[], None]) -> None:
     except SystemExit as error:
         send(
             ContractError(
-                f"The user's code called exit with status {error.code} ({place_of(error)}).",
-                fix="Let a module define things when it is imported, and run them elsewhere.",
+                f"The user's code called exit with status {error.code} ({locate_error(error)}).",
+                fix="Do not call exit() at import time; move it under "
+                "'if __name__ == \"__main__\"'.",
             )
         )
     except Exception as error:
         traceback.print_exc()
         send(
             SluiceError(
-                f"The gate's process broke: {told(error)} ({place_of(error)}).",
-                fix="Please report it with the lines printed above.",
+                f"The gate's process failed: {describe_error(error)} ({locate_error(error)}).",
+                fix="Please report this with the traceback printed above.",
             )
         )
 
 
-def _find_and_run(task: Task, send: Callable[[Message], None]) -> None:
-    wanted = _wanted(task.request.target)
+def _find_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None:
+    target = _resolve(task.request.target)
 
-    def run_and_leave(cls: type) -> NoReturn:
-        # In the middle of the user's file: neither the rest of it nor its clean-up may run.
-        _guarded(send, lambda: _run(task, wanted, cls, send))
+    def run_and_exit(cls: type) -> NoReturn:
+        # Called in the middle of the user's file: neither the rest of it nor its cleanup may run.
+        _send_errors(send, lambda: _run(task, target, cls, send))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
-    await_class(wanted.path.partition(":")[2], run_and_leave)
-    _run(task, wanted, _workload_type(task.request.target, wanted), send)
+    run_on_check_call(target.path.partition(":")[2], run_and_exit)
+    _run(task, target, _workload_type(task.request.target, target), send)
 
 
-def _run(task: Task, wanted: _Wanted, cls: type, send: Callable[[Message], None]) -> None:
-    workload = wanted.build(require_workload_type(cls, wanted.path))
+def _run(
+    task: GateTask, target: _GateTarget, cls: type, send: Callable[[WorkerMessage], None]
+) -> None:
+    workload = target.build(require_workload_type(cls, target.path))
     checks = [check for check in CHECKS if task.request.level in check.levels]
-    send(_plan(workload, wanted, checks))
+    send(_plan(workload, target, checks))
     inputs = GateInputs(
         workload=workload,
-        model=wanted.model,
-        training=wanted.training,
-        settings=wanted.poc,
+        model=target.model,
+        training=target.training,
+        settings=target.poc,
         seed=task.request.seed,
         folder=task.scratch,
         clock=lambda: datetime.now(UTC),
-        stored=wanted.stored,
-        served=wanted.served,
+        stored=target.stored,
+        served=target.served,
     )
     known = {result.name: result for result in task.done}
-    left = [check for check in checks if check.name not in known]
-    if task.done and _need_data(left, known, wanted.poc):
-        send(Started(PREPARING))
-        # What goes wrong here goes wrong again in the first check that needs the data, which says
-        # so; unlike this line it has a name.
+    remaining = [check for check in checks if check.name not in known]
+    if task.done and _need_data(remaining, known, target.poc):
+        send(CheckStarted(RELOADING_DATA))
+        # An error here occurs again in the first check that needs the data, which reports it
+        # under its own name.
         with suppress(Exception):
             _ = inputs.train
     run_checks(
         inputs,
-        left,
+        remaining,
         done=task.done,
-        on_start=lambda name: send(Started(name)),
+        on_start=lambda name: send(CheckStarted(name)),
         on_result=send,
     )
     send("finished")
 
 
-def _need_data(left: list[GateCheck], known: dict[str, CheckResult], poc: PocSettings) -> bool:
-    """Tell whether a check is left that stands on data which an earlier process had."""
-    return known.get("features_compute") is not None and any(
-        check.needs and check.planned(poc.times).blocked_by(known) is None for check in left
+def _need_data(remaining: list[GateCheck], known: dict[str, CheckResult], poc: PocSettings) -> bool:
+    """Return whether a remaining check needs the data that an earlier process had loaded."""
+    return known.get("features_are_valid") is not None and any(
+        check.needs and check.planned(poc.times).blocked_by(known) is None for check in remaining
     )
 
 
-def _plan(workload: Workload, wanted: _Wanted, checks: list[GateCheck]) -> Plan:
-    times = wanted.poc.times
-    return Plan(
+def _plan(workload: Workload, target: _GateTarget, checks: list[GateCheck]) -> GatePlan:
+    times = target.poc.times
+    return GatePlan(
         workload=type(workload).__name__,
         checks=tuple(check.planned(times) for check in checks),
         whole_gate=times.whole_gate,
-        preparing=TimeLimit(
+        reloading=TimeLimit(
             typical_s=times.data_loading.typical_s + times.features.typical_s,
             max_s=times.data_loading.max_s + times.features.max_s,
         ),
-        max_memory_share=wanted.poc.max_memory_share,
+        max_memory_share=target.poc.max_memory_share,
     )
 
 
-def _wanted(target: Target) -> _Wanted:
-    """Read what is to be judged; nothing of the user's is imported yet."""
+def _resolve(target: Target) -> _GateTarget:
+    """Resolve the target of the request without importing user code."""
     from sluice.config.pipeline import defs_folder, find_pipeline
 
     match target:
         case NamedTarget(name=name, overrides=overrides) if _is_import_path(name):
             if overrides:
                 raise SettingsError(
-                    f"Overrides belong to a pipeline's file, and {name} is a workload without one: "
-                    f"{', '.join(overrides)}.",
-                    fix="Write a YAML with this workload, and gate that.",
+                    f"Overrides apply to the YAML file of a pipeline, and {name} is a workload "
+                    f"without one, got {', '.join(overrides)}.",
+                    fix="Write a pipeline YAML with this workload, and run the gate on it.",
                 )
-            return _wanted(WorkloadTarget(path=name))
+            return _resolve(WorkloadTarget(path=name))
         case NamedTarget(name=name, overrides=overrides):
             pipeline = find_pipeline(name, defs_folder(), overrides)
         case StoredTarget(pipeline=pipeline):
             pass
         case WorkloadTarget(path=path, settings=text):
-            return _Wanted(
+            return _GateTarget(
                 path=path,
                 build=lambda cls: build_workload(
                     cls, cls.settings_type.parse_json(text, where=path), path=path
@@ -196,7 +199,7 @@ def _wanted(target: Target) -> _Wanted:
                 training=target.training,
                 poc=target.poc,
             )
-    return _Wanted(
+    return _GateTarget(
         path=pipeline.workload,
         build=pipeline.build_workload,
         model=pipeline.model,
@@ -212,69 +215,69 @@ def _is_import_path(name: str) -> bool:
     return bool(colon and before) and not Path(name).exists()
 
 
-def _workload_type(target: Target, wanted: _Wanted) -> type:
-    """Import the user's module, or read the script; it may never return, see ``nested``."""
+def _workload_type(target: Target, resolved: _GateTarget) -> type:
+    """Import the user's module or run the script; may never return, see ``nested``."""
     if isinstance(target, WorkloadTarget) and target.script is not None:
         return _from_script(target.script, target)
-    sys.argv = [wanted.path]
-    cls: type = import_named(wanted.path, what="workload")
+    sys.argv = [resolved.path]
+    cls: type = import_object(resolved.path, what="workload")
     return cls
 
 
 def _from_script(script: str, target: WorkloadTarget) -> type:
-    """Read the script under another name, so that what is guarded for ``__main__`` does not run.
+    """Run the script under another module name, so that its ``__main__`` block does not run.
 
     Raises:
-        ContractError: It raises, or ends without the class.
+        ContractError: The script raises, or does not define the class.
     """
     module = types.ModuleType("__mp_main__")
     module.__file__ = script
-    # The script's own processes and pickles look for it under both names.
+    # Processes and pickles of the script look it up under both names.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.path.insert(0, str(Path(script).parent))
     sys.argv = list(target.argv)
-    with users_code(f"The script {script}, read once more by the gate's process,"):
+    with wrap_user_errors(f"The script {script}, run again by the gate's process,"):
         exec(compile(Path(script).read_bytes(), script, "exec"), vars(module))
     name = target.path.partition(":")[2]
-    cls = find_in(module, name)
+    cls = resolve_attribute(module, name)
     if cls is None:
         raise ContractError(
-            f"The workload {name} must be found by reading {script} again, and is not.",
-            cause="It is defined under 'if __name__ == \"__main__\"', or only now and then.",
-            fix="Define the class at the top level of the script, or in a module of its own.",
+            f"The workload {name} must be defined when {script} runs again, and is not.",
+            cause="It is defined under 'if __name__ == \"__main__\"', or only under a condition.",
+            fix="Define the class at the top level of the script, or in a separate module.",
         )
     found: type = cls
     return found
 
 
 def _plain(error: SluiceError) -> SluiceError:
-    """Return the error as one of our own classes: the supervisor must not import the user's."""
+    """Return the error as a class of Sluice: the supervisor must not import user classes."""
     kind = next(k for k in type(error).__mro__ if k.__module__ == "sluice.base.errors")
     plain: SluiceError = kind(error.what, fix=error.fix, cause=error.cause)
     return plain
 
 
 def _listen(
-    pipe: "Connection[Message, Question]",
-    send: Callable[[Message], None],
+    pipe: "Connection[WorkerMessage, SupervisorMessage]",
+    send: Callable[[WorkerMessage], None],
     main: int,
     scratch: Path,
 ) -> None:
     try:
         while True:
             if pipe.recv() == "where":
-                send(Place(user_place(sys._current_frames().get(main))))
-    except (EOFError, OSError):  # the supervisor is gone, killed perhaps
+                send(CodeLocation(locate_running_code(sys._current_frames().get(main))))
+    except (EOFError, OSError):  # the supervisor has ended, for example by a signal
         shutil.rmtree(scratch, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # this process and every worker that it started
 
 
 @contextmanager
 def _crash_report(scratch: Path) -> Iterator[None]:
-    """Let a crash in native code leave the Python lines that led to it."""
+    """Write the Python stack to a file when native code crashes."""
     try:
         file = (scratch / CRASH_FILE).open("w")
-    except OSError:  # a disk that cannot be written is for a check to say
+    except OSError:  # a check reports a disk that is not writable
         yield
         return
     with file:
@@ -285,16 +288,9 @@ def _crash_report(scratch: Path) -> Iterator[None]:
             faulthandler.disable()
 
 
-def _die_first() -> None:
-    """When memory runs out, the system should end this process and no other (Linux)."""
+def _prefer_for_oom_kill() -> None:
+    """Make this process the first one that Linux ends when memory is exhausted."""
     try:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
         return
-
-
-def _ours(error: Exception) -> SluiceError:
-    return SluiceError(
-        f"The gate's process broke: {type(error).__name__}: {error}.",
-        fix="Please report it with the lines printed above.",
-    )

@@ -1,4 +1,4 @@
-"""The gate for people: a line as each check ends, then a table and what to do."""
+"""Terminal output of the gate: a line when each check ends, then a table and the problems."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from sluice.failfast.gate.messages import Started
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.messages import CheckStarted
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.finding import HardExample, Outcome
 
@@ -30,16 +30,16 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
 
 
 def stderr_console() -> Console:
-    """Return the console for progress: as wide as the terminal, or wide enough where is none."""
+    """Return the console for progress, as wide as the terminal or ``_PLAIN_WIDTH`` without one."""
     fits_itself = sys.stderr.isatty() or "COLUMNS" in os.environ
     return Console(stderr=True, width=None if fits_itself else _PLAIN_WIDTH)
 
 
 class LiveLines:
-    """Prints a line as each check ends and, on a terminal, names the one that runs.
+    """Prints a line when each check ends and, on a terminal, the name of the running check.
 
     Args:
-        console: Where progress goes; stderr in a command.
+        console: Destination of the progress output; stderr in a command.
     """
 
     def __init__(self, console: Console) -> None:
@@ -63,12 +63,12 @@ class LiveLines:
         if self._status is not None:
             self._status.stop()
 
-    def __call__(self, message: Plan | Started | CheckResult) -> None:
+    def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
         """Show one message of the gate."""
         match message:
-            case Plan(checks=checks):
+            case GatePlan(checks=checks):
                 self._total = len(checks) + 1
-            case Started(name=name) if self._status is not None:
+            case CheckStarted(name=name) if self._status is not None:
                 self._status.update(f"{self._number + 1}/{self._total} {name}")
             case CheckResult():
                 self._number += 1
@@ -77,21 +77,20 @@ class LiveLines:
 
 
 def report_page(report: GateReport) -> RenderableType:
-    """Return the report for a terminal: a table of all checks, then each problem in full."""
+    """Return the report for a terminal: a table of all checks, then each problem in detail."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("")
-    table.add_column("item", no_wrap=True)
+
     table.add_column("check", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("allowed", justify="right", no_wrap=True)
-    table.add_column("seen", overflow="fold")
+    table.add_column("result", overflow="fold")
     for result in report.results:
         if result.outcome == "skipped":
             continue
         mark, style = _MARKS[result.outcome]
         table.add_row(
             Text(mark, style=style),
-            result.requirement,
             result.name,
             f"{result.seconds:.2f}",
             f"{result.max_s:g}",
@@ -103,32 +102,33 @@ def report_page(report: GateReport) -> RenderableType:
 
 
 def _not_run(report: GateReport) -> list[Text]:
-    """Return one line for all checks that were not run for the same reason."""
+    """Return one line for all checks that were skipped for the same reason."""
     names: dict[str, list[str]] = {}
     for result in report.results:
         if result.outcome == "skipped":
             names.setdefault(result.summary, []).append(result.name)
     return [
-        Text(f"{len(skipped)} of the checks: {why} ({', '.join(skipped)})\n", style="dim")
-        for why, skipped in names.items()
+        Text(f"{len(skipped)} of the checks: {reason} ({', '.join(skipped)})\n", style="dim")
+        for reason, skipped in names.items()
     ]
 
 
 def problem_text(result: CheckResult) -> RenderableType:
-    """Return what was seen, why it is likely and what to do, each beside its word."""
+    """Return the observation, the likely cause and the fix, each with its label."""
     mark, style = _MARKS[result.outcome]
     parts = Table.grid(padding=(0, 1))
     parts.add_column(no_wrap=True)
     parts.add_column(overflow="fold")
-    for word, said in (("seen:", result.summary), ("why:", result.cause), ("do:", result.fix)):
-        if said:
-            parts.add_row(f"  {word}", Text(said))
-    heading = Text(f"{mark} {result.requirement} {result.name}", style=style)
+    texts = (("result:", result.summary), ("cause:", result.cause), ("fix:", result.fix))
+    for label, text in texts:
+        if text:
+            parts.add_row(f"  {label}", Text(text))
+    heading = Text(f"{mark} {result.name}", style=style)
     return Group(heading, parts, "")
 
 
 def examples_table(examples: tuple[HardExample, ...]) -> Table:
-    """Return the examples with the highest loss and what is unusual about each."""
+    """Return a table of the examples with the highest loss and their unusual features."""
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -138,16 +138,16 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
     table.add_column("row", no_wrap=True)
     table.add_column("loss", justify="right")
     table.add_column("x median", justify="right")
-    table.add_column("stands out by")
+    table.add_column("unusual features")
     for example in examples:
         unusual = ", ".join(
-            f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)" for s in example.standouts
+            f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)" for s in example.unusual_features
         )
         table.add_row(
             escape(example.row),
             f"{example.loss:.4g}",
             f"{example.times_median:.1f}",
-            escape(unusual) or "nothing",
+            escape(unusual) or "none",
         )
     return table
 
@@ -156,14 +156,14 @@ def _line(result: CheckResult) -> Text:
     mark, style = _MARKS[result.outcome]
     line = Text("  ")
     line.append(f"{mark:<5}", style=style)
-    line.append(f"{result.requirement:<7} {result.name:<27} {result.seconds:6.2f} s")
+    line.append(f"{result.name:<34} {result.seconds:6.2f} s")
     return line
 
 
 def _verdict(report: GateReport) -> Text:
-    held = sum(result.passed for result in report.results)
-    said, style = ("passed", "green") if report.passed else ("failed", "bold red")
-    text = Text("The ").append(f"{report.level} gate {said}", style=style)
+    num_passed = sum(result.passed for result in report.results)
+    verdict, style = ("passed", "green") if report.passed else ("failed", "bold red")
+    text = Text("The ").append(f"{report.level} gate {verdict}", style=style)
     return text.append(
-        f": {held} of {len(report.results)} checks hold, {report.seconds:.1f} s in all."
+        f": {num_passed} of {len(report.results)} checks passed in {report.seconds:.1f} s."
     )

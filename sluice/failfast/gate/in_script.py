@@ -1,4 +1,4 @@
-"""The gate as one call in anyone's training script."""
+"""The gate as one function call in a training script."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.home import Home
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
-from sluice.failfast.gate.nested import reached
+from sluice.failfast.gate.nested import is_inside_gate
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport, Level
@@ -31,37 +31,39 @@ def check(
     seed: int = 0,
     console: Console | None = None,
 ) -> GateReport:
-    """Run the gate on a workload; return its report, or raise when training must not start.
+    """Run the gate on a workload; return the report, or raise when training must not start.
 
-    Put it before the training, in the script itself::
+    Call it before the training, in the script itself::
 
         from sluice import failfast
 
         failfast.check(MyWorkload)
         train_for_hours()
 
-    The gate runs in a process of its own, which imports the workload again: a class that stands in
-    the script is found by reading the script up to this call, so what is above it runs twice.
+    The gate runs in a separate process, which imports the workload again. If the class is defined
+    in the script, that process runs the script up to this call, so the code above it runs twice.
 
     Args:
-        workload: The class, or an instance whose settings count.
-        level: 'full', or 'minimum' for POC-1 to POC-5 and the data they stand on.
+        workload: The class, or an instance whose settings are used.
+        level: 'full', or 'minimum' for the checks of model, gradients, event log, epoch selector
+            and mini training, and of the data that these need.
         model: Architecture and size.
         training: Settings of the real training.
         settings: Thresholds and time limits.
-        seed: Base seed of everything drawn.
-        console: Where progress and the summary go; stderr when not given.
+        seed: Base seed of all random numbers.
+        console: Destination of progress and summary; stderr by default.
 
     Raises:
-        GateBlocked: A check failed or could not say; the message names the first and its fix.
-        SettingsError: Another process cannot find the workload's class, or would build another
-            instance from its settings.
+        GateBlocked: A check failed or was inconclusive; the message names the first one and its
+            fix.
+        SettingsError: The workload's class cannot be imported in another process, or its settings
+            do not reproduce the instance.
     """
     cls = workload if isinstance(workload, type) else type(workload)
-    if reached(cls):
-        return _not_again(cls, level)
+    if is_inside_gate(cls):
+        return _nested_report(cls, level)
     instance = workload() if isinstance(workload, type) else _rebuildable(workload)
-    module, script = _found_in(cls)
+    module, script = _module_and_script(cls)
     request = GateRequest(
         target=WorkloadTarget(
             path=f"{module}:{cls.__qualname__}",
@@ -86,16 +88,16 @@ def check(
     return run.report
 
 
-def _found_in(cls: type) -> tuple[str, str | None]:
-    """Return the module to import the class from, and the file to read when it is a script.
+def _module_and_script(cls: type) -> tuple[str, str | None]:
+    """Return the module that defines the class, and its file when it is a script.
 
     Raises:
-        SettingsError: Another process cannot find it.
+        SettingsError: Another process cannot import the class.
     """
     if "<locals>" in cls.__qualname__:
         raise SettingsError(
-            f"The workload {cls.__qualname__} must be found by another process, and is defined "
-            "inside a function.",
+            f"The workload {cls.__qualname__} must be importable by another process, and is "
+            "defined inside a function.",
             fix="Define the class at the top level of its module.",
         )
     if cls.__module__ != "__main__":
@@ -107,18 +109,18 @@ def _found_in(cls: type) -> tuple[str, str | None]:
     script = getattr(main, "__file__", None)
     if script is None or not Path(script).is_file():
         raise SettingsError(
-            f"The workload {cls.__qualname__} must be read from a file, and there is none.",
-            cause="It was typed into an interactive session.",
+            f"The workload {cls.__qualname__} must be defined in a file, and is not.",
+            cause="It was defined in an interactive session.",
             fix="Save it as a module and import it from there.",
         )
     return "__main__", str(Path(script).resolve())
 
 
 def _rebuildable(workload: Workload) -> Workload:
-    """Return the instance, if its settings alone make one that is alike.
+    """Return the instance if its settings alone reproduce it.
 
     Raises:
-        SettingsError: They do not; another process would judge something else.
+        SettingsError: They do not, so another process would check a different instance.
     """
     cls = type(workload)
     try:
@@ -128,20 +130,21 @@ def _rebuildable(workload: Workload) -> Workload:
     else:
         mine, other = vars(workload), vars(again)
         differing = [
-            name for name in sorted(mine | other) if _told(mine, name) != _told(other, name)
+            name for name in sorted(mine | other) if _pickled(mine, name) != _pickled(other, name)
         ]
     if differing:
         raise SettingsError(
-            f"{cls.__qualname__}(settings) must make the instance that is to be judged; these "
-            f"differ: {', '.join(differing)}.",
-            cause="The gate runs in a process of its own, which builds it from its settings.",
-            fix="Make what differs a field of the workload's settings class.",
+            f"{cls.__qualname__}(settings) must reproduce the instance that was passed to check(); "
+            f"these attributes differ: {', '.join(differing)}.",
+            cause="The gate runs in a separate process, which builds the workload from its "
+            "settings.",
+            fix="Make the differing attributes fields of the workload's settings class.",
         )
     return workload
 
 
-def _told(values: dict[str, object], name: str) -> bytes | None:
-    """Return a value in a form that can be compared; None for what has none."""
+def _pickled(values: dict[str, object], name: str) -> bytes | None:
+    """Return a value as comparable bytes; None for a value that cannot be pickled."""
     if name not in values:
         return b"absent"
     try:
@@ -150,18 +153,18 @@ def _told(values: dict[str, object], name: str) -> bytes | None:
         return None
 
 
-def _not_again(cls: type, level: Level) -> GateReport:
-    """Return what a call inside the gate's own process gets: nothing is known there."""
+def _nested_report(cls: type, level: Level) -> GateReport:
+    """Return the report of a nested call inside the gate's own process: one skipped check."""
     finding = Finding(
         outcome="skipped",
-        summary="Not run: this process belongs to a gate itself, which judges one workload.",
-        fix="Nothing: the process that calls check() first gets the report.",
+        summary="Skipped: this process belongs to a running gate, which checks one workload.",
+        fix="No action is required: the process that called check() first gets the report.",
     )
-    nothing = CheckResult.of(
+    skipped = CheckResult.of(
         finding,
         name="gate_runs",
-        requirement="POC-12",
+        check_id="gate",
         seconds=0.0,
         limit=TimeLimit(typical_s=1.0, max_s=1.0),
     )
-    return GateReport(level=level, workload=cls.__name__, results=(nothing,), seconds=0.0)
+    return GateReport(level=level, workload=cls.__name__, results=(skipped,), seconds=0.0)

@@ -1,4 +1,4 @@
-"""What the checks of the gate look at, made when a check first asks for it."""
+"""Inputs of the gate's checks, computed on first access."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.failfast.learning.mini_training import MiniTraining, run_mini_training
-from sluice.findings.user_code import users_code
+from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
@@ -24,7 +24,7 @@ Clock = Callable[[], datetime]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredData:
-    """Tables that an earlier stage stored; the gate then looks at exactly these."""
+    """Tables stored by an earlier stage; the gate then checks exactly these."""
 
     raw: TableRecord
     features: TableRecord
@@ -34,10 +34,10 @@ class StoredData:
 
 @dataclass(frozen=True, kw_only=True)
 class GateInputs:
-    """A workload, how it is to be trained, and its data.
+    """A workload, its training settings and its data.
 
-    Without ``stored`` the workload loads its own rows. Every table is made once, inside the first
-    check that needs it, so that a defect in making it belongs to that check.
+    Without ``stored`` the workload loads its own rows. Every table is computed once, inside the
+    first check that needs it, so that an error is attributed to that check.
     """
 
     workload: Workload
@@ -46,19 +46,19 @@ class GateInputs:
     settings: PocSettings
     seed: int
     folder: Path
-    """Existing folder on the disk that will hold the run's files; nothing is left in it."""
+    """Existing folder on the disk of the run's files; the checks remove what they write in it."""
     clock: Clock
-    """The time, with a time zone; also measures how long checks take."""
+    """Returns the current time with a time zone; also used to time the checks."""
     stored: StoredData | None = None
     served: bool = False
-    """It is a pipeline's: what is promoted is to be served."""
+    """Whether the workload belongs to a pipeline, whose promoted model is served."""
 
     @cached_property
     def raw(self) -> pd.DataFrame:
         """The raw rows."""
         if self.stored is not None:
             return load_table(self.stored.raw, ArtifactStore(self.stored.artifacts))
-        with users_code("load_rows of the workload"):
+        with wrap_user_errors("load_rows of the workload"):
             return self.workload.load_rows()
 
     @cached_property
@@ -66,25 +66,25 @@ class GateInputs:
         """The feature frame."""
         if self.stored is not None:
             return load_table(self.stored.features, ArtifactStore(self.stored.artifacts))
-        with users_code("compute_features of the workload"):
+        with wrap_user_errors("compute_features of the workload"):
             return self.workload.compute_features(self.raw)
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """The folds over the frame; at least one.
+        """The folds over the feature frame; at least one.
 
         Raises:
-            ContractError: There is no fold.
+            ContractError: ``plan_folds`` returned no fold.
         """
         if self.stored is not None:
             folds = self.stored.folds
         else:
-            with users_code("plan_folds of the workload"):
+            with wrap_user_errors("plan_folds of the workload"):
                 folds = self.workload.plan_folds(self.frame)
         if not folds:
             raise ContractError(
-                "At least one fold is required, plan_folds() gave none.",
-                fix="Give more rows, or fewer and larger folds.",
+                "At least one fold is required, plan_folds() returned none.",
+                fix="Provide more rows, or plan fewer and larger folds.",
             )
         return folds
 
@@ -95,12 +95,12 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; no check looks at test rows."""
+        """Validation examples of the first fold; no check uses test rows."""
         return self.workload.examples(self.frame, self.folds[0].val)
 
     @cached_property
     def mini(self) -> MiniTraining:
-        """A training of seconds, which several checks judge."""
+        """The mini training of a few seconds, whose result several checks use."""
         return run_mini_training(
             self.workload, self.model, self.training, self.train, self.settings, seed=self.seed
         )

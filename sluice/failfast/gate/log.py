@@ -1,4 +1,4 @@
-"""The gate's own event log: what was checked, in order, and how it ended, whatever happened."""
+"""Event log of the gate: planned checks, results in order, and how the run ended."""
 
 import os
 import re
@@ -8,28 +8,28 @@ from typing import Self
 
 from sluice.base.errors import StorageError
 from sluice.eventlog.event_log import EventLog
-from sluice.failfast.gate.messages import Started
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.messages import CheckStarted
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.result import CheckResult, GateReport
 
 
 class GateLog:
-    """Writes one log; on a disk that cannot be written it stays silent, and ``path`` is None.
+    """Writes one log; on a disk that is not writable it does nothing, and ``path`` is None.
 
-    That the disk cannot be written is found by a check of the gate, with its fix; a log that
-    raised would hide the report.
+    A check of the gate reports a disk that is not writable. An exception raised here would hide
+    that report.
     """
 
     def __init__(self, log: EventLog, request: GateRequest) -> None:
         self._log: EventLog | None = log
         self._request = request
-        self._requirements: dict[str, str] = {}
+        self._check_ids: dict[str, str] = {}
         self.path: Path | None = log.path
 
     @classmethod
     def open(cls, folder: Path, request: GateRequest) -> Self:
-        """Name the log after the target, the time and the process."""
+        """Create a log whose name has the time, the target and the process id."""
         now = datetime.now(UTC)
         target = re.sub(r"[^A-Za-z0-9_.]+", "-", request.label).strip("-.")[-60:]
         name = f"{now:%Y%m%dT%H%M%S.%f}Z-{target}-{os.getpid()}.ndjson"
@@ -47,11 +47,11 @@ class GateLog:
         if self._log is not None:
             self._log.__exit__(None, None, None)
 
-    def write(self, message: Plan | Started | CheckResult) -> None:
-        """Write what was planned, begun or found."""
+    def write(self, message: GatePlan | CheckStarted | CheckResult) -> None:
+        """Write the plan, the start of a check or a result."""
         match message:
-            case Plan(workload=workload, checks=checks):
-                self._requirements = {check.name: check.requirement for check in checks}
+            case GatePlan(workload=workload, checks=checks):
+                self._check_ids = {check.name: check.check_id for check in checks}
                 self._write(
                     "gate_start",
                     workload=workload,
@@ -60,13 +60,13 @@ class GateLog:
                     target=self._request.label,
                     seed=self._request.seed,
                 )
-            case Started(name=name):
-                self._write("check_start", name=name, requirement=self._requirements.get(name, ""))
+            case CheckStarted(name=name):
+                self._write("check_start", name=name, check_id=self._check_ids.get(name, ""))
             case CheckResult():
                 self._write(
                     "check_complete",
                     name=message.name,
-                    requirement=message.requirement,
+                    check_id=message.check_id,
                     outcome=message.outcome,
                     seconds=message.seconds,
                     summary=message.summary,
@@ -75,11 +75,11 @@ class GateLog:
                 )
 
     def complete(self, report: GateReport) -> None:
-        """Write how it ended."""
+        """Write the verdict and the run time of the gate."""
         self._write("gate_complete", outcome=report.outcome, seconds=report.seconds)
 
     def stopped(self, reason: str, *, check: str) -> None:
-        """Write that it did not come to its end, and in which check."""
+        """Write that the gate was stopped, why, and during which check."""
         self._write("gate_stopped", reason=reason, check=check)
 
     def _write(self, event: str, **fields: object) -> None:

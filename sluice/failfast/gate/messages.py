@@ -1,44 +1,46 @@
-"""What the supervisor and the gate's process say to each other (no torch is needed to read it)."""
+"""Messages between the supervisor and the gate's child process (importable without torch)."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sluice.base.errors import SluiceError
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.result import CheckResult
 
 CRASH_FILE = "crash.txt"
-"""In the scratch folder: where Python was when native code crashed."""
+"""File in the scratch folder with the Python stack of a crash in native code."""
 
-PREPARING = "data_are_made_again"
-"""Named instead of a check while a second process makes the data that the first one had."""
+RELOADING_DATA = "data_are_loaded_again"
+"""Reported in place of a check name while a second process loads the data again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What the supervisor sends first."""
+class GateTask:
+    """First message of the supervisor."""
 
     request: GateRequest
     scratch: Path
     done: tuple[CheckResult, ...]
-    """Results of an earlier process; those checks are not run again."""
+    """Results of an earlier process; these checks are not run again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """A check begins, or PREPARING."""
+class CheckStarted:
+    """Start of a check, or of RELOADING_DATA."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The answer to 'where': the line that runs now."""
+class CodeLocation:
+    """Reply to 'where': the line of user code that is running."""
 
     text: str
 
 
-Message = Plan | Started | CheckResult | Place | SluiceError | Literal["finished"]
-Question = Task | Literal["where"]
+WorkerMessage = (
+    GatePlan | CheckStarted | CheckResult | CodeLocation | SluiceError | Literal["finished"]
+)
+SupervisorMessage = GateTask | Literal["where"]

@@ -1,8 +1,8 @@
-"""What ``check()`` does inside the gate's own process, which reads the user's file once more.
+"""Handling of ``check()`` calls inside the gate's own process, which runs the user's file again.
 
-The file that defines the workload often ends in ``check(...)`` and the training. When the gate's
-process reads it and comes to that line, the class is there: the gate is run right there, and the
-process ends without going on to the training.
+The file that defines the workload often ends with ``check(...)`` and the training. When the gate's
+process reaches that line, the class is defined: the checks run there, and the process exits before
+the training starts.
 """
 
 import os
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import NoReturn
 
 ENVIRONMENT = "SLUICE_INSIDE_GATE"
-"""Set for the gate's process and all it starts."""
+"""Environment variable that is set in the gate's process and its child processes."""
 
 _awaited: tuple[str, Callable[[type], NoReturn]] | None = None
 
 
-def await_class(qualified_name: str, then: Callable[[type], NoReturn]) -> None:
-    """Call ``then`` with the class of this name when ``check()`` is called with it."""
+def run_on_check_call(qualified_name: str, then: Callable[[type], NoReturn]) -> None:
+    """Register ``then``, which runs when ``check()`` is called with the class of this name."""
     global _awaited
     _awaited = (qualified_name, then)
 
 
-def reached(workload_type: type) -> bool:
-    """Tell whether this is the gate's process, where ``check()`` starts no second gate.
+def is_inside_gate(workload_type: type) -> bool:
+    """Return whether this is the gate's process, where ``check()`` must not start another gate.
 
-    It does not return when the class is the one that is awaited.
+    Does not return when ``run_on_check_call`` registered a callback for the class.
     """
     if _awaited is not None and workload_type.__qualname__ == _awaited[0]:
         _awaited[1](workload_type)

@@ -1,4 +1,4 @@
-"""What will be checked and how long each may take: all that the supervisor needs to know."""
+"""The planned checks with their time limits: all that the supervisor needs to know."""
 
 from dataclasses import dataclass
 
@@ -9,51 +9,50 @@ from sluice.findings.finding import Finding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCheck:
-    """One check by name; its function stays in the process that runs it."""
+    """One check as plain data; its function exists only in the process that runs it."""
 
     name: str
-    requirement: str
+    check_id: str
     limit: TimeLimit
     needs: tuple[str, ...]
-    """Names of checks that must have passed, or this one is skipped."""
+    """Names of the prerequisite checks; this check is skipped unless they passed."""
 
     def blocked_by(self, results: dict[str, CheckResult]) -> CheckResult | None:
-        """Return the first result that forbids this check; None when it may run."""
+        """Return the first prerequisite that did not pass; None when this check may run."""
         blocking = (results[name] for name in self.needs if name in results)
         return next((result for result in blocking if not result.passed), None)
 
     def result(self, finding: Finding, seconds: float) -> CheckResult:
-        """Return what this check found."""
+        """Return the result of this check for a finding."""
         return CheckResult.of(
             finding,
             name=self.name,
-            requirement=self.requirement,
+            check_id=self.check_id,
             seconds=seconds,
             limit=self.limit,
         )
 
     def skipped(self, because: CheckResult) -> CheckResult:
-        """Return the result of not having run."""
-        if because.outcome == "skipped":  # name the root, not the chain
+        """Return the "skipped" result of this check, because of another result."""
+        if because.outcome == "skipped":  # name the root cause, not the chain
             finding = Finding(outcome="skipped", summary=because.summary, fix=because.fix)
             return self.result(finding, 0.0)
-        other = f"{because.requirement} {because.name}"
         finding = Finding(
             outcome="skipped",
-            summary=f"Not run, because {other} did not pass ({because.outcome}).",
-            fix=f"Correct {other} first.",
+            summary=f"Skipped, because {because.name} did not pass ({because.outcome}).",
+            fix=f"Correct {because.name} first.",
         )
         return self.result(finding, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Every check of one gate, in the order they run."""
+class GatePlan:
+    """All checks of one gate run, in the order in which they run."""
 
     workload: str
     checks: tuple[PlannedCheck, ...]
     whole_gate: TimeLimit
-    preparing: TimeLimit
-    """For making the data again in a new process, after one was stopped."""
+    reloading: TimeLimit
+    """Time limit for loading the data again in a new process, after one was stopped."""
     max_memory_share: float
-    """Of the memory that was free when the gate started, in (0, 1]."""
+    """Share of the memory that was free when the gate started, in (0, 1]."""

@@ -1,4 +1,4 @@
-"""The supervisor's side of the gate's process: start it, hear it, ask it, end it."""
+"""The supervisor's handle of the gate's child process: start, receive, query, end."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 import sluice
-from sluice.failfast.gate.messages import Message, Place, Question, Task
+from sluice.failfast.gate.messages import CodeLocation, GateTask, SupervisorMessage, WorkerMessage
 from sluice.failfast.gate.nested import ENVIRONMENT
 
 _START = (
@@ -21,21 +21,21 @@ _START = (
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _ANSWER_S = 0.5
-"""How long the process may take to say where it is; one inside native code never answers."""
+"""Maximum wait for the current line of the process; inside native code it never replies."""
 
 
 class GateProcess:
-    """One process; use as a context manager, which ends it and everything it started.
+    """One child process; a context manager that ends it and every process it started.
 
     It is started by ``python -c`` rather than by ``multiprocessing``, which would run the caller's
-    main module first. Whatever the user's code prints goes to stderr: stdout is for results.
+    main module first. The output of user code goes to stderr: stdout is for results.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: GateTask) -> None:
         here, there = Pipe()
         package = str(Path(sluice.__file__).parent.parent)
         path = [*(os.path.abspath(folder) for folder in sys.path), package]
-        self._pipe: Connection[Question, Message] = here
+        self._pipe: Connection[SupervisorMessage, WorkerMessage] = here
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START.format(path=path, handle=there.fileno())],
@@ -43,10 +43,10 @@ class GateProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", ENVIRONMENT: "1"},
-                start_new_session=True,  # so that its workers end with it
+                start_new_session=True,  # so that its worker processes end with it
             )
         self.pid = self._process.pid
-        with suppress(OSError):  # dead already; the first receive() says so
+        with suppress(OSError):  # ended already; the first receive() returns None
             self._pipe.send(task)
 
     def __enter__(self) -> "GateProcess":
@@ -61,53 +61,55 @@ class GateProcess:
         return self._pipe.poll(timeout_s)
 
     def has_ended(self) -> bool:
-        """Tell whether the process is gone, though one it started may hold the pipe open."""
+        """Return whether the process has ended; a process it started may keep the pipe open."""
         return self._process.poll() is not None
 
-    def receive(self) -> Message | None:
-        """Return the next message; None when the process is gone."""
+    def receive(self) -> WorkerMessage | None:
+        """Return the next message; None when the process has ended."""
         try:
             return self._pipe.recv()
         except (EOFError, OSError):
             return None
 
     def where(self) -> str:
-        """Return "at file:line in function" of what runs now, or what is known instead."""
+        """Return "at file:line in function" of the running code, or a note on native code."""
         with suppress(OSError):
             self._pipe.send("where")
             while self._pipe.poll(_ANSWER_S):
                 message = self.receive()
                 if message is None:
                     break
-                if isinstance(message, Place):
+                if isinstance(message, CodeLocation):
                     return message.text
-        return "inside native code that lets no Python run"
+        return "inside native code that blocks the Python interpreter"
 
     def kill(self) -> int:
-        """End the process and all it started; return its status, negative for a signal."""
+        """End the process and all it started; return its exit status, negative for a signal."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait()
 
     def status(self) -> int:
-        """Return how the process ended by itself, negative for a signal."""
+        """Return the exit status of a process that ended, negative for a signal."""
         try:
             return self._process.wait(timeout=5.0)
-        except subprocess.TimeoutExpired:  # it closed its end and lives on
+        except subprocess.TimeoutExpired:  # it closed its end of the pipe and still runs
             return self.kill()
 
 
-def crash_place(file: Path) -> str:
-    """Return the innermost line of a crash report that is neither torch's nor Python's own.
+def crash_location(file: Path) -> str:
+    """Return the innermost line of a crash report that is in neither torch nor Python itself.
 
     Args:
-        file: As ``faulthandler`` wrote it; a missing or empty one gives "".
+        file: Report written by ``faulthandler``; "" is returned for a missing or empty file.
     """
     try:
         text = file.read_text(errors="replace")
     except OSError:
         return ""
     frames = list(_FRAME.finditer(text))
-    theirs = [f for f in frames if "site-packages" not in f["file"] and "/lib/" not in f["file"]]
-    chosen = (theirs or frames)[:1]
+    user_frames = [
+        f for f in frames if "site-packages" not in f["file"] and "/lib/" not in f["file"]
+    ]
+    chosen = (user_frames or frames)[:1]
     return f"at {chosen[0]['file']}:{chosen[0]['line']} in {chosen[0]['name']}" if chosen else ""

@@ -1,6 +1,6 @@
-"""The gate's report as strict JSON, and the published schema of it.
+"""The gate's report as strict JSON, and its published JSON schema.
 
-JSON has no NaN and no infinity, and numbers of a failed check may be either. They are printed as
+JSON has no NaN and no infinity, which occur in the numbers of failed checks. They are printed as
 the strings "NaN", "Infinity" and "-Infinity".
 """
 
@@ -10,47 +10,50 @@ from typing import Any
 from sluice.eventlog.event_lines import encode_numbers
 from sluice.failfast.result import GateReport
 
-SCHEMA_VERSION = "1.0"
-"""Second part: fields were added. First part: a reader of the one before may stumble."""
+SCHEMA_VERSION = "2.0"
+"""The minor version changes when fields are added, the major version on breaking changes."""
 
 _NUMBER = "#/$defs/Number"
 
 
 def report_json(report: GateReport) -> str:
-    """Return what ``sluice poc --json`` prints: strict JSON that holds to the schema.
+    """Return the output of ``sluice poc --json``: strict JSON that conforms to the schema.
 
-    The verdict and its reason stand beside the fields of the report, so that nobody has to work
-    them out again.
+    The verdict and its reason are added to the fields of the report, so that readers need not
+    derive them.
     """
-    found = {
+    document = {
         "version": SCHEMA_VERSION,
         "outcome": report.outcome,
         "passed": report.passed,
         "reason": report.reason,
         **report.model_dump(),
     }
-    return json.dumps(encode_numbers(found), indent=2, allow_nan=False)
+    return json.dumps(encode_numbers(document), indent=2, allow_nan=False)
 
 
 def poc_report_schema() -> dict[str, Any]:
     """Return the JSON schema of ``report_json``, as published in docs/schemas.
 
-    Write it again with ``sluice poc --schema > docs/schemas/poc-report.schema.json``.
+    Regenerate it with ``sluice poc --schema > docs/schemas/poc-report.schema.json``.
     """
     report = _printed(GateReport.model_json_schema(mode="serialization"))
     added = {
-        "version": {"const": SCHEMA_VERSION, "description": "Of this schema."},
+        "version": {"const": SCHEMA_VERSION, "description": "Version of this schema."},
         "outcome": {"enum": ["pass", "fail", "insufficient"], "description": "The verdict."},
-        "passed": {"type": "boolean", "description": "Training may start."},
-        "reason": {"type": "string", "description": "What blocks, or that nothing does."},
+        "passed": {"type": "boolean", "description": "Whether training may start."},
+        "reason": {
+            "type": "string",
+            "description": "The first blocking check, or that all checks passed.",
+        },
     }
     number = {
-        "description": "A number; one that is not finite is a string.",
+        "description": "A number; a non-finite number is a string.",
         "anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}],
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What 'sluice poc --json' prints",
+        "title": "Output of 'sluice poc --json'",
         "version": SCHEMA_VERSION,
         **report,
         "required": [*added, *report["required"]],
@@ -60,10 +63,10 @@ def poc_report_schema() -> dict[str, Any]:
 
 
 def _printed(part: Any) -> Any:
-    """Turn a schema of the values into one of what is printed.
+    """Convert a pydantic schema of the values to a schema of the printed JSON.
 
-    A number may be a string, nothing is left out because it has a default, and the titles that
-    only repeat the names of fields are dropped.
+    A number may be a string, fields with a default are always printed, and titles that only
+    repeat the field names are dropped.
     """
     if isinstance(part, list):
         return [_printed(item) for item in part]

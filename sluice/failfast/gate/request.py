@@ -1,4 +1,4 @@
-"""What is to be gated, in a form that another process can open (it imports no torch)."""
+"""Targets of a gate run, in a form that another process can open (imports no torch)."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTarget:
-    """What a person types: a pipeline's name or file, or 'module:Workload'."""
+    """Target as typed by a user: a pipeline's name or file, or 'module:Workload'."""
 
     name: str
     overrides: tuple[str, ...] = ()
-    """Of a pipeline: 'key.key=value' in place of what its file says."""
+    """Overrides of a pipeline's settings, each as 'key.key=value'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadTarget:
-    """A workload class and every setting, as plain values."""
+    """A workload class and all of its settings, as plain values."""
 
     path: str
     """Import path, 'module:Class'; the module may be '__main__'."""
     settings: str = "{}"
-    """As JSON, which keeps every kind of value that a settings class can hold."""
+    """Settings as JSON, which preserves every type of value of a settings class."""
     script: str | None = None
-    """File of '__main__', when the class stands there."""
+    """File of '__main__', when the class is defined there."""
     argv: tuple[str, ...] = ()
-    """What the script was called with."""
+    """Command-line arguments of the script."""
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainSettings = field(default_factory=TrainSettings)
     poc: PocSettings = field(default_factory=PocSettings)
@@ -41,7 +41,7 @@ class WorkloadTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """A pipeline whose tables an earlier stage stored."""
+    """A pipeline whose tables were stored by an earlier stage."""
 
     pipeline: "PipelineSettings"
     data: "StoredData"
@@ -60,7 +60,7 @@ class GateRequest:
 
     @property
     def label(self) -> str:
-        """How the target is called, also in file names."""
+        """Name of the target, also used in file names."""
         match self.target:
             case NamedTarget(name=name) | WorkloadTarget(path=name):
                 return name

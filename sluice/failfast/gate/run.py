@@ -1,7 +1,7 @@
-"""Run the checks of the POC gate in this process: the one place that guards and times them.
+"""Runs and times the checks of the POC gate in the current process.
 
-``supervisor`` runs the same in a process of its own, which can be stopped; use that one unless
-you know that nothing hangs or crashes.
+``supervisor`` runs the same checks in a separate process, which can be stopped. Use it unless
+you know that no check hangs or crashes.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,35 +12,35 @@ from threadpoolctl import threadpool_limits
 from sluice.base.seeding import deterministic
 from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import Clock, GateInputs
-from sluice.failfast.gate.timing import judge_time, judge_whole_gate
+from sluice.failfast.gate.timing import apply_time_limit, check_total_time
 from sluice.failfast.result import CheckResult, GateReport, Level
-from sluice.findings.user_code import finding_from
+from sluice.findings.user_code import finding_from_error
 
 
-def _nobody(_: object) -> None:
-    """Hear nothing."""
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 def run_gate(
     inputs: GateInputs,
     *,
     level: Level,
-    on_result: Callable[[CheckResult], None] = _nobody,
+    on_result: Callable[[CheckResult], None] = _ignore,
     checks: tuple[GateCheck, ...] = CHECKS,
 ) -> GateReport:
-    """Run every check of the level and report; nothing is left in ``inputs.folder`` (POC-12).
+    """Run every check of the level and return the report; ``inputs.folder`` is left empty.
 
     Args:
-        inputs: What the checks look at.
-        level: 'minimum' (POC-1..5 and the data they stand on) or 'full' (POC-1..13).
-        on_result: Told of every result as it comes.
-        checks: The table; another one for tests.
+        inputs: Inputs of the checks.
+        level: 'minimum' or 'full'.
+        on_result: Called with every result.
+        checks: Table of checks; tests pass another one.
     """
     started = inputs.clock()
-    wanted = tuple(check for check in checks if level in check.levels)
-    results = run_checks(inputs, wanted, on_result=on_result)
+    selected = tuple(check for check in checks if level in check.levels)
+    results = run_checks(inputs, selected, on_result=on_result)
     seconds = _since(started, inputs.clock)
-    last = judge_whole_gate(seconds, inputs.settings.times.whole_gate)
+    last = check_total_time(seconds, inputs.settings.times.whole_gate)
     on_result(last)
     return GateReport(
         level=level,
@@ -55,25 +55,25 @@ def run_checks(
     checks: Iterable[GateCheck],
     *,
     done: Iterable[CheckResult] = (),
-    on_start: Callable[[str], None] = _nobody,
-    on_result: Callable[[CheckResult], None] = _nobody,
+    on_start: Callable[[str], None] = _ignore,
+    on_result: Callable[[CheckResult], None] = _ignore,
 ) -> tuple[CheckResult, ...]:
     """Run ``checks`` one after another and return their results.
 
-    An exception in the user's code fails the check it happened in. A check whose prerequisite did
-    not pass is skipped, never passed.
+    An exception in user code fails the check in which it occurs. A check whose prerequisite did
+    not pass is skipped.
 
     Args:
-        inputs: What the checks look at.
-        checks: Which, in order.
-        done: Results of checks that ran before; prerequisites may be among them.
-        on_start: Told the name of a check before it runs.
-        on_result: Told of its result.
+        inputs: Inputs of the checks.
+        checks: Checks to run, in order.
+        done: Results of earlier checks, which may be prerequisites.
+        on_start: Called with the name of a check before it runs.
+        on_result: Called with the result of a check.
     """
     known = {result.name: result for result in done}
     results = []
-    # As in the real training: an operation without a deterministic form must show here. One thread
-    # for NumPy as well: on busy cores several make small matrix products ten times slower.
+    # As in the real training: operations without a deterministic implementation must fail here.
+    # NumPy gets one thread too: on busy cores, several make small matrix products ten times slower.
     with deterministic(), threadpool_limits(1):
         for check in checks:
             on_start(check.name)
@@ -84,7 +84,7 @@ def run_checks(
 
 
 def _run(check: GateCheck, inputs: GateInputs, known: dict[str, CheckResult]) -> CheckResult:
-    """Run and time one check. Everything that guards a check is put around it here."""
+    """Run and time one check, and convert exceptions to findings."""
     planned = check.planned(inputs.settings.times)
     blocking = planned.blocked_by(known)
     if blocking is not None:
@@ -92,12 +92,12 @@ def _run(check: GateCheck, inputs: GateInputs, known: dict[str, CheckResult]) ->
     started = inputs.clock()
     try:
         finding = check.function(inputs)
-    except (Exception, SystemExit) as error:  # the edge of the user's code
-        finding = finding_from(error)
+    except (Exception, SystemExit) as error:  # boundary to user code
+        finding = finding_from_error(error)
     seconds = _since(started, inputs.clock)
-    return planned.result(judge_time(finding, seconds, planned.limit), seconds)
+    return planned.result(apply_time_limit(finding, seconds, planned.limit), seconds)
 
 
 def _since(started: datetime, clock: Clock) -> float:
-    # A wall clock that is set back must not make a time negative.
+    # A duration must not be negative when the wall clock is set back.
     return max(0.0, (clock() - started).total_seconds())

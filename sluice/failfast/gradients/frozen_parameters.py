@@ -1,4 +1,4 @@
-"""Are exactly those parameters frozen that the workload declares? (POC-2)."""
+"""Check that exactly the parameters declared by the workload are frozen."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -6,21 +6,21 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from sluice.findings.finding import Finding
-from sluice.models.parameter_names import listing
+from sluice.models.parameter_names import format_names
 
 
 def check_frozen(
     named_parameters: Iterable[tuple[str, nn.Parameter]], declared: Sequence[str]
 ) -> Finding | None:
-    """Return what is wrong with the frozen parameters, or None.
+    """Return a finding when frozen and declared parameters differ, or None.
 
-    A frozen parameter that no pattern matches fails, as does a pattern that matches no parameter.
-    A pattern that matches trainable parameters only warns: what it declares is not so.
+    A frozen parameter that matches no pattern fails, and so does a pattern that matches no
+    parameter. A pattern that matches only trainable parameters warns.
 
     Args:
-        named_parameters: As ``network.named_parameters()`` gives them.
-        declared: Shell patterns of the names that are frozen on purpose; case matters. Names as
-            other messages show them, with "network." in front, are understood as well.
+        named_parameters: Result of ``network.named_parameters()``.
+        declared: Case-sensitive shell patterns of intentionally frozen parameters. Names with the
+            prefix "network.", as shown in other messages, are accepted too.
     """
     trainable = {name: parameter.requires_grad for name, parameter in named_parameters}
     undeclared = [
@@ -32,9 +32,9 @@ def check_frozen(
         return Finding(
             outcome="fail",
             summary=f"{len(undeclared)} of {len(trainable)} parameters are frozen and not "
-            f"declared: {listing(undeclared)}.",
+            f"declared: {format_names(undeclared)}.",
             numbers={"num_undeclared_frozen": len(undeclared)},
-            kind="undeclared frozen",
+            kind="undeclared frozen parameters",
         )
     matched = {
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
@@ -45,22 +45,22 @@ def check_frozen(
         return Finding(
             outcome="fail",
             summary=f"{_quoted(unmatched)} of frozen_parameters must match a parameter of the "
-            f"network, and does not. Its parameters: {listing(trainable)}.",
+            f"network, and does not. Its parameters: {format_names(trainable)}.",
             numbers={"num_unmatched_patterns": len(unmatched)},
-            kind="undeclared frozen",
-            cause="A typing mistake, or a renamed layer: what is meant to be frozen trains.",
-            fix="Write the pattern as the network's own parameter names, such as 'stem.*'.",
+            kind="undeclared frozen parameters",
+            cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
+            fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
     not_frozen = [pattern for pattern, found in matched.items() if all(found)]
     if not_frozen:
         return Finding(
             outcome="warn",
-            summary=f"{_quoted(not_frozen)} of frozen_parameters matches only parameters that "
-            "train.",
+            summary=f"{_quoted(not_frozen)} of frozen_parameters matches only trainable "
+            "parameters.",
             numbers={"num_patterns_without_frozen": len(not_frozen)},
-            kind="undeclared frozen",
-            cause="requires_grad was not switched off, or was switched on again.",
-            fix="Set requires_grad to False where the network is built, or drop the pattern.",
+            kind="undeclared frozen parameters",
+            cause="requires_grad was not set to False, or was set to True again.",
+            fix="Set requires_grad to False where the network is built, or remove the pattern.",
         )
     return None
 
@@ -70,4 +70,4 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _quoted(patterns: Sequence[str]) -> str:
-    return listing([f"'{pattern}'" for pattern in patterns])
+    return format_names([f"'{pattern}'" for pattern in patterns])

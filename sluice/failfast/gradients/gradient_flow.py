@@ -1,4 +1,4 @@
-"""POC-2: is every trainable parameter optimised, and reached by the workload's own loss?"""
+"""Check that every trainable parameter is optimised and gets a gradient of the workload's loss."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.seeding import Stream, derive_seed
+from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.gradients.frozen_parameters import check_frozen
 from sluice.failfast.gradients.gradient_probe import GradientProbe
+from sluice.failfast.gradients.missing_gradients import MissingGradients, judge_missing_gradients
 from sluice.failfast.gradients.norms import GradientReport, validate_gradients
 from sluice.failfast.gradients.optimizer_membership import judge_membership, validate_optimizer
 from sluice.failfast.gradients.recurrent_report import (
@@ -18,18 +19,17 @@ from sluice.failfast.gradients.recurrent_report import (
     judge_normalisers,
     recurrent_numbers,
 )
-from sluice.failfast.gradients.recurrent_state import recurrent_gradients, watched_normalisers
-from sluice.failfast.gradients.silent_parameters import Silence, judge_silence
+from sluice.failfast.gradients.recurrent_state import record_normalisers, recurrent_gradients
 from sluice.failfast.gradients.symmetric_units import symmetric_weights
-from sluice.failfast.learning.instantiation import too_few
-from sluice.failfast.learning.probe import shape, spread
+from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
+from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.finding import Finding, Number
 from sluice.models.dropout import require_dropout
-from sluice.models.module_activity import RECTIFIERS, Watch, watched
-from sluice.models.parameter_names import listing
+from sluice.models.module_activity import RECTIFIERS, ActivityRecorder, record_activity
+from sluice.models.parameter_names import format_names
 from sluice.models.settings import ModelSettings
 from sluice.training.optimizers import require_optimizer
-from sluice.training.parameter_groups import listed_groups, make_optimizer
+from sluice.training.parameter_groups import complete_groups, make_optimizer
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -44,53 +44,53 @@ def check_gradient_flow(
     *,
     seed: int,
 ) -> Finding:
-    """Run one backward pass on one real batch and judge the gradients (POC-2, GRAD-1, GRAD-2).
+    """Run one backward pass on one real batch and check the gradients.
 
     Frozen parameters must be declared, and every trainable one must be in one parameter group.
-    The loss must be one finite number and its parts one per example; all gradients are finite. A
-    gradient that is missing or 0 is looked at again after ``probe_steps`` optimizer steps on other
-    batches: healthy designs that start at 0 have moved by then. What stays without gradient fails
-    or warns as ``judge_silence`` says, and units that stay alike fail. A norm above
-    ``warn_gradient_norm`` warns.
+    ``loss`` must return one finite number, ``losses`` one per example, and all gradients must be
+    finite. A missing or zero gradient is checked again after ``probe_steps`` optimizer steps on
+    other batches, by when healthy designs with zero initialisation have a gradient. Parameters
+    that still have none fail or warn (see ``judge_missing_gradients``), and units that stay equal
+    fail. A norm above ``warn_gradient_norm`` warns.
 
     Args:
-        workload: Builds the model, has the loss and the parameter groups.
+        workload: Builds the model and defines the loss and the parameter groups.
         model_settings: Architecture and size.
-        training: The rate and decay of the steps.
+        training: Learning rate and weight decay of the steps.
         train: Train examples of a fold.
-        settings: Rows of a batch, steps, the norm that warns.
+        settings: Rows of a batch, number of steps, gradient norm that warns.
         seed: Base seed of the initial weights, of dropout and of the batches.
 
     Raises:
-        ContractError: The parameter groups are not well-formed, or the optimizer keeps a state
-            that no checkpoint can hold.
-        SettingsError: The optimizer or one of its arguments is refused.
-        Exception: Whatever the model's or the loss's own code raises.
+        ContractError: The parameter groups are invalid, or the optimizer has a state that cannot
+            be stored in a checkpoint.
+        SettingsError: The optimizer or one of its arguments is invalid.
+        Exception: Any exception of the model's or the loss's own code.
 
     Cost:
         One forward and backward pass, and ``probe_steps`` more when a gradient is missing or 0,
-        a ReLU inactive, or the units of a layer alike.
+        a ReLU is inactive, or the units of a layer are equal.
     """
     if len(train) < settings.probe_batch_rows:
-        return too_few(len(train), settings.probe_batch_rows)
-    batch = spread(train, settings.probe_batch_rows)
+        return too_few_examples(len(train), settings.probe_batch_rows)
+    batch = sample_evenly(train, settings.probe_batch_rows)
     model = prepare_model(workload, model_settings, train, seed=seed)
     frozen = _frozen(workload, model.network)
     if frozen is not None and frozen.outcome == "fail":
         return frozen
-    groups = listed_groups(workload.parameter_groups(model.network), training)
+    groups = complete_groups(workload.parameter_groups(model.network), training)
     membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
     if membership is not None:
         return membership
     require_optimizer(training)
     if training.dropout_at(training.max_epochs) is not None:
         require_dropout(model)
-    make_optimizer(groups, training)  # one may refuse these parameters, by their shapes
+    make_optimizer(groups, training)  # raises for parameter shapes that the optimizer rejects
 
     model.train()
-    stream = Stream(derive_seed(seed, "poc_gradient_flow"))
-    with stream.active(), watched(model) as watch:
-        with watched_normalisers(model) as states:
+    stream = RandomStream(derive_seed(seed, "poc_gradient_flow"))
+    with stream.active(), record_activity(model) as recorder:
+        with record_normalisers(model) as states:
             output = model(batch.x)
         ranges, vanishing = judge_normalisers(states)
         if vanishing is not None and vanishing.outcome == "fail":
@@ -100,30 +100,34 @@ def check_gradient_flow(
         if wrong is not None:
             return wrong
         loss.backward()
-        # A loss of thousands, from targets in raw units, has gradients in proportion.
+        # A loss in the thousands, from unscaled targets, has proportionally large gradients.
         warn_norm = settings.warn_gradient_norm * max(1.0, abs(float(loss.detach())))
         try:
             report = validate_gradients(model.named_parameters(), warn_norm=warn_norm)
         except ContractError as error:
             return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
-        # Before any step: gradients of later batches take the place of these.
+        # Measured before any step, which replaces these gradients by those of later batches.
         recurrent = recurrent_gradients(model)
         probe = GradientProbe(model)
-        if _suspicious(model, report, watch):
+        if _needs_more_steps(model, report, recorder):
             probe.run(
                 workload,
                 groups,
                 training,
                 train,
-                watch,
+                recorder,
                 batch_rows=settings.probe_batch_rows,
                 num_steps=settings.probe_steps,
                 seed=seed,
             )
-    silence = _silence(model, probe)
-    one_row = _windows_of_one_row(batch, silence)
+    missing_gradients = _missing_gradients(model, probe)
+    one_row = _windows_of_one_row(batch, missing_gradients)
     findings = (
-        *((one_row,) if one_row else judge_silence(model, silence, watch.activity)),
+        *(
+            (one_row,)
+            if one_row
+            else judge_missing_gradients(model, missing_gradients, recorder.activity)
+        ),
         _symmetric(model, probe),
         _large(report, warn_norm),
         vanishing,
@@ -156,14 +160,14 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
             return Finding(
                 outcome="fail",
                 summary=f"{name} must return a floating-point tensor, got {got}.",
-                kind="loss not a number",
+                kind="invalid loss type",
             )
     assert isinstance(loss, Tensor)
     assert isinstance(losses, Tensor)
     if loss.numel() != 1:
         return Finding(
             outcome="fail",
-            summary=f"loss() must return one number, got a tensor of {shape(loss)} "
+            summary=f"loss() must return one number, got a tensor of {format_shape(loss)} "
             f"for {num_examples} examples.",
             kind="wrong loss shape",
         )
@@ -171,7 +175,7 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
         return Finding(
             outcome="fail",
             summary=f"losses() must return one number per example, ({num_examples},), "
-            f"got {shape(losses)}.",
+            f"got {format_shape(losses)}.",
             kind="wrong loss shape",
         )
     if not bool(torch.isfinite(loss)):
@@ -183,46 +187,47 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
     if not loss.requires_grad:
         return Finding(
             outcome="fail",
-            summary="The loss depends on no trainable parameter.",
+            summary="The loss does not depend on any trainable parameter.",
             kind="no gradients",
         )
     return None
 
 
-def _suspicious(model: nn.Module, report: GradientReport, watch: Watch) -> bool:
-    """Is there anything that only more steps can tell from a healthy start?"""
+def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: ActivityRecorder) -> bool:
+    """Return whether more steps are needed to distinguish a fault from a healthy start."""
     modules = dict(model.named_modules())
     return bool(
         report.missing
         or report.zero
         or any(
-            isinstance(modules[n], RECTIFIERS) and seen.dead for n, seen in watch.activity.items()
+            isinstance(modules[n], RECTIFIERS) and seen.dead
+            for n, seen in recorder.activity.items()
         )
         or symmetric_weights(model)
     )
 
 
-def _silence(model: nn.Module, probe: GradientProbe) -> Silence:
+def _missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradients:
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
-    return Silence(
+    return MissingGradients(
         missing=frozenset(trainable) - probe.present,
-        zero=frozenset(trainable) & probe.present - probe.alive,
+        zero=frozenset(trainable) & probe.present - probe.nonzero,
         num_trainable=len(trainable),
         num_batches=probe.num_batches,
     )
 
 
-def _windows_of_one_row(batch: Examples, silence: Silence) -> Finding | None:
-    names = sorted(silence.parameters)
+def _windows_of_one_row(batch: Examples, missing_gradients: MissingGradients) -> Finding | None:
+    names = sorted(missing_gradients.parameters)
     if batch.x.ndim != 3 or batch.x.shape[1] != 1 or not names:
         return None
     if not all("weight_hh" in name for name in names):
         return None
     return Finding(
         outcome="warn",
-        summary=f"Inputs are windows of one row, so the recurrent weights {listing(names)} never "
-        "act.",
-        cause="seq_len is 1: a recurrent network has no earlier row to remember.",
+        summary="Inputs are windows of one row, so the recurrent weights "
+        f"{format_names(names)} have no effect.",
+        cause="seq_len is 1: a recurrent network has no earlier row in its window.",
         fix="Raise seq_len, or use another architecture, such as 'linear'.",
     )
 
@@ -233,7 +238,7 @@ def _symmetric(model: nn.Module, probe: GradientProbe) -> Finding | None:
         return None
     return Finding(
         outcome="fail",
-        summary=f"All rows of {listing(names)} are equal, in the weight and in the gradient, "
+        summary=f"All rows of {format_names(names)} are equal, in both weight and gradient, "
         f"after {probe.num_batches - 1} optimizer steps.",
         kind="symmetric units",
     )
@@ -267,13 +272,13 @@ def _numbers(report: GradientReport) -> dict[str, Number]:
 def _verdict(
     findings: Sequence[Finding], report: GradientReport, numbers: dict[str, Number]
 ) -> Finding:
-    """Return the first failure, else all warnings in one, else the pass."""
+    """Return the first failure, else all warnings in one finding, else a pass."""
     failures = [finding for finding in findings if finding.outcome == "fail"]
     if failures:
         return replace(failures[0], numbers=numbers)
     if findings:
-        told = " ".join(finding.summary for finding in findings)
-        return replace(findings[0], summary=told, numbers=numbers)
+        summaries = " ".join(finding.summary for finding in findings)
+        return replace(findings[0], summary=summaries, numbers=numbers)
     largest, norm = report.largest
     return Finding(
         outcome="pass",

@@ -1,39 +1,39 @@
-"""A few real optimizer steps, to tell a gradient that starts at 0 from one that stays there."""
+"""A few real optimizer steps, to distinguish gradients that stay 0 from those that start at 0."""
 
 import torch
 from torch import nn
 
 from sluice.base.seeding import derive_seed
-from sluice.models.module_activity import Watch
+from sluice.models.module_activity import ActivityRecorder
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 
 
 class GradientProbe:
-    """Which parameters ever got a gradient, over the batches so far.
+    """Records which parameters got a gradient in any batch so far.
 
     Args:
-        model: After its first backward pass.
+        model: Model after its first backward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.num_batches = 0
         self.present: set[str] = set()
-        """With a gradient, be it 0."""
-        self.alive: set[str] = set()
-        """With a gradient that was not 0 everywhere at least once."""
-        self.note()
+        """Names of parameters with a gradient, which may be 0."""
+        self.nonzero: set[str] = set()
+        """Names of parameters whose gradient had a nonzero value at least once."""
+        self.record()
 
-    def note(self) -> None:
-        """Take the gradients that are there as one more batch."""
+    def record(self) -> None:
+        """Record the current gradients as those of one more batch."""
         self.num_batches += 1
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 self.present.add(name)
-                if name not in self.alive and bool(parameter.grad.any()):
-                    self.alive.add(name)
+                if name not in self.nonzero and bool(parameter.grad.any()):
+                    self.nonzero.add(name)
 
     def run(
         self,
@@ -41,26 +41,26 @@ class GradientProbe:
         groups: ParameterGroups,
         training: TrainSettings,
         train: Examples,
-        watch: Watch,
+        recorder: ActivityRecorder,
         *,
         batch_rows: int,
         num_steps: int,
         seed: int,
     ) -> None:
-        """Take steps as training does, at its peak rate, each on another batch.
+        """Take optimizer steps as training does, at its peak learning rate, on new batches.
 
-        Ends early, without a verdict of its own, when the loss is no longer finite: whether the
-        rate is too high is for the mini training to say.
+        Stops early, without a finding, when the loss becomes non-finite: the mini training detects
+        a learning rate that is too high.
 
         Args:
-            workload: Has the loss.
-            groups: What is trained, as ``listed_groups`` returns them.
-            training: Rate, decay, clipping.
-            train: Rows that the batches are drawn from.
-            watch: Sees the forward passes.
+            workload: Defines the loss.
+            groups: Parameter groups, as returned by ``listed_groups``.
+            training: Learning rate, weight decay, clipping.
+            train: Examples from which the batches are drawn.
+            recorder: Records the forward passes.
             batch_rows: Rows of a batch.
-            num_steps: Steps, and batches after the first.
-            seed: Of the order of the rows.
+            num_steps: Number of steps, and of batches after the first.
+            seed: Seed of the order of the rows.
         """
         optimizer = make_optimizer(groups, training)
         trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -71,11 +71,11 @@ class GradientProbe:
             optimizer.step()
             self.model.zero_grad(set_to_none=True)
             rows = order.roll(-step * batch_rows)[:batch_rows]
-            watch.next_pass()
+            recorder.start_pass()
             loss = workload.loss(
                 self.model(train.x.index_select(0, rows)), train.y.index_select(0, rows)
             )
             if not bool(torch.isfinite(loss)):
                 return
             loss.backward()
-            self.note()
+            self.record()

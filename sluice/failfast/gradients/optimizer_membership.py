@@ -1,4 +1,4 @@
-"""Is every trainable parameter in the optimizer, exactly once? (POC-2, GRAD-1)."""
+"""Check that every trainable parameter is in the optimizer exactly once."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,22 +8,30 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.findings.finding import Finding
-from sluice.models.parameter_names import listing
+from sluice.models.parameter_names import format_names
 
 
 class OptimizerReport(Record):
-    """Which parameters of a model an optimizer holds, by parameter name."""
+    """Parameters of a model that an optimizer contains, by parameter name."""
 
-    num_trained: int = Field(description="Trainable and in exactly one group.")
-    absent: tuple[str, ...] = Field(description="Trainable, but in no group: they never move.")
-    repeated: tuple[str, ...] = Field(description="In two groups, or twice in one.")
-    frozen: tuple[str, ...] = Field(description="In a group, but requires_grad is False.")
+    num_trained: int = Field(
+        description="Number of trainable parameters that are in exactly one group."
+    )
+    absent: tuple[str, ...] = Field(
+        description="Trainable parameters that are in no group and therefore never updated."
+    )
+    repeated: tuple[str, ...] = Field(
+        description="Parameters that are in two groups, or twice in one."
+    )
+    frozen: tuple[str, ...] = Field(
+        description="Parameters that are in a group although requires_grad is False."
+    )
     num_foreign: int = Field(
-        description="In a group, but no parameter of this model: those of a replaced layer, or "
-        "of something else that is trained along."
+        description="Number of parameters in a group that do not belong to this model, such as "
+        "those of a replaced layer or of another model that is trained jointly."
     )
 
     @property
@@ -39,9 +47,9 @@ def validate_optimizer(
     """Compare the parameters of a model with those of an optimizer, by identity.
 
     Args:
-        named_parameters: As ``model.named_parameters()`` gives them. A tied parameter counts
-            once, under its first name.
-        groups: Any torch optimizer, or parameter groups; iterators in ``params`` are used up.
+        named_parameters: Result of ``model.named_parameters()``. A tied parameter counts once,
+            under its first name.
+        groups: A torch optimizer, or parameter groups; iterators in ``params`` are exhausted.
     """
     if isinstance(groups, torch.optim.Optimizer):
         groups = groups.param_groups
@@ -62,32 +70,33 @@ def validate_optimizer(
 
 
 def judge_membership(report: OptimizerReport) -> Finding | None:
-    """Return what is wrong with the groups of a workload, or None."""
+    """Return a finding when the parameter groups are incomplete or overlap, or None."""
     numbers = {"num_absent": len(report.absent), "num_repeated": len(report.repeated)}
     if report.absent:
         total = report.num_trained + len(report.absent) + len(report.repeated)
         foreign = (
-            f" The groups hold {report.num_foreign} that are no part of the network."
+            f" The groups contain {report.num_foreign} parameters that are not part of the network."
             if report.num_foreign
             else ""
         )
         return Finding(
             outcome="fail",
             summary=f"{len(report.absent)} of {total} trainable parameters are in no parameter "
-            f"group: {listing(report.absent)}.{foreign}",
+            f"group: {format_names(report.absent)}.{foreign}",
             numbers=numbers,
-            kind="not in the optimizer",
+            kind="parameter not in optimizer",
         )
     if report.repeated:
         return Finding(
             outcome="fail",
-            summary=f"{counted(len(report.repeated), 'parameter')} "
-            f"{'is' if len(report.repeated) == 1 else 'are'} given twice in the parameter groups: "
-            f"{listing(report.repeated)}.",
+            summary=f"{pluralize(len(report.repeated), 'parameter')} "
+            f"{'is' if len(report.repeated) == 1 else 'are'} listed twice in the parameter groups: "
+            f"{format_names(report.repeated)}.",
             numbers=numbers,
-            kind="not in the optimizer",
-            cause="Two patterns of names match the same parameter, or a tied one was listed twice.",
-            fix="Let the groups of parameter_groups() exclude each other.",
+            kind="parameter not in optimizer",
+            cause="Two name patterns match the same parameter, or a tied parameter was listed "
+            "twice.",
+            fix="Make the groups of parameter_groups() disjoint.",
         )
     return None
 
@@ -95,5 +104,5 @@ def judge_membership(report: OptimizerReport) -> Finding | None:
 def _of(params: Any) -> Iterable[Tensor]:
     if isinstance(params, Tensor):
         return [params]
-    # torch also takes pairs of name and parameter.
+    # torch also accepts pairs of name and parameter.
     return (item[1] if isinstance(item, tuple) else item for item in params)

@@ -1,4 +1,4 @@
-"""The part of POC-2 that looks at recurrent layers: their numbers, and what is wrong (GRAD-2)."""
+"""Findings and numbers of the gradient check for recurrent layers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,15 +11,15 @@ from sluice.failfast.gradients.recurrent_state import (
     normaliser_range,
 )
 from sluice.findings.finding import Finding, Number
-from sluice.models.parameter_names import listing
+from sluice.models.parameter_names import format_names
 
 
 def judge_normalisers(
     states: Mapping[str, Tensor],
 ) -> tuple[tuple[NormaliserRange, ...], Finding | None]:
-    """Return the range of every normaliser state, and what is wrong with them.
+    """Return the range of every normaliser state, and a finding when one is unsuitable.
 
-    NaN and infinity fail; a state so small that dividing by it overflows warns.
+    NaN and infinity fail; a state so small that division by it overflows warns.
     """
     try:
         ranges = tuple(normaliser_range(layer, state) for layer, state in states.items())
@@ -36,33 +36,34 @@ def judge_normalisers(
         return ranges, None
     return ranges, Finding(
         outcome="warn",
-        summary=f"The normaliser state of {listing([found.layer for found in small])} must stay "
-        f"above 0, its lowest value is {small[0].lowest:g}.",
+        summary=f"The normaliser state of {format_names([found.layer for found in small])} must "
+        f"stay above 0; its lowest value is {small[0].lowest:g}.",
         kind="non-finite output",
-        cause="The cell state is divided by the normaliser; so close to 0 the quotient overflows.",
-        fix="Start the stabiliser at the first input gate, as sluice.models.slstm does.",
+        cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
+        "overflows.",
+        fix="Initialise the stabiliser with the first input gate, as sluice.models.slstm does.",
     )
 
 
 def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> Finding | None:
-    """Warn where the forget gate gets a gradient of exactly 0."""
-    still = [found.layer for found in gradients if found.forget_bias_norm == 0]
-    if not still:
+    """Return a warning when a forget gate has a gradient of exactly 0."""
+    zero = [found.layer for found in gradients if found.forget_bias_norm == 0]
+    if not zero:
         return None
     return Finding(
         outcome="warn",
-        summary=f"The forget gate's bias gradient is exactly 0 in {listing(still)}.",
+        summary=f"The forget gate's bias gradient is exactly 0 in {format_names(zero)}.",
         kind="zero gradients",
         cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
-        "output is taken where the recurrence has not begun.",
-        fix="Raise seq_len, or take the output after the last row that the direction reads.",
+        "output is read before the recurrence has processed a second row.",
+        fix="Raise seq_len, or read the output after the last row that this direction processes.",
     )
 
 
 def recurrent_numbers(
     gradients: Sequence[RecurrentGradients], ranges: Sequence[NormaliserRange]
 ) -> dict[str, Number]:
-    """Return the numbers by layer, for a finding; none for a network without such layers."""
+    """Return the numbers of a finding by layer; empty for a network without recurrent layers."""
     numbers: dict[str, Number] = {}
     for found in gradients:
         if found.forget_bias_norm is not None:

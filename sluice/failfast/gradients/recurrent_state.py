@@ -1,4 +1,4 @@
-"""Do the gates of recurrent layers learn, and do their states stay in range? (GRAD-2)."""
+"""Gradients of the gates of recurrent layers, and the range of their normaliser states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +14,15 @@ from sluice.models.slstm import SLSTMLayer
 
 
 class RecurrentGradients(Record):
-    """Gradients of one layer of one recurrent module, and one direction of it."""
+    """Gradient norms of one layer and direction of a recurrent module."""
 
     layer: str = Field(description="Name of the module and its layer, such as 'core.l0'.")
     forget_bias_norm: float | None = Field(
-        description="L2 norm of the forget gate's slice of the bias gradients; None where no "
+        description="L2 norm of the forget gate's slice of the bias gradients; None when no "
         "trainable bias has a gradient, or the cell has no forget gate."
     )
     hidden_norm: float | None = Field(
-        description="L2 norm of the hidden-to-hidden weight's gradient; None without one."
+        description="L2 norm of the gradient of the hidden-to-hidden weight; None without one."
     )
 
 
@@ -35,19 +35,19 @@ class NormaliserRange(Record):
 
     @property
     def vanishes(self) -> bool:
-        """True when the state is so small that dividing by it overflows, or is NaN."""
+        """True when the state is NaN, or so small that division by it overflows."""
         return not self.lowest >= torch.finfo(torch.float32).tiny
 
 
 def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
-    """Measure the gates of every LSTM, GRU and sLSTM layer after a backward pass.
+    """Measure the gate gradients of every LSTM, GRU and sLSTM layer after a backward pass.
 
     torch stacks the gates of an LSTM as i, f, g, o: the forget gate is the second quarter of a
-    bias. A forget slice of exactly 0 says that no state is carried from row to row: a window of
+    bias. A forget slice of exactly 0 means that no state is carried from row to row: a window of
     one row, or an output that is read before the state is used.
 
     Args:
-        model: With gradients.
+        model: Model with gradients.
     """
     return tuple(
         _gradients(".".join(filter(None, (name, suffix.removeprefix("_")))), module, suffix)
@@ -57,20 +57,20 @@ def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
 
 
 def normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
-    """Return the range of a normaliser state; any sLSTM's, not only ours.
+    """Return the range of a normaliser state of any sLSTM implementation.
 
     Args:
-        layer: Name for the message.
+        layer: Name of the layer, for the message.
         normaliser: The state, of any shape.
 
     Raises:
-        ContractError: It holds NaN or infinity, or nothing.
+        ContractError: The state is empty, or contains NaN or infinity.
     """
     if not normaliser.numel():
         raise ContractError(
-            f"The normaliser state of {layer} must hold values, got the shape "
+            f"The normaliser state of {layer} must not be empty, got the shape "
             f"{tuple(normaliser.shape)}.",
-            fix="Give the states of at least one example and row.",
+            fix="Pass the states of at least one example and row.",
         )
     num_bad = int((~torch.isfinite(normaliser)).sum())
     if num_bad:
@@ -85,8 +85,8 @@ def normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
 
 
 @contextmanager
-def watched_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Collect the normaliser states of all sLSTM layers of the newest forward pass, by name."""
+def record_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the normaliser states of all sLSTM layers in the latest forward pass, by name."""
     states: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
@@ -108,7 +108,7 @@ def watched_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def _suffixes(module: nn.Module) -> tuple[str, ...]:
-    """Return the endings of the parameter names, one for each layer and direction."""
+    """Return the suffixes of the parameter names, one for each layer and direction."""
     if isinstance(module, (nn.LSTM, nn.GRU)):
         sides = ("", "_reverse") if module.bidirectional else ("",)
         return tuple(f"_l{layer}{side}" for layer in range(module.num_layers) for side in sides)
@@ -116,7 +116,7 @@ def _suffixes(module: nn.Module) -> tuple[str, ...]:
 
 
 def _gradients(layer: str, module: nn.Module, suffix: str) -> RecurrentGradients:
-    # i, f, g, o here and there: the forget gate is the second block.
+    # The gate order is i, f, g, o in all of them: the forget gate is the second block.
     has_forget = isinstance(module, (nn.LSTM, nn.LSTMCell, SLSTMLayer))
     names = ["bias"] if isinstance(module, SLSTMLayer) else ["bias_ih", "bias_hh"]
     biases = [_gradient(module, f"{name}{suffix}") for name in names] if has_forget else []

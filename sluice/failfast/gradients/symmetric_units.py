@@ -1,26 +1,26 @@
-"""Do all units of a layer compute the same, and will they for ever? (POC-2)."""
+"""Finds layers whose units are equal and get equal gradients, so that they never differ."""
 
 from torch import Tensor, nn
 
 _TOLERANCE = 1e-4
-"""Of the largest value: rounding differs from row to row, random initial weights differ more."""
+"""Tolerance relative to the largest value: above rounding, far below random initial weights."""
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
-"""Rows of these are tokens, not units."""
+"""Modules whose weight rows are tokens, not units."""
 
 _INPUTS_FIRST = nn.modules.conv._ConvTransposeNd
-"""Weights of these are (inputs, outputs, ...)."""
+"""Modules whose weights have the shape (inputs, outputs, ...)."""
 
 
 def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
-    """Return the weight matrices whose units are all alike, and get the same gradient.
+    """Return the weight matrices whose units are all equal and get equal gradients.
 
-    Such units stay one unit. A weight counts when it has at least two rows, is trainable and has
-    a gradient that is not 0, and when all its rows are equal, in the weight and in the gradient.
-    Gates stacked in one matrix, as recurrent networks have them, are compared within the gate.
+    Such units remain equal during training. A weight is returned when it is trainable, has at
+    least two rows and a nonzero gradient, and all its rows are equal in both weight and gradient.
+    Gates stacked in one matrix, as in recurrent networks, are compared within each gate.
 
-    Call it after a backward pass, best after some steps: rows that start alike, as in a last
-    layer of zeros, part with the first step unless their gradients are alike too.
+    Call it after a backward pass, preferably after some steps: rows that start equal, as in a
+    zero-initialised last layer, differ after the first step unless their gradients are equal too.
     """
     found = []
     for prefix, module in model.named_modules():
@@ -37,7 +37,7 @@ def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
                 )
             else:
                 weight_UI, gradient_UI = _rows(parameter), _rows(gradient)
-            if bool(gradient.any()) and _alike(weight_UI, gradient_UI):
+            if bool(gradient.any()) and _units_are_equal(weight_UI, gradient_UI):
                 found.append(name)
     return tuple(found)
 
@@ -46,8 +46,8 @@ def _rows(values: Tensor) -> Tensor:
     return values.detach().flatten(1)
 
 
-def _alike(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
-    """Are the rows alike within each of 1, 2, 3 or 4 stacked gates? U = units, I = inputs."""
+def _units_are_equal(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
+    """Return whether the rows are equal within each of 1 to 4 gates. U = units, I = inputs."""
     num_rows = len(weight_UI)
     return any(
         num_rows % gates == 0
@@ -61,7 +61,7 @@ def _alike(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
 def _equal_within(values_UI: Tensor, gates: int) -> bool:
     values_GUI = values_UI.unflatten(0, (gates, -1))
     limit = _TOLERANCE * values_UI.abs().max()
-    # The second unit alone settles it for nearly every network.
+    # Comparing the first two units is sufficient for nearly every network, and fast.
     if not bool(((values_GUI[:, 1] - values_GUI[:, 0]).abs() <= limit).all()):
         return False
     return bool(((values_GUI - values_GUI[:, :1]).abs() <= limit).all())

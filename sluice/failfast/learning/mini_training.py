@@ -1,4 +1,4 @@
-"""POC-5: does a training of a few seconds lower the loss by more than seeds explain?
+"""Check that a training of a few seconds lowers the loss by more than the seed variation.
 
 Shape legend: S = seeds, E = epochs.
 """
@@ -13,49 +13,49 @@ from torch import nn
 from sluice.base.errors import TrainingFailed
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.config.poc_settings import PocSettings
-from sluice.failfast.learning.fall import (
-    FallBound,
-    fall_bound,
-    look_confidence,
-    required_fall,
-    rises,
-    what_matters,
+from sluice.failfast.learning.buffer_calibration import calibrate_buffers
+from sluice.failfast.learning.example_sampling import sample_evenly
+from sluice.failfast.learning.instantiation import too_few_examples
+from sluice.failfast.learning.loss_decrease import (
+    LossDecreaseBound,
+    bound_loss_decrease,
+    interim_confidence,
+    learnable_loss,
+    loss_increases,
+    required_loss_decrease,
 )
-from sluice.failfast.learning.instantiation import too_few
-from sluice.failfast.learning.probe import spread
-from sluice.failfast.learning.settled import settled
 from sluice.findings.finding import Finding, Number
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
 from sluice.training.settings import TrainSettings
-from sluice.workloads.constant_baseline import Yardstick, measure_yardstick
+from sluice.workloads.constant_baseline import ConstantBaseline, measure_constant_baseline
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
-_FAR_END = 10.0
-"""A last loss this far above the best constant [units] is one of level. A rare class (2 %) and a
-mixture density are up to 4.5 units above after a slow start, and learn from inputs."""
+_MAX_UNITS_ABOVE = 10.0
+"""A last loss further above the constant baseline [units] reflects only the target's level. A rare
+class (2 %) and a mixture density are up to 4.5 units above after a slow start, and do learn."""
 
-_GOOD_START = 0.5
-"""A model that begins this far below the best constant [units] was trained before."""
+_PRETRAINED_UNITS_BELOW = 0.5
+"""A model whose first loss is further below the constant baseline [units] is pretrained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniTraining:
-    """Brief trainings from several seeds on one small real slice, before anybody judges them."""
+    """Results of short trainings from several seeds on one subset of the real data."""
 
     loss_SE: NDArray[np.float64]
-    """Loss on the slice before training and after each epoch, (S, 1 + E), without dropout."""
+    """Loss on the subset before training and after each epoch, (S, 1 + E), without dropout."""
     model: nn.Module
-    """The last seed's, with the weights of its best epoch; untrained when there was no slice."""
+    """Model of the last seed with the weights of its best epoch; untrained without a subset."""
     examples: Examples
-    """The slice: train examples, evenly spread."""
-    yardstick: Yardstick
+    """The subset: evenly spaced train examples."""
+    baseline: ConstantBaseline
     step_share: float
-    """Optimizer steps of one brief training over those of the real one at its longest."""
+    """Optimizer steps of one mini training divided by the maximum of the real training."""
     failed: Finding | None = None
-    """Why there is nothing to judge: too few examples, or a loss that was not finite."""
+    """Finding when there is no result: too few examples, or a non-finite loss."""
 
 
 def check_mini_training(
@@ -67,7 +67,10 @@ def check_mini_training(
     *,
     seed: int,
 ) -> Finding:
-    """Run the mini training and judge it (POC-5); see the two functions that do so."""
+    """Run the mini training and check its losses.
+
+    See ``run_mini_training`` and ``judge_mini_training``.
+    """
     mini = run_mini_training(workload, model_settings, training, examples, settings, seed=seed)
     return judge_mini_training(mini, settings, learning_rate=training.learning_rate)
 
@@ -81,62 +84,65 @@ def run_mini_training(
     *,
     seed: int,
 ) -> MiniTraining:
-    """Train briefly from several seeds on one small real slice.
+    """Train from several seeds for a few epochs on one subset of the real data.
 
-    The first loss of a seed is that before the first step, the others those after each epoch,
-    all on the slice and without dropout. Losses seen while weights move would hide a rate that is
-    too high: its first epoch is so bad that the last one looks like progress. Running statistics
-    have seen the slice before the first loss is taken, or batch norm's would lower it at any rate.
+    The losses of a seed are measured before the first step and after each epoch, on the subset
+    and without dropout. Losses measured during an epoch would hide a learning rate that is too
+    high: its first epoch is so bad that the last one looks like progress. Running statistics are
+    calibrated on the subset before the first loss is measured; otherwise those of batch norm would
+    lower the loss at any learning rate.
 
-    Where the first ``mini_seeds`` show a mean fall that is enough and do not yet prove it, all
-    ``mini_max_seeds`` are trained: a model that learns by a different amount from each seed is no
-    defect. A fall that is too small, or a rise, is not asked again.
+    If the mean decrease of the first ``mini_seeds`` is sufficient but not yet significant, all
+    ``mini_max_seeds`` are trained: different decreases from different seeds are not a fault. A
+    decrease that is too small, or an increase, is not repeated with more seeds.
 
     Args:
-        workload: Builds the model and has the losses.
+        workload: Builds the model and defines the losses.
         model_settings: Architecture and size.
-        training: The real training's settings; only ``max_epochs`` and the patience differ here.
+        training: Settings of the real training; only ``max_epochs`` and the patience are changed.
         examples: Train examples of a fold.
-        settings: Size of the slice, epochs, seeds.
-        seed: Base seed; each mini training derives its own.
+        settings: Size of the subset, number of epochs and seeds.
+        seed: Base seed, from which the seed of each mini training is derived.
 
     Raises:
-        Exception: Whatever the model's or the loss's own code raises.
+        Exception: Any exception of the model's or the loss's own code.
 
     Cost:
         ``mini_seeds * mini_epochs`` passes over ``mini_rows`` examples; ``mini_max_seeds`` instead
-        of ``mini_seeds`` where the first ones leave it open.
+        of ``mini_seeds`` when the first ones are inconclusive.
     """
-    slice_ = spread(examples, settings.mini_rows)
-    num_steps = settings.mini_epochs * math.ceil(len(slice_) / training.batch_rows)
+    subset = sample_evenly(examples, settings.mini_rows)
+    num_steps = settings.mini_epochs * math.ceil(len(subset) / training.batch_rows)
     real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
     step_share = num_steps / real_steps if real_steps else 1.0
-    yardstick = measure_yardstick(workload, slice_.y)
-    brief = training.model_copy(
+    baseline = measure_constant_baseline(workload, subset.y)
+    short = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
     )
     loss_SE = np.empty((0, 1 + settings.mini_epochs))
     failed = None
     if len(examples) < settings.mini_min_rows:
-        failed = too_few(len(examples), settings.mini_min_rows)
+        failed = too_few_examples(len(examples), settings.mini_min_rows)
     for index in range(settings.mini_max_seeds):
-        if index == settings.mini_seeds and not _is_open(loss_SE, yardstick, step_share, settings):
+        if index == settings.mini_seeds and not _needs_more_seeds(
+            loss_SE, baseline, step_share, settings
+        ):
             break
         own = derive_seed(seed, f"poc_mini_training_{index}")
-        model = prepare_model(workload, model_settings, slice_, seed=own)
+        model = prepare_model(workload, model_settings, subset, seed=own)
         if failed is not None:
             break
         try:
-            curve_E = _loss_curve(workload, model, slice_, brief, num_steps=num_steps, seed=own)
+            curve_E = _loss_curve(workload, model, subset, short, num_steps=num_steps, seed=own)
         except TrainingFailed as error:
-            failed = _not_finite(error, index)
+            failed = _diverged(error, index)
             break
         loss_SE = np.vstack([loss_SE, curve_E])
     return MiniTraining(
         loss_SE=loss_SE,
         model=model.eval(),
-        examples=slice_,
-        yardstick=yardstick,
+        examples=subset,
+        baseline=baseline,
         step_share=step_share,
         failed=failed,
     )
@@ -145,132 +151,143 @@ def run_mini_training(
 def judge_mini_training(
     mini: MiniTraining, settings: PocSettings, *, learning_rate: float
 ) -> Finding:
-    """Judge whether the loss fell, did not explode, and ended below that of a constant (POC-5).
+    """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
-    Everything is measured in shares of what matters: the distance from the first loss down to
-    the best constant output, plus that from there to a predictor that knows the target. So it
-    matters neither what is added to a loss nor what it is multiplied by, and a fall that only
-    brings predictions to the level of an unscaled target does not look like more than it is.
+    All changes are relative to the learnable loss: the distance from the first loss to that of the
+    best constant output, plus the distance from there to a predictor that knows the target. So the
+    result does not depend on the offset and scale of the loss, and a decrease that only moves
+    predictions to the level of an unscaled target is not overrated.
 
-    - Fall: the one-sided lower t bound of the seeds' mean fall is above ``min_relative_fall``,
-      or it fails. A rate too low falls, but by too little. What is too little depends on how long
-      the real training is: beyond ten times the steps, less is required in proportion, down to
-      0.01 %. A model that begins far below the best constant was trained before; then no further
-      fall only warns.
-    - No explosion: after no epoch of any seed is the loss above both its first value and the
-      best constant by more than ``max_rise_ratio`` yardstick units, or it fails. The cosine can
-      bring even a rate of 10 back below the first value at the end, by luck; the epochs in
-      between show it.
-    - Inputs: outputs that do not depend on the input are never below the best constant, but a
-      slow training, or one on a hard problem, is not there after so few steps either. So it warns
-      only where the last loss is still far above: then all that is seen may be the target's level.
+    - Decrease: fails unless the one-sided lower t bound of the mean decrease over seeds is above
+      ``min_loss_decrease``. A learning rate that is too low decreases the loss by too little. The
+      required decrease depends on the length of the real training: beyond ten times the steps it
+      is reduced in proportion, down to 0.01 %. For a model whose first loss is far below the
+      baseline (pretrained), a missing decrease only warns.
+    - No explosion: fails if after any epoch of any seed the loss exceeds both its first value and
+      the baseline by more than ``max_loss_increase_ratio`` baseline units. With cosine decay, even
+      a learning rate of 10 can by chance end below the first value, so all epochs are checked.
+    - Use of inputs: outputs that do not depend on the input are never below the baseline, but
+      neither are slow trainings or those of hard problems after so few steps. So the check warns
+      only if the last loss is still far above: then only the target's level may have been learned.
 
-    Without a yardstick (the loss takes no constant outputs) the share is that of the first loss.
+    Without a baseline (the loss does not accept constant outputs), changes are relative to the
+    first loss.
 
     Args:
-        mini: The brief trainings.
-        settings: Required fall, its confidence, largest rise.
-        learning_rate: Peak rate they were run with, for the message.
+        mini: Results of the mini training.
+        settings: Required decrease, its confidence, largest increase.
+        learning_rate: Peak learning rate of the mini training, for the message.
 
     Assumes:
-        Falls of different seeds are independent and roughly normal.
+        Decreases of different seeds are independent and approximately normal.
     """
     if mini.failed is not None:
         return mini.failed
     first_S, last_S = mini.loss_SE[:, 0], mini.loss_SE[:, -1]
-    matters_S = what_matters(first_S, mini.yardstick)
-    if not bool((matters_S > 0).all()):
+    learnable_S = learnable_loss(first_S, mini.baseline)
+    if not bool((learnable_S > 0).all()):
         return Finding(
             outcome="insufficient",
-            summary="The loss is exactly 0 before training, so no fall can be measured.",
-            cause="The loss ignores the output or the target, or the slice is trivial.",
+            summary="The loss is exactly 0 before training, so no decrease can be measured.",
+            cause="The loss ignores the output or the target, or the data subset is trivial.",
             fix="Check losses() and the target column.",
         )
-    bound = fall_bound((first_S - last_S) / matters_S, confidence=look_confidence(settings))
-    rise_SE = rises(mini.loss_SE, mini.yardstick)
-    worst = float(rise_SE.max())
-    seed_index, epoch = np.unravel_index(rise_SE.argmax(), rise_SE.shape)
-    below = (mini.yardstick.trivial - float(last_S.mean())) / mini.yardstick.unit
-    started_below = (mini.yardstick.trivial - float(first_S.max())) / mini.yardstick.unit
-    seen = _seen(mini, bound, settings, learning_rate=learning_rate)
-    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": worst}
-    if not worst <= settings.max_rise_ratio:
+    bound = bound_loss_decrease(
+        (first_S - last_S) / learnable_S, confidence=interim_confidence(settings)
+    )
+    increase_SE = loss_increases(mini.loss_SE, mini.baseline)
+    largest = float(increase_SE.max())
+    seed_index, epoch = np.unravel_index(increase_SE.argmax(), increase_SE.shape)
+    below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
+    started_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
+    seen = _describe(mini, bound, settings, learning_rate=learning_rate)
+    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest}
+    if not largest <= settings.max_loss_increase_ratio:
         return Finding(
             outcome="fail",
-            summary=f"{seen} On the way, after epoch {epoch} of seed {seed_index + 1}, it was "
-            f"{mini.loss_SE[seed_index, epoch]:.4g}: it rose by {worst:.4g} times what knowing "
-            f"the target is worth; at most {settings.max_rise_ratio:g} is allowed.",
+            summary=f"{seen} After epoch {epoch} of seed {seed_index + 1} the loss was "
+            f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times the gain "
+            f"from knowing the target; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
             kind="mini training diverged",
         )
-    if not bound.lower > required_fall(mini.step_share, settings):
+    if not bound.lower > required_loss_decrease(mini.step_share, settings):
         return Finding(
-            outcome="warn" if started_below > _GOOD_START else "fail",
+            outcome="warn" if started_below > _PRETRAINED_UNITS_BELOW else "fail",
             summary=seen,
             numbers=numbers,
-            kind="mini training without progress",
+            kind="no loss decrease",
         )
     if not below <= 0:
         return Finding(outcome="pass", summary=seen, numbers=numbers)
-    if not below < -_FAR_END:
-        seen = f"{seen} It is not yet below that constant."
+    if not below < -_MAX_UNITS_ABOVE:
+        seen = f"{seen} It is not yet below that of the constant output."
         return Finding(outcome="pass", summary=seen, numbers=numbers)
     return Finding(
         outcome="warn",
-        summary=f"{seen} It is still {-below:.4g} times what knowing the target is worth above "
-        "that constant, so it shows no more than that outputs approach the level of the target.",
+        summary=f"{seen} It still exceeds that of the constant output by {-below:.4g} times the "
+        "gain from knowing the target, so it only shows that the outputs approach the target's "
+        "level.",
         numbers=numbers,
-        kind="mini training without progress",
-        cause="The target is not scaled, a class is very rare, or learning_rate is low: outputs "
-        "begin far from the target's level, and the way there hides what is learned from inputs.",
-        fix="Scale the target (scale_target), begin the last bias at the target's mean or the "
-        "classes' log shares, or raise learning_rate.",
+        kind="no loss decrease",
+        cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
+        "initial outputs are far from the target's level, and approaching it hides what is learned "
+        "from the inputs.",
+        fix="Scale the target (scale_target), initialise the last bias with the target's mean or "
+        "the log class shares, or raise learning_rate.",
     )
 
 
 def _loss_curve(
     workload: Workload,
     model: Scaled,
-    slice_: Examples,
-    brief: TrainSettings,
+    subset: Examples,
+    short: TrainSettings,
     *,
     num_steps: int,
     seed: int,
 ) -> list[float]:
-    """Train ``model`` and return its loss on the slice before and after each epoch (1 + E)."""
+    """Train ``model`` and return its loss on the subset before and after each epoch (1 + E)."""
     epochs = train(
         model,
         workload.loss,
         workload.losses,
-        slice_,
-        slice_,
-        brief,
+        subset,
+        subset,
+        short,
         seed=seed,
         groups=workload.parameter_groups(model.network),
     )
-    # As in the real training; one thread is also the fastest for so few rows.
+    # As in the real training; one thread is also the fastest for a small number of rows.
     with deterministic():
-        start = settled(model, slice_, batch_rows=brief.batch_rows, num_passes=num_steps, seed=seed)
-        first = mean_loss(start, workload.losses, slice_)
+        start = calibrate_buffers(
+            model, subset, batch_rows=short.batch_rows, num_passes=num_steps, seed=seed
+        )
+        first = mean_loss(start, workload.losses, subset)
         return [first, *(result.val_loss for result in epochs)]
 
 
-def _is_open(
-    loss_SE: NDArray[np.float64], yardstick: Yardstick, step_share: float, settings: PocSettings
+def _needs_more_seeds(
+    loss_SE: NDArray[np.float64],
+    baseline: ConstantBaseline,
+    step_share: float,
+    settings: PocSettings,
 ) -> bool:
-    """Return whether more seeds could show a fall that the first ones leave in doubt."""
+    """Return whether more seeds could confirm a decrease that is not yet significant."""
     first_S, last_S = loss_SE[:, 0], loss_SE[:, -1]
-    matters_S = what_matters(first_S, yardstick)
-    if not bool((matters_S > 0).all()):
+    learnable_S = learnable_loss(first_S, baseline)
+    if not bool((learnable_S > 0).all()):
         return False
-    if not float(rises(loss_SE, yardstick).max()) <= settings.max_rise_ratio:
+    if not float(loss_increases(loss_SE, baseline).max()) <= settings.max_loss_increase_ratio:
         return False
-    bound = fall_bound((first_S - last_S) / matters_S, confidence=look_confidence(settings))
-    required = required_fall(step_share, settings)
+    bound = bound_loss_decrease(
+        (first_S - last_S) / learnable_S, confidence=interim_confidence(settings)
+    )
+    required = required_loss_decrease(step_share, settings)
     return bound.mean > required and not bound.lower > required
 
 
-def _not_finite(error: TrainingFailed, index: int) -> Finding:
+def _diverged(error: TrainingFailed, index: int) -> Finding:
     return Finding(
         outcome="fail",
         summary=f"Mini training {index + 1}: {error.what}",
@@ -280,41 +297,43 @@ def _not_finite(error: TrainingFailed, index: int) -> Finding:
     )
 
 
-def _seen(
-    mini: MiniTraining, bound: FallBound, settings: PocSettings, *, learning_rate: float
+def _describe(
+    mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings, *, learning_rate: float
 ) -> str:
     first, last = float(mini.loss_SE[:, 0].mean()), float(mini.loss_SE[:, -1].mean())
     share = (
-        f"its first value ({mini.yardstick.problem})"
-        if mini.yardstick.problem
-        else f"what there is to learn (the best constant output has {mini.yardstick.trivial:.4g})"
+        f"its first value ({mini.baseline.problem})"
+        if mini.baseline.problem
+        else f"the learnable loss (the best constant output has {mini.baseline.loss:.4g})"
     )
     seen = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples)} examples the loss went from "
         f"{first:.4g} to {last:.4g} (mean of {len(mini.loss_SE)} seeds, learning_rate "
         f"{learning_rate:g})"
     )
-    needed = required_fall(mini.step_share, settings)
-    required = f"a fall of more than {needed:.2%} of {share} is required."
+    needed = required_loss_decrease(mini.step_share, settings)
+    required = f"a decrease of more than {needed:.2%} of {share} is required."
     if not bound.mean >= 0:
-        return f"{seen}, a rise; {required}"
+        return f"{seen}, an increase; {required}"
     return (
-        f"{seen}, a fall of {bound.mean:.2%}, at least {bound.lower:.2%} beyond seed noise; "
-        f"{required}"
+        f"{seen}, a decrease of {bound.mean:.2%} with a lower confidence bound of "
+        f"{bound.lower:.2%}; {required}"
     )
 
 
-def _numbers(mini: MiniTraining, bound: FallBound, settings: PocSettings) -> dict[str, Number]:
+def _numbers(
+    mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings
+) -> dict[str, Number]:
     numbers: dict[str, Number] = {
         "first_loss": float(mini.loss_SE[:, 0].mean()),
         "last_loss": float(mini.loss_SE[:, -1].mean()),
         "relative_fall": bound.mean,
         "relative_fall_lower_bound": bound.lower,
-        "required_relative_fall": required_fall(mini.step_share, settings),
+        "required_relative_fall": required_loss_decrease(mini.step_share, settings),
         "num_rows": len(mini.examples),
         "num_seeds": len(mini.loss_SE),
     }
-    if not mini.yardstick.problem:
-        numbers["trivial_loss"] = mini.yardstick.trivial
-        numbers["loss_unit_of_target"] = mini.yardstick.unit
+    if not mini.baseline.problem:
+        numbers["constant_baseline_loss"] = mini.baseline.loss
+        numbers["loss_unit_of_target"] = mini.baseline.unit
     return numbers

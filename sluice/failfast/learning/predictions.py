@@ -1,4 +1,4 @@
-"""POC-9: are predictions alive? Neither one constant nor out of all proportion (PRED-1, PRED-2).
+"""Check that the spread of predictions is in proportion to the targets: no collapse or explosion.
 
 Shape legend: N = examples, C = classes, P = values of one prediction.
 """
@@ -18,7 +18,7 @@ _DECIMALS = 6
 
 
 class PredictionSpread(Record):
-    """Standard deviation of predictions over that of the targets, over all outputs."""
+    """Standard deviation of predictions divided by that of the targets, over all outputs."""
 
     ratio: float
     problem: str = Field(description="'collapse', 'explosion', 'not finite', or empty.")
@@ -26,29 +26,30 @@ class PredictionSpread(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparable:
-    """Predictions and targets as numbers of one kind, (N, P) both."""
+    """Predictions and targets on the same scale, both (N, P)."""
 
     output_NP: Tensor
     y_NP: Tensor
 
 
 def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Finding:
-    """Judge predictions on held-out examples by their spread, variety and tie to the target.
+    """Check the spread, distinctness and target correlation of held-out predictions.
 
-    Predictions of the targets' shape are measured in the targets' deviation. Class scores (N, C)
-    become probabilities first, and are compared with 0 and 1; they explode when the scores
-    themselves vary by more than ``explosion_ratio`` nats. Anything else has no scale: then only
-    exact constants are a collapse.
+    Predictions of the targets' shape are measured in standard deviations of the targets. Class
+    scores (N, C) are converted to probabilities and compared with 0 and 1; they explode when the
+    scores vary by more than ``explosion_ratio`` nats. Other outputs have no scale: then only
+    constant predictions are a collapse.
 
-    - Not finite, a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``: fails.
-    - Fewer than ``min_distinct`` distinct predictions at 6 decimals: warns. The decimals count in
-      units of the target's deviation where there is one, so that a small unit is no fault.
-    - Correlation with the target (mean over outputs): reported. A negative one is no error; one
-      that is not defined counts as 0 and warns.
+    - Non-finite values, and a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``,
+      fail.
+    - Fewer than ``min_distinct`` distinct predictions at 6 decimals warn. The decimals are in
+      standard deviations of the target where possible, so that a small unit is not a fault.
+    - The correlation with the target (mean over outputs) is reported. A negative correlation is
+      not an error; an undefined correlation counts as 0 and warns.
 
     Args:
-        output: Predictions (N, ...) of a trained model on examples it was not fitted to.
-        y: Their targets.
+        output: Predictions (N, ...) of a trained model on held-out examples.
+        y: Targets of these examples.
         settings: Thresholds.
     """
     limits = settings.predictions
@@ -75,10 +76,13 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
     numbers: dict[str, Number] = {"num_examples": len(output), "num_distinct": num_distinct}
     if pair is None:
         numbers["deviation"] = spread.ratio
-        seen = f"{len(output)} predictions vary by {spread.ratio:.4g} (mean deviation)"
+        seen = f"{len(output)} predictions vary by {spread.ratio:.4g} (mean standard deviation)"
     else:
         numbers["spread_ratio"] = spread.ratio
-        seen = f"{len(output)} predictions vary by {spread.ratio:.4g} times the target's deviation"
+        seen = (
+            f"{len(output)} predictions vary by {spread.ratio:.4g} times the target's standard "
+            "deviation"
+        )
     if spread.problem == "explosion":
         return Finding(
             outcome="fail",
@@ -97,11 +101,11 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
 
 
 def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -> PredictionSpread:
-    """Judge how much predictions vary, relative to the targets.
+    """Measure how much predictions vary relative to the targets.
 
-    Class scores (N, C) against classes (N,) are compared as probabilities with 0 and 1. Targets
-    that give no scale (one class only, or another shape) leave the predictions' own deviation as
-    ratio; then only constant predictions are a collapse.
+    Class scores (N, C) for classes (N,) are compared as probabilities with 0 and 1. If the targets
+    define no scale (a single class, or another shape), the ratio is the predictions' own standard
+    deviation, and only constant predictions are a collapse.
 
     Args:
         output: Predictions (N, ...) of one split.
@@ -132,7 +136,7 @@ def _are_classes(output: Tensor, y: Tensor) -> bool:
 
 
 def _comparable(output: Tensor, y: Tensor) -> _Comparable | None:
-    """Return both as numbers of one kind, or None when the targets give no scale."""
+    """Return both on the same scale, or None when the targets define no scale."""
     if _are_classes(output, y):
         return _Comparable(
             output_NP=output.double().softmax(dim=1),
@@ -159,7 +163,7 @@ def _distinct(output: Tensor, y: Tensor) -> int:
 
 
 def _correlation(pair: _Comparable) -> float:
-    """Return the mean over outputs of Pearson's correlation, over those where it is defined."""
+    """Return Pearson's correlation, averaged over the outputs for which it is defined."""
     output_NP = pair.output_NP - pair.output_NP.mean(dim=0)
     y_NP = pair.y_NP - pair.y_NP.mean(dim=0)
     norm_P = output_NP.norm(dim=0) * y_NP.norm(dim=0)
@@ -170,15 +174,15 @@ def _correlation(pair: _Comparable) -> float:
 
 
 def _constant_targets(output: Tensor) -> Finding:
-    alive = _varies(output.reshape(len(output), -1))
+    varies = _varies(output.reshape(len(output), -1))
     return Finding(
-        outcome="warn" if alive else "fail",
-        summary=f"All {len(output)} held-out targets are equal, so there is no scale to measure "
-        f"predictions by; they {'do vary' if alive else 'are all equal, too'}.",
+        outcome="warn" if varies else "fail",
+        summary=f"All {len(output)} held-out targets are equal and define no scale for the "
+        f"predictions, which {'vary' if varies else 'are all equal too'}.",
         numbers={"num_examples": len(output), "correlation": 0.0},
         kind="collapse",
-        cause="The validation rows hold one class or one value only.",
-        fix="Choose folds whose validation rows show the whole range of the target.",
+        cause="The validation rows contain only one class or value.",
+        fix="Choose folds whose validation rows cover the whole range of the target.",
     )
 
 
@@ -193,22 +197,22 @@ def _judge_variety(
     undefined = pair is not None and not math.isfinite(correlation)
     if pair is not None:
         numbers["correlation"] = 0.0 if undefined else correlation
-        seen = f"{seen}; their correlation with it is {numbers['correlation']:.3g}"
+        seen = f"{seen}; their correlation with the target is {numbers['correlation']:.3g}"
     if num_distinct < min(limits.min_distinct, int(numbers["num_examples"])):
         return Finding(
             outcome="warn",
             summary=f"{seen}. Only {num_distinct} of them are distinct; "
-            f"{limits.min_distinct} are usual.",
+            f"at least {limits.min_distinct} are expected.",
             numbers=numbers,
             kind="few distinct predictions",
         )
     if undefined:
         return Finding(
             outcome="warn",
-            summary=f"{seen}, counted as 0, because it is not defined.",
+            summary=f"{seen}, because it is undefined.",
             numbers=numbers,
             kind="few distinct predictions",
-            cause="No output varies together with a target that varies.",
-            fix="Look at predictions and targets of the held-out rows.",
+            cause="No output varies for which the target varies too.",
+            fix="Inspect the predictions and targets of the held-out rows.",
         )
     return Finding(outcome="pass", summary=f"{seen}; {num_distinct} distinct.", numbers=numbers)

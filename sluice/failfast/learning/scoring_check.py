@@ -1,4 +1,4 @@
-"""POC-9: can predictions be scored and compared, before there are hours of them?"""
+"""Check that predictions can be scored and compared with the baseline, before a long training."""
 
 import math
 from collections.abc import Mapping
@@ -7,13 +7,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
 from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
 from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
 
 _NEAR_SHARE = 0.5
-"""Of the way from the best simple rule to the default one that still counts as near."""
+"""Share of the loss gap between the best and the default simple rule that counts as near."""
 
 
 def check_scoring(
@@ -25,67 +26,69 @@ def check_scoring(
     *,
     compared: bool,
 ) -> Finding:
-    """Call the workload's metrics and baseline as the evaluation will, after the training (POC-9).
+    """Call the workload's metrics and baseline in the same way as the evaluation.
 
-    Of the baseline only shape and finiteness are looked at: it predicts test rows. Sluice's own
-    default, which predicts a level, may not fit outputs of another meaning (a mean and a
-    deviation, say): that only warns where nothing will be compared with it.
+    Only shape and finiteness of the baseline are checked, because it predicts test rows. Sluice's
+    default baseline predicts the mean target and may not fit outputs of another meaning, such as
+    mean and deviation; this only warns if no evaluation will use it.
 
     Args:
-        workload: Has metrics and baseline.
+        workload: Defines metrics and baseline.
         output: Predictions for ``held_out``.
         held_out: Validation examples of the fold.
         frame: Feature frame.
         fold: The fold whose test rows the baseline predicts.
-        compared: An evaluation follows, which needs the baseline.
+        compared: Whether an evaluation follows, which needs the baseline.
 
     Raises:
-        Exception: Whatever the workload's own code raises.
+        Exception: Any exception of the workload's own code.
     """
     metrics = workload.metrics(output, held_out, frame)
     if not isinstance(metrics, Mapping) or not all(_is_number(v) for v in metrics.values()):
-        return _wrong(
+        return _failure(
             "metrics() must return one number for each name, got "
             f"{metrics if isinstance(metrics, Mapping) else type(metrics).__name__!r}."
         )
     headline = workload.headline_metric
     if headline not in metrics:
-        return _wrong(
-            f"metrics() must hold the headline metric '{headline}', got "
+        return _failure(
+            f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
     rule = workload.baseline(frame, fold)
     required = workload.output_shape(workload.examples(frame, fold.test).y)
     if not isinstance(rule, Tensor) or tuple(rule.shape) != tuple(required):
         got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
-        seen = f"baseline() must return {tuple(required)} for the test rows, got {got}."
+        seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
         if type(workload).baseline is Workload.baseline:
             return Finding(
                 outcome="fail" if compared else "warn",
-                summary=f"{seen} It is Sluice's default.",
-                cause="The default predicts the mean of the targets, and outputs mean more here.",
-                fix="Write baseline() in the workload before an evaluation: what a candidate has "
-                "to beat.",
+                summary=f"{seen} It is Sluice's default baseline.",
+                cause="The default predicts the mean of the targets, but the outputs of this "
+                "workload have another meaning.",
+                fix="Write baseline() in the workload before an evaluation: it is what a candidate "
+                "has to beat.",
             )
-        return _wrong(seen)
+        return _failure(seen)
     num_bad = int((~torch.isfinite(rule)).sum())
     if num_bad:
-        return _wrong(f"{num_bad} of {rule.numel()} predictions of baseline() are not finite.")
-    near = _beside_simple_rules(workload, output, held_out, frame, fold)
+        return _failure(f"{num_bad} of {rule.numel()} predictions of baseline() are not finite.")
+    note_on_rule = _compare_with_simple_rule(workload, output, held_out, frame, fold)
     undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
-    note = f"; not defined on these rows: {', '.join(undefined)}" if undefined else ""
+    note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
     return Finding(
         outcome="pass",
-        summary=f"{len(metrics)} metrics of {len(held_out)} held-out rows compute{note}; the "
-        f"baseline predicts {len(rule)} test rows.{near}",
+        summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out)} held-out rows"
+        f"{note}; "
+        f"the baseline predicts {len(rule)} test rows.{note_on_rule}",
         numbers={"num_metrics": len(metrics), "num_baseline_rows": len(rule)},
     )
 
 
-def _beside_simple_rules(
+def _compare_with_simple_rule(
     workload: Workload, output: Tensor, held_out: Examples, frame: pd.DataFrame, fold: Fold
 ) -> str:
-    """Say when a brief training is not near the simple rule that the gate will compare with."""
+    """Return a note if the mini training's loss is not near that of the best simple rule."""
     if type(workload).baseline is not Workload.baseline:
         return ""
     rule = best_rule(workload, frame, fold, SimpleRuleSettings())
@@ -94,8 +97,8 @@ def _beside_simple_rules(
     if ours <= best + _NEAR_SHARE * (default - best):
         return ""
     return (
-        f" The brief training has a loss of {ours:.4g} on the held-out rows and is not near the "
-        f"simple rule '{rule.name}' ({best:.4g}), which the gate compares with."
+        f" The mini training has a loss of {ours:.4g} on the held-out rows, which is not near the "
+        f"{best:.4g} of the simple rule '{rule.name}', with which the gate compares."
     )
 
 
@@ -105,11 +108,11 @@ def _is_number(value: object) -> bool:
     )
 
 
-def _wrong(summary: str) -> Finding:
+def _failure(summary: str) -> Finding:
     return Finding(
         outcome="fail",
         summary=summary,
-        cause="The method was written for other outputs or targets; nothing calls it before the "
-        "evaluation, which comes after the training.",
+        cause="The method was written for other outputs or targets. It is first called by the "
+        "evaluation, after the training.",
         fix="Correct the named method of the workload.",
     )

@@ -1,7 +1,7 @@
-"""Python runs this first in every process of a traced program; its folder is on PYTHONPATH.
+"""Runs at the start of every Python process of a traced program; its folder is on PYTHONPATH.
 
-It waits for the program to import torch and attaches the tracer then. A process without torch pays
-nothing. Whatever goes wrong in here, the program runs as it would have.
+Attaches the tracer when the program imports torch. A process without torch has no overhead. Errors
+in this module do not affect the program.
 """
 
 import atexit
@@ -15,8 +15,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 
 
-def _run_the_other_one() -> None:
-    """Run the sitecustomize that would have run without this one."""
+def _run_original_sitecustomize() -> None:
+    """Run the sitecustomize module that this one shadows."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:
@@ -28,8 +28,8 @@ def _run_the_other_one() -> None:
             sys.modules["sitecustomize"] = ours
 
 
-class _TorchWatch:
-    """Hears that torch is imported, and attaches when that is done."""
+class _TorchImportHook:
+    """Import hook that attaches the tracer after torch was imported."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name != "torch":
@@ -56,7 +56,7 @@ def _attach() -> None:
 
         from sluice.trace.attach import attach, end
         from sluice.trace.settings import TraceSettings
-        from sluice.trace.tracer import say_on_stderr
+        from sluice.trace.tracer import print_to_stderr
 
         settings = TraceSettings.parse_json(os.environ[SETTINGS], where=SETTINGS)
         tracer = attach(
@@ -64,7 +64,7 @@ def _attach() -> None:
             settings,
             environ=os.environ,
             clock=time.perf_counter_ns,
-            say=say_on_stderr,
+            print_line=print_to_stderr,
         )
         atexit.register(lambda: end(tracer, raised=_raised()))
     except Exception as error:
@@ -72,7 +72,7 @@ def _attach() -> None:
 
 
 def _make_importable() -> None:
-    """Find the package that started this, without the other packages beside it."""
+    """Make the sluice package importable, without adding its parent folder to ``sys.path``."""
     if "sluice" in sys.modules:
         return
     folder = os.environ[PACKAGE]
@@ -80,20 +80,20 @@ def _make_importable() -> None:
         "sluice", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"no package in {folder}")
+        raise ImportError(f"{folder} contains no package")
     module = importlib.util.module_from_spec(spec)
     sys.modules["sluice"] = module
     spec.loader.exec_module(module)
 
 
 def _raised() -> str:
-    """Return what ended the program, as Python left it for post-mortem tools."""
+    """Return the exception that ended the program, from ``sys.last_type`` and ``last_value``."""
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"
 
 
 try:
     if OUT in os.environ:
-        sys.meta_path.insert(0, _TorchWatch())
+        sys.meta_path.insert(0, _TorchImportHook())
 finally:
-    _run_the_other_one()
+    _run_original_sitecustomize()

@@ -1,4 +1,4 @@
-"""The first tensor of a run that no healthy training has: where to look (TRACE-8, TRACE-15)."""
+"""Finds the first abnormal tensor of a run: non-finite values, or a dead ReLU layer."""
 
 import math
 from collections.abc import Iterator
@@ -6,119 +6,122 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.trace.evidence.measures import OptimizerMeasure, StepMeasures
-from sluice.trace.evidence.membership import Membership
-from sluice.trace.evidence.trace import Trace
+from sluice.trace.records.membership import Membership
+from sluice.trace.records.step_statistics import OptimizerStatistics, StepStatistics
+from sluice.trace.records.trace import Trace
 
 
-class Abnormal(Record):
-    """One tensor at one step."""
+class AbnormalTensor(Record):
+    """One abnormal tensor at one step."""
 
     step: int
     tensor: str = Field(description="'input column 3', 'output of Net.encoder', ...")
-    what: str = Field(description="What is abnormal in it.")
+    what: str = Field(description="What is abnormal about the tensor.")
 
 
-def first_abnormal(trace: Trace) -> Abnormal | None:
-    """Return the first tensor with a number that is not finite, or without a number but zeros.
+def first_abnormal(trace: Trace) -> AbnormalTensor | None:
+    """Return the first tensor with a non-finite value, or the first ReLU output of zeros only.
 
     Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss back, weights. Only steps with statistics tell of all tensors; the loss
-    and the first gradients that are not finite are told of at every step.
+    gradients from the loss backward, weights. Only steps with statistics cover all tensors. The
+    loss and the first non-finite gradients are recorded at every step.
     """
-    found = [
+    abnormal = [
         *_inputs(trace),
-        *_measured(trace),
+        *_statistics(trace),
         *_gradients(trace),
-        *_spoiled(trace),
+        *_weights(trace),
         *_losses(trace),
     ]
-    return min(found, key=lambda place: place[:2], default=(0, 0, None))[2]
+    return min(abnormal, key=lambda found: found[:2], default=(0, 0, None))[2]
 
 
 _INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD = range(6)
 
-_Place = tuple[int, int, Abnormal | None]
+_Found = tuple[int, int, AbnormalTensor | None]
+"""Step, order within the step, and the tensor."""
 
 
-def _inputs(trace: Trace) -> Iterator[_Place]:
-    for fact in trace.bad_numbers:
-        step = fact.step + 1
-        columns = ", ".join(map(str, fact.columns))
-        bad = Abnormal(
+def _inputs(trace: Trace) -> Iterator[_Found]:
+    for record in trace.nonfinite_tensors:
+        step = record.step + 1
+        columns = ", ".join(map(str, record.columns))
+        tensor = AbnormalTensor(
             step=step,
-            tensor=f"{fact.what} column {columns}" if columns else fact.what,
-            what=f"numbers that are NaN: {fact.num_nan}, infinite: {fact.num_infinite}, in "
-            f"{fact.num_rows} of {fact.shape[0] if fact.shape else 1} rows",
+            tensor=f"{record.what} column {columns}" if columns else record.what,
+            what=f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
+            f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows",
         )
-        yield step, _INPUT, bad
+        yield step, _INPUT, tensor
 
 
-def _measured(trace: Trace) -> Iterator[_Place]:
-    for measures in trace.measures:
-        yield from _outputs(trace, measures)
-        for optimizer in measures.optimizers:
-            yield from _parameters(trace, measures.step, optimizer)
+def _statistics(trace: Trace) -> Iterator[_Found]:
+    for statistics in trace.statistics:
+        yield from _outputs(trace, statistics)
+        for optimizer in statistics.optimizers:
+            yield from _parameters(trace, statistics.step, optimizer)
 
 
-def _outputs(trace: Trace, measures: StepMeasures) -> Iterator[_Place]:
-    for output in measures.outputs:
-        name = network_name(trace.membership, output.network)
-        tensor = f"output of {name}.{output.module}" if output.module else f"output of {name}"
+def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_Found]:
+    step = statistics.step
+    for output in statistics.outputs:
+        network = network_name(trace.membership, output.network)
+        name = f"output of {network}.{output.module}" if output.module else f"output of {network}"
         if not math.isfinite(output.norm):
-            place = Abnormal(step=measures.step, tensor=tensor, what="its norm is not finite")
-            yield measures.step, _OUTPUT, place
-        elif output.zero_share == 1 and output.numel > 1 and "ReLU" in output.kind:
-            place = Abnormal(
-                step=measures.step, tensor=tensor, what=f"all {output.numel:,} numbers are 0"
+            yield (
+                step,
+                _OUTPUT,
+                AbnormalTensor(step=step, tensor=name, what="its norm is non-finite"),
             )
-            yield measures.step, _DEAD, place
+        elif output.zero_share == 1 and output.numel > 1 and "ReLU" in output.kind:
+            what = f"all {output.numel:,} values are 0"
+            yield step, _DEAD, AbnormalTensor(step=step, tensor=name, what=what)
 
 
-def _parameters(trace: Trace, step: int, optimizer: OptimizerMeasure) -> Iterator[_Place]:
-    names = trace.membership
+def _parameters(trace: Trace, step: int, optimizer: OptimizerStatistics) -> Iterator[_Found]:
     columns = (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
     )
-    for order, called, norms in columns:
-        # The last parameter is nearest to the loss, which is where backward begins.
+    for order, prefix, norms in columns:
+        # The last parameter is nearest to the loss, where the backward pass starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
-        bad = next((index for index, norm in pairs if not math.isfinite(norm)), None)
-        if bad is not None:
-            name = f"parameter {bad}" if names is None else names.name_of(bad)
-            place = Abnormal(step=step, tensor=f"{called} {name}", what="its norm is not finite")
-            yield step, order, place
+        index = next((index for index, norm in pairs if not math.isfinite(norm)), None)
+        if index is not None:
+            name = f"{prefix} {_parameter_name(trace.membership, index)}"
+            yield step, order, AbnormalTensor(step=step, tensor=name, what="its norm is non-finite")
 
 
-def _gradients(trace: Trace) -> Iterator[_Place]:
-    for fact in trace.gradients:
-        if fact.parameters:
+def _gradients(trace: Trace) -> Iterator[_Found]:
+    for record in trace.nonfinite_gradients:
+        if record.parameters:
             # The last parameter is nearest to the loss.
-            bad, names = fact.parameters[-1], trace.membership
-            name = f"parameter {bad}" if names is None else names.name_of(bad)
-            what = f"it is not finite, as those of {len(fact.parameters)} parameters"
-            place = Abnormal(step=fact.step, tensor=f"gradient of {name}", what=what)
-            yield fact.step, _GRADIENT, place
+            name = f"gradient of {_parameter_name(trace.membership, record.parameters[-1])}"
+            what = f"it is non-finite, one of {len(record.parameters)} non-finite gradients"
+            tensor = AbnormalTensor(step=record.step, tensor=name, what=what)
+            yield record.step, _GRADIENT, tensor
 
 
-def _spoiled(trace: Trace) -> Iterator[_Place]:
-    for fact in trace.spoiled:
-        bad, names = fact.parameters[-1], trace.membership
-        name = f"parameter {bad}" if names is None else names.name_of(bad)
-        what = "numbers that are not finite, whose gradients were"
-        yield fact.step, _WEIGHT, Abnormal(step=fact.step, tensor=f"weights of {name}", what=what)
+def _weights(trace: Trace) -> Iterator[_Found]:
+    for record in trace.corrupted_weights:
+        name = f"weights of {_parameter_name(trace.membership, record.parameters[-1])}"
+        what = "non-finite values, although the gradients were finite"
+        yield record.step, _WEIGHT, AbnormalTensor(step=record.step, tensor=name, what=what)
 
 
-def _losses(trace: Trace) -> Iterator[_Place]:
-    for numbers in trace.numbers:
-        bad = next((loss for loss in numbers.losses if not math.isfinite(loss)), None)
-        if bad is not None:
-            place = Abnormal(step=numbers.step, tensor="the loss", what=f"it is {bad}")
-            yield numbers.step, _LOSS, place
+def _losses(trace: Trace) -> Iterator[_Found]:
+    for scalars in trace.scalars:
+        loss = next((loss for loss in scalars.losses if not math.isfinite(loss)), None)
+        if loss is not None:
+            tensor = AbnormalTensor(step=scalars.step, tensor="the loss", what=f"it is {loss}")
+            yield scalars.step, _LOSS, tensor
+
+
+def _parameter_name(membership: Membership | None, index: int) -> str:
+    return f"parameter {index}" if membership is None else membership.name_of(index)
 
 
 def network_name(membership: Membership | None, index: int) -> str:
-    """Return what a network is called."""
+    """Return the display name of a network."""
     networks = () if membership is None else membership.networks
     return next((n.name for n in networks if n.index == index), f"network {index}")

@@ -1,4 +1,4 @@
-"""What every module did at every measured step: the numbers behind the map of a replay."""
+"""Statistics of every module at every sampled step, for the module map of a replay."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,40 +6,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.trace.evidence.measures import StepMeasures
-from sluice.trace.evidence.trace import Trace
+from sluice.trace.records.step_statistics import StepStatistics
+from sluice.trace.records.trace import Trace
 from sluice.trace.replay.abnormal import network_name
 
-MOST_STEPS = 360
-"""Columns of the map."""
+MAX_STEPS = 360
+"""Maximum number of columns of the map."""
 
 Values = list[list[float | None]]
-"""One list for each module, along ``steps``; None where nothing was measured."""
+"""One list for each module, aligned with ``steps``; None if not sampled."""
 
 
 class ModuleGrid(Record):
-    """Statistics by module, in the order of their calls, and step."""
+    """Statistics by module, in call order, and by step."""
 
     modules: tuple[str, ...]
     steps: tuple[int, ...]
-    forward: Values = Field(description="Norm of the output, of the root of its size.")
-    backward: Values = Field(description="Norm of the gradients of its own parameters.")
-    update: Values = Field(description="Norm of the step, of the norm of the weights.")
+    forward: Values = Field(description="Root mean square of the output.")
+    backward: Values = Field(description="Norm of the gradients of the module's own parameters.")
+    update: Values = Field(description="Norm of the update divided by the norm of the weights.")
     zeros: Values = Field(description="Share of zeros in the output.")
 
 
-def module_grid(trace: Trace, *, must_have: tuple[int, ...]) -> ModuleGrid:
-    """Return the map of a run.
+def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
+    """Return the module map of a run.
 
     Args:
-        trace: Of one process.
-        must_have: Steps that are not left out, if they were measured at all.
+        trace: Trace of one process.
+        required_steps: Steps that are always included, with their neighbors, if sampled.
     """
-    measures = _chosen(trace, must_have)
+    sampled = _choose_steps(trace, required_steps)
     owners = _owners(trace)
     rows: dict[str, dict[str, dict[int, float]]] = {}
     kinds: dict[str, str] = {}
-    for column, one in enumerate(measures):
+    for column, one in enumerate(sampled):
         for output in one.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
@@ -57,20 +57,20 @@ def module_grid(trace: Trace, *, must_have: tuple[int, ...]) -> ModuleGrid:
                 strict=True,
             ):
                 sums = squares.setdefault(owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0])
-                for place, norm in enumerate(norms):
-                    sums[place] += norm * norm
+                for position, norm in enumerate(norms):
+                    sums[position] += norm * norm
             for owner, (gradient, weight, update) in squares.items():
                 row = _row(rows, owner)
                 row["backward"][column] = math.sqrt(gradient)
                 row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
-    num = len(measures)
+    num = len(sampled)
 
     def values(kind: str) -> Values:
         return [[row[kind].get(column) for column in range(num)] for row in rows.values()]
 
     return ModuleGrid(
         modules=tuple(_labels(list(rows), kinds)),
-        steps=tuple(one.step for one in measures),
+        steps=tuple(one.step for one in sampled),
         forward=values("forward"),
         backward=values("backward"),
         update=values("update"),
@@ -78,29 +78,29 @@ def module_grid(trace: Trace, *, must_have: tuple[int, ...]) -> ModuleGrid:
     )
 
 
-def _chosen(trace: Trace, must_have: tuple[int, ...]) -> list[StepMeasures]:
-    """Return measured steps, evenly over the run, with those at and around the ones asked for."""
-    told = [m for m in trace.measures if m.outputs or m.optimizers]
-    if len(told) <= MOST_STEPS:
-        return told
+def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
+    """Return sampled steps, evenly spaced over the run, and those around required steps."""
+    sampled = [m for m in trace.statistics if m.outputs or m.optimizers]
+    if len(sampled) <= MAX_STEPS:
+        return sampled
     near = {
-        place + offset
-        for step in must_have
-        for place in [min(range(len(told)), key=lambda i: abs(told[i].step - step))]
+        nearest + offset
+        for step in required_steps
+        for nearest in [min(range(len(sampled)), key=lambda i: abs(sampled[i].step - step))]
         for offset in range(-2, 3)
     }
-    # By step, not by place: the last steps of a long run are measured more often than its middle.
-    marks = [told[-1].step * (i + 1) / MOST_STEPS for i in range(MOST_STEPS)]
+    # Spaced by step, not by index: the last steps of a long run are sampled more densely.
+    limits = [sampled[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
     even, at = set[int](), 0
-    for mark in marks:
-        while at < len(told) - 1 and told[at].step < mark:
+    for limit in limits:
+        while at < len(sampled) - 1 and sampled[at].step < limit:
             at += 1
         even.add(at)
-    return [told[i] for i in sorted(even | {i for i in near if 0 <= i < len(told)})]
+    return [sampled[i] for i in sorted(even | {i for i in near if 0 <= i < len(sampled)})]
 
 
 def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
-    """Yield what to call each module: with its kind, without the network when there is only one."""
+    """Yield the label of each module: name and class, without the network if there is only one."""
     is_one = len({module.partition(".")[0] for module in modules}) == 1
     for module in modules:
         network, dot, inside = module.partition(".")

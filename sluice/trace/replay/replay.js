@@ -6,7 +6,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const isNumber = (value) => typeof value === "number";
 let at = 1;
 
-function said(value) {
+function format(value) {
   if (value === null || value === undefined) return "–";
   if (!isNumber(value)) return value;
   const size = Math.abs(value);
@@ -14,7 +14,7 @@ function said(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-function place(items, key, step) { // the last item that is not after a step
+function lastIndex(items, key, step) { // index of the last item at or before a step
   let low = 0, high = items.length;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -24,14 +24,14 @@ function place(items, key, step) { // the last item that is not after a step
 }
 
 function element(tag, parent, text, name) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (name) made.className = name;
-  if (parent) parent.append(made);
-  return made;
+  const created = document.createElement(tag);
+  if (text !== undefined) created.textContent = text;
+  if (name) created.className = name;
+  if (parent) parent.append(created);
+  return created;
 }
 
-function sharp(canvas, height) {
+function resize(canvas, height) {
   const width = canvas.clientWidth || 300, ratio = window.devicePixelRatio || 1;
   canvas.style.height = height + "px";
   canvas.width = Math.round(width * ratio);
@@ -60,23 +60,23 @@ function scaleOf(lines, isShare) {
   if (!values.length) return null;
   let low = values[0], high = values[0];
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (isShare || (low === 0 && high === 0)) { // the lowest mark is 0, the highest the largest value
+  if (isShare || (low === 0 && high === 0)) { // the lowest tick is 0, the highest tick is the maximum
     const top = high || 1;
     return { low: -top / 12, high: (top * 13) / 12, isLog: false };
   }
   const positive = values.filter((value) => value > 0).sort((a, b) => a - b);
-  // A few values near 0, as at the end of a schedule, are no reason for logarithms.
+  // A few values near 0, as at the end of a schedule, do not require a logarithmic axis.
   const isLog = low >= 0 && positive.length > 0 && high / positive[Math.floor(positive.length / 20)] > 200;
   if (isLog) { low = Math.log10(positive[0]); high = Math.log10(high); }
   if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
-    const room = Math.abs(high) * 0.1 || 1; low -= room; high += room;
+    const margin = Math.abs(high) * 0.1 || 1; low -= margin; high += margin;
   }
-  const room = (high - low) * 0.05;
-  return { low: low - room, high: high + room, isLog };
+  const margin = (high - low) * 0.05;
+  return { low: low - margin, high: high + margin, isLog };
 }
 
-function marksOf({ low, high }) { // what rounding leaves of 0 is 0
-  return [0, 1, 2, 3].map((i) => low + ((high - low) * (i + 0.25)) / 3.5).map((mark) => (Math.abs(mark) < 1e-9 * (high - low) ? 0 : mark));
+function ticksOf({ low, high }) { // rounding errors around 0 become 0
+  return [0, 1, 2, 3].map((i) => low + ((high - low) * (i + 0.25)) / 3.5).map((tick) => (Math.abs(tick) < 1e-9 * (high - low) ? 0 : tick));
 }
 
 function chart(title, lines) {
@@ -97,20 +97,20 @@ function chart(title, lines) {
 }
 
 function drawChart({ canvas, lines, names, values, scale }) {
-  const [draw, width, height] = sharp(canvas, HEIGHT);
+  const [draw, width, height] = resize(canvas, HEIGHT);
   const x = (step) => LEFT + (width - LEFT - RIGHT) * (last > 1 ? (step - 1) / (last - 1) : 0.5);
   draw.font = "11px system-ui, sans-serif";
   draw.fillStyle = css("--soft"); draw.strokeStyle = css("--line");
   const y = (value) => {
-    const told = scale.isLog ? Math.log10(Math.max(value, 1e-300)) : value;
-    const share = (told - scale.low) / (scale.high - scale.low);
+    const scaled = scale.isLog ? Math.log10(Math.max(value, 1e-300)) : value;
+    const share = (scaled - scale.low) / (scale.high - scale.low);
     return TOP + (height - TOP - BOTTOM) * (1 - Math.min(Math.max(share, 0), 1));
   };
   if (scale) {
-    for (const told of marksOf(scale)) {
-      const value = scale.isLog ? 10 ** told : told;
+    for (const tick of ticksOf(scale)) {
+      const value = scale.isLog ? 10 ** tick : tick;
       draw.beginPath(); draw.moveTo(LEFT, y(value)); draw.lineTo(width - RIGHT, y(value)); draw.stroke();
-      draw.textAlign = "right"; draw.fillText(said(Number(value.toPrecision(3))), LEFT - 6, y(value) + 4);
+      draw.textAlign = "right"; draw.fillText(format(Number(value.toPrecision(3))), LEFT - 6, y(value) + 4);
     }
   }
   draw.textAlign = "left"; draw.fillText("1", LEFT, height - 5);
@@ -131,9 +131,9 @@ function drawChart({ canvas, lines, names, values, scale }) {
     }
     draw.fillStyle = css("--bad");
     for (const [step, value] of line) if (!isNumber(value)) draw.fillRect(x(step) - 1, height - BOTTOM - 5, 2, 5);
-    const found = line[place(line, (point) => point[0], at)];
-    values[number].textContent = found ? said(found[1]) : "–";
-    values[number].className = found && !isNumber(found[1]) ? "bad-number" : "";
+    const point = line[lastIndex(line, (point) => point[0], at)];
+    values[number].textContent = point ? format(point[1]) : "–";
+    values[number].className = point && !isNumber(point[1]) ? "bad-number" : "";
   });
   draw.lineWidth = 1;
   for (const { step, severity } of run.findings) {
@@ -144,17 +144,17 @@ function drawChart({ canvas, lines, names, values, scale }) {
   draw.beginPath(); draw.moveTo(x(at), TOP); draw.lineTo(x(at), height - BOTTOM); draw.stroke();
 }
 
-// ---- the map of modules
+// ---- module map
 const KINDS = {
-  forward: ["size of outputs", "log"], backward: ["size of gradients", "log"],
-  update: ["update of weight", "log"], zeros: ["zeros in outputs", "share"],
+  forward: ["RMS of outputs", "log"], backward: ["gradient norm", "log"],
+  update: ["update-to-weight ratio", "log"], zeros: ["zeros in outputs", "share"],
 };
 let kind = "forward";
 const map = element("canvas", $("map"));
-map.setAttribute("role", "img"); map.setAttribute("aria-label", "Modules over the measured steps");
+map.setAttribute("role", "img"); map.setAttribute("aria-label", "Modules over the sampled steps");
 onMapDrag();
 
-// The steps at which what is chosen was measured, and the modules of which it was.
+// Steps and modules for which the selected statistic was sampled.
 function mapOf() {
   const rows = run.grid.modules.map((name, row) => [name, run.grid[kind][row]]).filter(([, values]) => values.some((v) => v !== null));
   const columns = [...run.grid.steps.keys()].filter((column) => rows.some(([, values]) => values[column] !== null));
@@ -181,30 +181,30 @@ function colour(share, isDark) {
 
 function drawMap() {
   const [steps, rows] = mapOf(), isDark = matchMedia("(prefers-color-scheme:dark)").matches;
-  const [draw, width] = sharp(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
+  const [draw, width] = resize(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
   const isLog = KINDS[kind][1] === "log";
-  const told = (value) => (isLog ? Math.log10(Math.max(value, 1e-12)) : value);
+  const scaled = (value) => (isLog ? Math.log10(Math.max(value, 1e-12)) : value);
   let low = Infinity, high = -Infinity;
   for (const [, values] of rows) for (const value of values) if (isNumber(value) && (!isLog || value > 0)) {
-    low = Math.min(low, told(value)); high = Math.max(high, told(value));
+    low = Math.min(low, scaled(value)); high = Math.max(high, scaled(value));
   }
   if (!isLog) { low = 0; high = 1; }
   if (isLog) low = Math.max(low, high - 8);
-  const cell = (width - left) / Math.max(steps.length, 1), now = place(steps, (s) => s, at);
+  const cell = (width - left) / Math.max(steps.length, 1), now = lastIndex(steps, (s) => s, at);
   draw.font = "12px system-ui, sans-serif"; draw.textBaseline = "middle";
   rows.forEach(([name, values], row) => {
-    const shown = now >= 0 ? values[now] : null, value = said(shown);
+    const shown = now >= 0 ? values[now] : null, value = format(shown);
     draw.textAlign = "right"; draw.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
     draw.fillText(value, left - 8, row * ROW + ROW / 2);
-    const room = left - 20 - draw.measureText(value).width;
-    // Where there is little room, where a module stands tells more than what it is.
-    let text = draw.measureText(name).width > room ? name.replace(/ \S+$/, "") : name;
-    while (text.length > 4 && draw.measureText(text).width > room) text = "…" + text.slice(2);
+    const maxWidth = left - 20 - draw.measureText(value).width;
+    // In a narrow map, the path of a module is more useful than its class.
+    let text = draw.measureText(name).width > maxWidth ? name.replace(/ \S+$/, "") : name;
+    while (text.length > 4 && draw.measureText(text).width > maxWidth) text = "…" + text.slice(2);
     draw.textAlign = "left"; draw.fillStyle = css("--soft"); draw.fillText(text, 0, row * ROW + ROW / 2);
-    values.forEach((found, column) => {
-      if (found === null) return;
-      const share = isNumber(found) ? Math.min(Math.max((told(found) - low) / (high - low || 1), 0), 1) : 0;
-      draw.fillStyle = isNumber(found) ? colour(share, isDark) : css("--bad");
+    values.forEach((cellValue, column) => {
+      if (cellValue === null) return;
+      const share = isNumber(cellValue) ? Math.min(Math.max((scaled(cellValue) - low) / (high - low || 1), 0), 1) : 0;
+      draw.fillStyle = isNumber(cellValue) ? colour(share, isDark) : css("--bad");
       draw.fillRect(left + column * cell, row * ROW + 1, Math.max(cell, 1) + 0.4, ROW - 2);
     });
   });
@@ -219,53 +219,53 @@ function drawMap() {
     draw.strokeRect(left + now * cell, 0.75, Math.max(cell, 2), rows.length * ROW - 1.5);
   }
   const key = $("key"); key.textContent = "";
-  if (!rows.length) { key.textContent = "nothing was measured"; return; }
-  element("span", key, said(isLog ? 10 ** low : 0));
+  if (!rows.length) { key.textContent = "no statistics were sampled"; return; }
+  element("span", key, format(isLog ? 10 ** low : 0));
   element("i", key).style.background = `linear-gradient(90deg, ${colour(0, isDark)}, ${colour(1, isDark)})`;
-  element("span", key, said(isLog ? 10 ** high : 1));
+  element("span", key, format(isLog ? 10 ** high : 1));
   const bad = element("span", key, undefined, "pair");
-  element("i", bad, undefined, "bad"); element("span", bad, "not finite");
-  element("span", key, `${steps.length} measured steps; the numbers are of step ${now >= 0 ? steps[now].toLocaleString("en") : "–"}`);
+  element("i", bad, undefined, "bad"); element("span", bad, "non-finite");
+  element("span", key, `${steps.length} sampled steps; the values are from step ${now >= 0 ? steps[now].toLocaleString("en") : "–"}`);
 }
 
-// ---- the step that is shown
+// ---- selected step
 function showNumbers() {
   const table = element("table");
   for (const { lines, names } of charts) for (const name of names) {
-    const found = lines[name][place(lines[name], (point) => point[0], at)];
-    if (!found) continue;
+    const point = lines[name][lastIndex(lines[name], (p) => p[0], at)];
+    if (!point) continue;
     const row = element("tr", table), title = charts.find((c) => c.lines === lines).title;
     element("td", row, `${title}${name === title ? "" : ", " + name}`);
-    element("td", row, said(found[1]), isNumber(found[1]) ? "number" : "number bad-number");
-    element("td", row, found[0] === at ? "" : `step ${found[0].toLocaleString("en")}`, "soft");
+    element("td", row, format(point[1]), isNumber(point[1]) ? "number" : "number bad-number");
+    element("td", row, point[0] === at ? "" : `step ${point[0].toLocaleString("en")}`, "soft");
   }
-  $("numbers").replaceChildren(table.rows.length ? table : element("p", null, "nothing was measured yet", "soft"));
+  $("numbers").replaceChildren(table.rows.length ? table : element("p", null, "no values up to this step", "soft"));
 }
 
-function showOrder() {
-  const box = $("order"); box.textContent = "";
-  const fitting = run.words.filter((word) => word.first <= at && at <= word.last);
-  const words = fitting.sort((a, b) => b.count - a.count).slice(0, 3);
-  for (const word of words) {
+function showEvents() {
+  const box = $("events"); box.textContent = "";
+  const matching = run.sequences.filter((sequence) => sequence.first <= at && at <= sequence.last);
+  const sequences = matching.sort((a, b) => b.count - a.count).slice(0, 3);
+  for (const sequence of sequences) {
     const line = element("p", box);
-    for (const mark of word.marks) {
-      element("span", line, mark, mark.startsWith("skip") ? "skip" : mark.startsWith("step") ? "end" : "");
+    for (const event of sequence.events) {
+      element("span", line, event, event.startsWith("skip") ? "skip" : event.startsWith("step") ? "end" : "");
     }
-    element("small", line, `${word.count.toLocaleString("en")} of the steps ${word.first.toLocaleString("en")} to ${word.last.toLocaleString("en")}`, "soft");
+    element("small", line, `${sequence.count.toLocaleString("en")} steps with these events, from step ${sequence.first.toLocaleString("en")} to ${sequence.last.toLocaleString("en")}`, "soft");
   }
-  if (!words.length) element("p", box, "no order was kept for this step", "soft");
+  if (!sequences.length) element("p", box, "no events were recorded for this step", "soft");
 }
 
-let waiting = false;
+let isScheduled = false;
 function show(step) {
   at = Math.min(Math.max(Math.round(step), 1), last);
-  if (waiting) return;
-  waiting = true;
+  if (isScheduled) return;
+  isScheduled = true;
   requestAnimationFrame(() => {
-    waiting = false;
+    isScheduled = false;
     $("at").value = at;
     $("step").textContent = `step ${at.toLocaleString("en")} of ${last.toLocaleString("en")}`;
-    charts.forEach(drawChart); drawMap(); showNumbers(); showOrder();
+    charts.forEach(drawChart); drawMap(); showNumbers(); showEvents();
   });
 }
 
@@ -280,8 +280,8 @@ for (const [name, [label]] of Object.entries(KINDS)) {
   });
 }
 for (const { step, severity, fault } of run.findings) {
-  const mark = element("b", $("track"), undefined, severity);
-  mark.style.left = `${last > 1 ? (100 * (step - 1)) / (last - 1) : 50}%`; mark.title = `${fault}, step ${step}`;
+  const marker = element("b", $("track"), undefined, severity);
+  marker.style.left = `${last > 1 ? (100 * (step - 1)) / (last - 1) : 50}%`; marker.title = `${fault}, step ${step}`;
 }
 $("at").max = last;
 $("at").addEventListener("input", (event) => show(Number(event.target.value)));

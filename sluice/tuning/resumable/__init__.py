@@ -1,18 +1,18 @@
-"""Decisions of Ray Tune's schedulers and searchers that survive a kill of the driver."""
+"""Makes decisions of Ray Tune's schedulers and searchers survive a kill of the driver."""
 
 from sluice.base.errors import TrialFailed
-from sluice.tuning.resumable.events import Attempt, CheckpointKey, Event
-from sluice.tuning.resumable.links import listening, study_of
+from sluice.tuning.resumable.events import CheckpointKey, StudyEvent, TrialAttempt
 from sluice.tuning.resumable.study import Study
+from sluice.tuning.resumable.tuner_runs import get_study, listening
 from sluice.tuning.resumable.wrappers import resumable
 
 __all__ = [
-    "Attempt",
     "CheckpointKey",
-    "Event",
     "Study",
+    "StudyEvent",
+    "TrialAttempt",
     "TrialFailed",
+    "get_study",
     "listening",
     "resumable",
-    "study_of",
 ]

@@ -1,16 +1,16 @@
-"""The virtual clock of an ordered study: which of its trials is due."""
+"""The virtual clock of an ordered study, which determines the trial that is due next."""
 
 import heapq
 
 
 class VirtualClock:
-    """Slots on which trials run; every report takes one unit of time on its slot.
+    """Slots on which trials run; every report takes one unit of virtual time on its slot.
 
     Args:
-        num_slots: Trials that run at a time.
+        num_slots: Number of trials that run at a time.
 
     Cost:
-        O(log n) a call.
+        O(log n) per call.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -18,7 +18,7 @@ class VirtualClock:
         self._busy: dict[int, tuple[int, int]] = {}
         """Time and slot of each running trial."""
         self._due: list[tuple[int, int, int]] = []
-        """Heap of time, slot and trial; entries that ``_busy`` contradicts are outdated."""
+        """Heap of (time, slot, trial); entries that differ from ``_busy`` are outdated."""
         self._now = 0
 
     def has_free_slot(self) -> bool:
@@ -26,12 +26,12 @@ class VirtualClock:
         return bool(self._free)
 
     def start(self, trial: int) -> None:
-        """Put a trial on the slot that has been free for the longest time."""
+        """Put a trial on the slot that has been free the longest."""
         time, slot = heapq.heappop(self._free)
         self._set(trial, max(time, self._now), slot)
 
     def tick(self, trial: int) -> None:
-        """Let a trial's report take its unit of time."""
+        """Advance the time of a trial by one report."""
         time, slot = self._busy[trial]
         self._now = max(self._now, time + 1)
         self._set(trial, time + 1, slot)
@@ -41,7 +41,7 @@ class VirtualClock:
         heapq.heappush(self._free, self._busy.pop(trial))
 
     def first(self) -> int | None:
-        """Return the trial whose report is due; None when nothing runs."""
+        """Return the trial whose report is due; None if no trial runs."""
         while self._due:
             time, slot, trial = self._due[0]
             if self._busy.get(trial) == (time, slot):
@@ -49,8 +49,8 @@ class VirtualClock:
             heapq.heappop(self._due)
         return None
 
-    def position(self, trial: int) -> tuple[int, int]:
-        """Return what the running trials are sorted by."""
+    def sort_key(self, trial: int) -> tuple[int, int]:
+        """Return the key by which running trials are ordered."""
         return self._busy[trial]
 
     def _set(self, trial: int, time: int, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""What happens in a study, and the line that the journal keeps of it."""
+"""Events of a study, and their lines in the journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,44 +6,44 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any, Literal
 
-EventKind = Literal["start", "result", "complete", "error"]
+StudyEventKind = Literal["start", "result", "complete", "error"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class CheckpointKey:
-    """Which checkpoint of a study: what a trial had learned at a time of one of its attempts."""
+    """Identifies a checkpoint of a study by trial, attempt and time."""
 
     trial: int
     attempt: int
-    """Number of times the trial had copied another one."""
+    """How often the trial had copied another one."""
 
     time: float
     """Value of ``time_attr``."""
 
     def resolve(self) -> SimpleNamespace:
-        """Return what Tune's future of a checkpoint resolves to; ours exists already."""
+        """Return the value of Tune's checkpoint future; the checkpoint already exists."""
         return SimpleNamespace(checkpoint=self, metrics={})
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A stretch of training with one configuration."""
+class TrialAttempt:
+    """A period of training with one configuration."""
 
     start: CheckpointKey | None
-    """Checkpoint that it starts from; None where it starts from nothing."""
+    """Checkpoint from which it starts; None to start from initial weights."""
 
     config: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What a trial did: it got a worker, reported, returned, or failed for good."""
+class StudyEvent:
+    """A trial got a worker, reported, returned, or failed permanently."""
 
     trial: int
     attempt: int = 0
-    kind: EventKind = "result"
+    kind: StudyEventKind = "result"
     result: Mapping[str, Any] = field(default_factory=dict)
-    """The reported scalars; empty unless it is a result."""
+    """The reported scalars; empty unless the event has a result."""
 
     reason: str = ""
     checkpoint: str = ""
@@ -51,16 +51,16 @@ class Event:
 
 
 class EventLines:
-    """Turns events into short lines and back.
+    """Encodes events as short lines and decodes them.
 
-    A line leaves out what is usual, and the folder of a checkpoint where it is that of the
-    trial's last one.
+    A line omits default values, and the folder of a checkpoint if it equals that of the trial's
+    last checkpoint.
     """
 
     def __init__(self) -> None:
         self._folders: dict[int, str] = {}
 
-    def encode(self, event: Event) -> dict[str, Any]:
+    def encode(self, event: StudyEvent) -> dict[str, Any]:
         """Return the line of an event."""
         line: dict[str, Any] = {"trial": event.trial}
         if event.attempt:
@@ -78,8 +78,8 @@ class EventLines:
             line["checkpoint"] = name
         return line
 
-    def decode(self, line: Mapping[str, Any]) -> Event:
-        """Return the event of a line; lines must come in the order in which they were written."""
+    def decode(self, line: Mapping[str, Any]) -> StudyEvent:
+        """Return the event of a line; lines must be decoded in their original order."""
         fields = dict(line)
         trial = fields["trial"]
         if "folder" in fields:
@@ -87,7 +87,7 @@ class EventLines:
         if "checkpoint" in fields:
             folder = self._folders[trial]
             fields["checkpoint"] = str(PurePosixPath(folder, fields["checkpoint"]))
-        return Event(**fields)
+        return StudyEvent(**fields)
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -17,15 +17,15 @@ _VERSION = 2
 
 
 class StudyJournal:
-    """An append-only file of JSON lines, written by one process at a time.
+    """An append-only file of JSON lines with a single writing process.
 
     Args:
-        path: The file; created with its folder.
-        subject: What the study is. A file of another study is refused.
+        path: Path of the file, which is created with its folder.
+        subject: Identity of the study. The file of another study is refused.
 
     Raises:
-        ContractError: The file belongs to another study or another version of the format, or
-            another process writes it.
+        ContractError: The file belongs to another study or another format version, or another
+            process writes it.
         IntegrityError: A line before the last one is damaged.
         StorageError: The file cannot be read or written.
     """
@@ -47,18 +47,18 @@ class StudyJournal:
     def _open(self, subject: Mapping[str, Any]) -> None:
         path = self._path
         self.digest = hashlib.sha256()
-        """Of the whole lines of the file."""
+        """Digest of the complete lines of the file."""
         self.size = 0
-        """Of the whole lines of the file [bytes]."""
+        """Size of the complete lines of the file [bytes]."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             content = path.read_bytes()
             content = content[: content.rfind(b"\n") + 1]
-            os.ftruncate(self._file, len(content))  # a killed process began another line
+            os.ftruncate(self._file, len(content))  # removes the partial line of a killed process
         except BlockingIOError as error:
             raise ContractError(
                 f"Another process runs the study of {path}.",
-                fix="Wait for it or end it, or use another journal.",
+                fix="Wait for that process or end it, or use another journal.",
             ) from error
         except OSError as error:
             raise storage_error(path, error) from error
@@ -75,7 +75,7 @@ class StudyJournal:
         """Yield the events that earlier processes wrote, oldest first.
 
         Args:
-            since: Leave out what is in the first bytes of the file, so many.
+            since: Number of bytes at the start of the file to skip.
         """
         at = 0
         for number, line in enumerate(self._lines, 1):
@@ -84,16 +84,16 @@ class StudyJournal:
             at += len(line)
 
     def digest_of(self, size: int) -> str:
-        """Return the digest of the first bytes that earlier processes wrote; empty if too few."""
+        """Return the digest of the file's first ``size`` bytes; empty if it was shorter."""
         content = b"".join(self._lines)
         return hashlib.sha256(content[:size]).hexdigest() if size <= len(content) else ""
 
     def append(self, event: Mapping[str, Any], sync: bool = True) -> None:
-        """Write an event, as a whole or not at all.
+        """Write an event completely or not at all.
 
         Args:
-            event: What is plain JSON.
-            sync: Return when it is on disk; an event after it brings it there as well.
+            event: The event as plain JSON.
+            sync: Return after the event is on disk; a later synced event also syncs this one.
 
         Raises:
             StorageError: The disk is full, or the file cannot be written.
@@ -115,7 +115,7 @@ class StudyJournal:
         self.size += len(content)
 
     def close(self) -> None:
-        """Let another process write the file."""
+        """Release the file for another process."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -126,29 +126,29 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         return dict(json.loads(line))
     except (ValueError, TypeError) as error:
         raise IntegrityError(
-            f"Line {number} of the journal {path} is no JSON object.",
-            cause="The file was edited, or the disk lost a part of it.",
+            f"Line {number} of the journal {path} is not a JSON object.",
+            cause="The file was edited, or a part of it was lost on disk.",
             fix="Restore the file from a backup, or remove it to start the study again.",
         ) from error
 
 
-def _require_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _require_same(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     if found.get("version") != _VERSION:
         raise ContractError(
-            f"A journal of version {_VERSION} is required, {path} has version "
+            f"The journal must have version {_VERSION}, {path} has version "
             f"{found.get('version')!r}.",
-            fix="Finish the study with the release that began it, or start it in another folder.",
+            fix="Finish the study with the release that started it, or start it in another folder.",
         )
-    differing = list(_differing(found, asked))
+    differing = list(_differing(found, expected))
     if differing:
         raise ContractError(
             f"The journal {path} belongs to another study: {'; '.join(differing)}.",
-            fix="Use the settings of the journal to go on with it, or another folder for another "
+            fix="Use the settings of the journal to resume it, or another folder for another "
             "study.",
         )
 
 
-def _differing(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted({*found, *asked}):
-        if found.get(key) != asked.get(key):
-            yield f"{key} was {found.get(key)!r} and is {asked.get(key)!r}"
+def _differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({*found, *expected}):
+        if found.get(key) != expected.get(key):
+            yield f"{key} was {found.get(key)!r} and is {expected.get(key)!r}"

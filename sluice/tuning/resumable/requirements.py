@@ -1,4 +1,4 @@
-"""What a report must have so that a study can be resumed."""
+"""Requirements of a report for a resumable study."""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from sluice.base.errors import SettingsError
 
 
 def require_result(trial: Any, result: Mapping[str, Any], metric: str, time_attr: str) -> None:
-    """Refuse a report without numbers for the metric and the time.
+    """Refuse a report without numeric values for the metric and the time.
 
     Raises:
-        SettingsError: One is missing, or is no number.
+        SettingsError: A value is missing or is not a number.
     """
     for what, key in (("time_attr", time_attr), ("metric", metric)):
         if isinstance(result.get(key), Number):
             continue
         found = repr(result[key]) if key in result else f"only {sorted(result)}"
         raise SettingsError(
-            f"A number {key!r} ({what}) is required in every report, {trial} reported {found}.",
-            fix=f"Report {key!r} with tune.report, or name another {what}.",
+            f"Every report must contain a number {key!r} ({what}), {trial} reported {found}.",
+            fix=f"Report {key!r} with tune.report, or set another {what}.",
         )
 
 
@@ -30,11 +30,11 @@ def require_checkpoint(
     """Refuse a report without a checkpoint, unless it ends the trial as failed.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: The checkpoint is missing.
     """
     if not checkpoint and math.isfinite(result[metric]):
         raise SettingsError(
-            f"A checkpoint is required with every report, {trial} reported {time_attr} "
+            f"Every report must have a checkpoint, {trial} reported {time_attr} "
             f"{result[time_attr]} without one.",
             fix="Call tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder)).",
         )

@@ -1,7 +1,7 @@
-"""Copies of a study beside its journal, so that a long one need not be replayed from its start.
+"""Snapshots of a study beside its journal, so that a long journal is not replayed from the start.
 
-A copy is a cache: it names the prefix of the journal that it stands for, with the digest. Whatever
-does not match is passed over, and the journal is replayed from its first line.
+A snapshot is a cache: it contains the size and the digest of the prefix of the journal that it
+covers. A snapshot that does not match is ignored, and the journal is replayed from its first line.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from ray import cloudpickle
 import sluice
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_FORMAT = 1
+_FORMAT = 2
 
 
 def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
-    """Write a copy of a study; return False where it cannot be copied or written.
+    """Write a snapshot of a study; return False if it cannot be pickled or written.
 
     Args:
-        path: File of the copy.
+        path: Path of the snapshot.
         study: The study, with all lines of the journal applied.
         size: Size of those lines [bytes].
         digest: SHA-256 of those lines.
@@ -35,7 +35,7 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
     try:
         content = cloudpickle.dumps(study)  # type: ignore[no-untyped-call]
         header = {
-            **_circumstances(),
+            **_environment(),
             "size": size,
             "digest": digest,
             "content": hashlib.sha256(content).hexdigest(),
@@ -43,7 +43,7 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
         with open(temporary, "wb", opener=_private) as file:
             file.write(json.dumps(header).encode() + b"\n" + content)
         os.replace(temporary, path)
-    except Exception:  # an object of the user that refuses to be copied may raise anything
+    except Exception:  # a user object that cannot be pickled may raise anything
         with contextlib.suppress(OSError):
             temporary.unlink()
         return False
@@ -51,30 +51,30 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the header of a copy that this user wrote with these packages; else nothing."""
+    """Return the header of a snapshot that this user wrote with the same packages; else {}."""
     try:
-        if _may_be_of_others(path) or _may_be_of_others(path.parent):
+        if _may_be_foreign(path) or _may_be_foreign(path.parent):
             return {}
         with path.open("rb") as file:
             header = dict(json.loads(file.readline()))
     except (OSError, ValueError, TypeError):
         return {}
-    same = {key: header.get(key) for key in _circumstances()} == _circumstances()
+    same = {key: header.get(key) for key in _environment()} == _environment()
     return header if same else {}
 
 
 def read_study(path: Path, header: dict[str, Any]) -> Any:
-    """Return the study of a copy; None where it is damaged or cannot be read."""
+    """Return the study of a snapshot; None if it is damaged or cannot be unpickled."""
     try:
         _, content = path.read_bytes().split(b"\n", 1)
         if hashlib.sha256(content).hexdigest() != header["content"]:
             return None
         return cloudpickle.loads(content)
-    except Exception:  # classes of the user may have changed in any way; the journal is left
+    except Exception:  # user classes may have changed; the journal is replayed instead
         return None
 
 
-def _circumstances() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     names = ("ray", "optuna", "numpy", "hyperopt", "nevergrad", "hpbandster", "ConfigSpace")
     found: dict[str, Any] = {"format": _FORMAT, "sluice": sluice.__version__}
     for name in names:
@@ -83,8 +83,8 @@ def _circumstances() -> dict[str, Any]:
     return {**found, "python": platform.python_version()}
 
 
-def _may_be_of_others(path: Path) -> bool:
-    """Return whether another user wrote a path or could write it: a pickle runs code."""
+def _may_be_foreign(path: Path) -> bool:
+    """Return whether another user owns or could write a path: loading a pickle runs code."""
     found = path.lstat()
     return found.st_uid != os.getuid() or bool(found.st_mode & _OTHERS_MAY_WRITE)
 

@@ -1,11 +1,11 @@
 """The decisions of a study as a function of its journal.
 
-A scheduler and a searcher of Ray Tune run here in a world of their own, with stand-ins for trials.
-Events are applied one after another; each is written to the journal before it is applied. Replayed
-into fresh objects, the journal gives the same suggestions, stops and copies.
+A scheduler and a searcher of Ray Tune run here with proxies in place of trials. Events are applied
+one after another; each is written to the journal before it is applied. Replaying the journal into
+new objects gives the same suggestions, stops and copies.
 
-Two classes say in which order events are applied and when trials are suggested:
-``OrderedStudy`` by a virtual clock, ``ArrivalStudy`` as they come.
+Two subclasses define the order of events and when trials are suggested: ``OrderedStudy`` uses a
+virtual clock, ``ArrivalStudy`` the order of arrival.
 """
 
 import json
@@ -20,25 +20,25 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from sluice.base.errors import ContractError
-from sluice.tuning.resumable.draws import SeededDraws
-from sluice.tuning.resumable.events import Attempt, CheckpointKey, Event, EventLines
-from sluice.tuning.resumable.reports import Reports
-from sluice.tuning.resumable.shadow import ShadowController, ShadowTrial
+from sluice.tuning.resumable.events import CheckpointKey, EventLines, StudyEvent, TrialAttempt
+from sluice.tuning.resumable.proxies import ControllerProxy, TrialProxy
+from sluice.tuning.resumable.report_store import ReportStore
+from sluice.tuning.resumable.seeded_random import SeededRandom
 
-Record = Callable[[Mapping[str, Any], bool], None]
-"""Writes a line; the flag says whether it must be on disk before anything else happens."""
+RecordLine = Callable[[Mapping[str, Any], bool], None]
+"""Writes a line; the flag requires that it is on disk before the call returns."""
 
 
 class Study(ABC):
-    """Applies events to a scheduler and a searcher in one order.
+    """Applies events to a scheduler and a searcher in a defined order.
 
     Args:
-        scheduler: A fresh scheduler of Ray Tune.
-        searcher: A fresh searcher; None where configurations come by ``offer``.
+        scheduler: A new scheduler of Ray Tune.
+        searcher: A new searcher; None if configurations are added with ``enqueue``.
         metric: Name of the metric.
-        time_attr: Name of the reported counter that grows with training, as "epoch".
-        num_samples: Number of trials in all.
-        seed: Seed of every random draw of the scheduler.
+        time_attr: Name of the reported counter that increases with training, such as "epoch".
+        num_samples: Total number of trials.
+        seed: Seed of the random numbers of the scheduler.
         folder: Folder of the files that a scheduler writes.
         record: Writes an event or a suggestion before it takes effect.
     """
@@ -53,69 +53,69 @@ class Study(ABC):
         num_samples: int,
         seed: int,
         folder: str,
-        record: Record,
+        record: RecordLine,
     ) -> None:
-        self._scheduler: Any = scheduler  # it is given stand-ins for what it names
+        self._scheduler: Any = scheduler  # its methods get proxies in place of Tune's types
         self._searcher = searcher
         self._metric, self._time_attr = metric, time_attr
         self._num_samples = math.inf if searcher is None else num_samples
         self._folder = folder
-        self._record: Record = record
-        self._lines, self._draws, self._reports = EventLines(), SeededDraws(seed), Reports()
-        self._live: dict[int, ShadowTrial] = {}
+        self._record: RecordLine = record
+        self._lines, self._draws, self._reports = EventLines(), SeededRandom(seed), ReportStore()
+        self._live: dict[int, TrialProxy] = {}
         self._num: Counter[str] = Counter()
         self._changed: dict[int, None] = {}
         self._exhausted = False
-        self.trials: list[ShadowTrial] = []
-        """All trials suggested so far; their index is their number."""
-        self._controller = ShadowController(self.trials, searcher, self._stop, self._reports.save)
+        self.trials: list[TrialProxy] = []
+        """All trials suggested so far; the index is the number of the trial."""
+        self._controller = ControllerProxy(self.trials, searcher, self._stop, self._reports.save)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_record"}
 
-    def record_with(self, record: Record) -> None:
-        """Write to this journal from now on, as after a copy was read from a file."""
+    def set_recorder(self, record: RecordLine) -> None:
+        """Set the journal writer, as after loading a snapshot."""
         self._record = record
 
-    # What happens
+    # Inputs
 
     @abstractmethod
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Apply the lines of a journal.
 
         Raises:
-            ContractError: The scheduler or the searcher decides differently than the journal says.
+            ContractError: The scheduler or the searcher decides differently than in the journal.
         """
 
     @abstractmethod
-    def offer(self, config: Mapping[str, Any]) -> int:
-        """Add a trial whose configuration was chosen outside; return its number."""
+    def enqueue(self, config: Mapping[str, Any]) -> int:
+        """Add a trial whose configuration was chosen outside the study; return its number."""
 
     @abstractmethod
-    def receive(self, event: Event) -> list[Event]:
-        """Take in an event; return the events that were applied, in their order."""
+    def receive(self, event: StudyEvent) -> list[StudyEvent]:
+        """Receive an event; return the events that were applied, in their order."""
 
     @abstractmethod
     def suggest(self) -> bool:
-        """Return whether there is a trial that was not there before, or make one."""
+        """Create a new trial if possible; return whether there is one."""
 
     @abstractmethod
     def start(self) -> None:
-        """Let the first trials run; no more is offered."""
+        """Start the first trials; no more trials are enqueued."""
 
     @abstractmethod
-    def choice(self) -> int | None:
-        """Return the trial that gets the next worker, of those that do not run."""
+    def next_to_start(self) -> int | None:
+        """Return the trial that gets the next worker, among those that do not run."""
 
-    # What is
-
-    @abstractmethod
-    def position(self, trial: int) -> tuple[int, int]:
-        """Return what running trials are sorted by, the one that is due first."""
+    # State
 
     @abstractmethod
-    def is_waiting(self, trial: int) -> bool:
-        """Return whether an event of the trial has arrived and is not applied yet."""
+    def sort_key(self, trial: int) -> tuple[int, int]:
+        """Return the key by which running trials are ordered; the smallest is due first."""
+
+    @abstractmethod
+    def has_pending_event(self, trial: int) -> bool:
+        """Return whether an event of the trial was received and is not applied yet."""
 
     def is_exhausted(self) -> bool:
         """Return whether there will be no further trial."""
@@ -125,31 +125,31 @@ class Study(ABC):
         """Return whether no trial runs or will run again."""
         return not self._live
 
-    def running(self) -> tuple[ShadowTrial, ...]:
-        """Return the trials that run, the next due first."""
+    def running(self) -> tuple[TrialProxy, ...]:
+        """Return the running trials, the next due first."""
         runs = [trial for trial in self._live.values() if trial.status == Trial.RUNNING]
-        return tuple(sorted(runs, key=lambda trial: self.position(trial.number)))
+        return tuple(sorted(runs, key=lambda trial: self.sort_key(trial.number)))
 
     def num_known(self) -> int:
-        """Return the number of trials that need not be offered again."""
+        """Return the number of trials that need not be enqueued again."""
         return len(self.trials)
 
     def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
-        """Return the path that a trial continues from, and the result that came with it.
+        """Return the path from which a trial continues, and the result of that checkpoint.
 
-        The path is empty where the trial starts from nothing.
+        The path is empty if the trial starts from initial weights.
         """
         return self._reports.latest(self.trials[trial])
 
-    def own_checkpoint(self, trial: int) -> str:
-        """Return the path of the last checkpoint that a trial wrote itself; empty without one."""
-        return self._reports.written(self.trials[trial])
+    def last_own_checkpoint(self, trial: int) -> str:
+        """Return the path of the last checkpoint by the trial's own workers; empty without one."""
+        return self._reports.last_written(self.trials[trial])
 
-    def attempts_of(self, number: int) -> tuple[Attempt, ...]:
-        """Return the attempts that led to a trial's present weights, oldest first.
+    def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
+        """Return the attempts that led to a trial's current weights, oldest first.
 
-        The first starts from nothing. Each later one starts from a checkpoint of the one before
-        it, which another trial may have run. A trial that never copied has one attempt.
+        The first starts from initial weights. Each later one starts from a checkpoint of the one
+        before, which another trial may have run. A trial that never copied has one attempt.
         """
         chain = [self.trials[number].attempts[-1]]
         while (start := chain[0].start) is not None:
@@ -157,45 +157,47 @@ class Study(ABC):
         return tuple(chain)
 
     def results_of(self, number: int) -> tuple[dict[str, Any], ...]:
-        """Return the results that led to a trial's present weights, from the first one on."""
+        """Return the results that led to a trial's current weights, from the first one on."""
         trial = self.trials[number]
         last = CheckpointKey(number, trial.attempt, trial.time)
-        return tuple(dict(r) for r in self._reports.along(self.attempts_of(number), last))
+        return tuple(dict(r) for r in self._reports.results_along(self.attempts_of(number), last))
 
     def own_results_of(self, number: int) -> tuple[dict[str, Any], ...]:
-        """Return the results that a trial's own workers reported, those it left behind included."""
+        """Return all results that a trial's own workers reported, including abandoned attempts."""
         attempts = range(len(self.trials[number].attempts))
-        return tuple(dict(r) for a in attempts for r in self._reports.of(number, a))
+        return tuple(dict(r) for a in attempts for r in self._reports.results_of_attempt(number, a))
 
     def checkpoints_needed(self) -> frozenset[str]:
-        """Return the paths of checkpoints that a trial may still start from.
+        """Return the paths of checkpoints from which a trial may still start.
 
-        They are the latest one of every trial that has not ended, what those copied, and what the
-        scheduler remembers for a copy. Others that the journal names may be removed.
+        They are the latest checkpoint of every trial that has not ended, the checkpoints that those
+        trials copied, and those that the scheduler references. Other checkpoints in the journal may
+        be removed.
         """
-        return frozenset(self._reports.needed(self._live.values())) - {""}
+        return frozenset(self._reports.needed_checkpoints(self._live.values())) - {""}
 
-    def take_changed(self) -> list[int]:
+    def pop_changed(self) -> list[int]:
         """Return the trials that changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     # Suggestions
 
-    def _ask(self) -> dict[str, Any] | None:
-        """Ask the searcher for a configuration."""
+    def _request_config(self) -> dict[str, Any] | None:
+        """Request a configuration from the searcher."""
         assert self._searcher is not None
         with self._draws.step():
             suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
         if suggested is None or suggested == Searcher.FINISHED:
-            # How often Tune asks in vain depends on time, so that it must leave no trace.
+            # The number of unsuccessful requests depends on timing, so it must not affect the
+            # random state.
             self._draws.undo()
             self._exhausted = suggested is not None
             return None
         return dict(suggested)
 
     def _add(self, config: Mapping[str, Any]) -> None:
-        trial = ShadowTrial(
+        trial = TrialProxy(
             number=len(self.trials),
             config=dict(config),
             folder=self._folder,
@@ -211,47 +213,49 @@ class Study(ABC):
 
     def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         number = len(self.trials)
-        if plain(config) != line["config"] or number != line["trial"]:
+        if as_json(config) != line["config"] or number != line["trial"]:
             raise ContractError(
-                f"The searcher suggests {plain(config)} for trial {number}, the journal has "
-                f"{line['config']} for trial {line['trial']}.",
-                cause="The searcher draws from a generator without a fixed seed.",
+                f"The searcher suggests {as_json(config)} for trial {number}, but the journal "
+                f"contains {line['config']} for trial {line['trial']}.",
+                cause="The searcher uses a random generator without a fixed seed.",
                 fix="Give the searcher and its sampler a fixed seed.",
             )
 
     # Decisions
 
-    def _choose(self) -> ShadowTrial | None:
+    def _choose(self) -> TrialProxy | None:
         if not self._num[Trial.PENDING] and not self._num[Trial.PAUSED]:
             return None
         with self._draws.step():
-            chosen: ShadowTrial | None = self._scheduler.choose_trial_to_run(self._controller)
+            chosen: TrialProxy | None = self._scheduler.choose_trial_to_run(self._controller)
         return chosen
 
-    def _run(self, trial: ShadowTrial) -> None:
+    def _run(self, trial: TrialProxy) -> None:
         if trial.config != trial.attempts[-1].config:
             trial.begin_attempt(trial.checkpoint if trial.time else None)
         trial.status = Trial.RUNNING
 
-    def _require_running(self, event: Event) -> ShadowTrial:
+    def _require_running(self, event: StudyEvent) -> TrialProxy:
         number = event.trial
         if number >= len(self.trials) or self.trials[number].status != Trial.RUNNING:
             raise ContractError(
-                f"The journal has a report of trial {number}, which does not run at that point.",
-                cause="The scheduler decides otherwise than when the journal was written: its code "
-                "or that of Ray changed, or it decides by the time of day.",
-                fix="Go on with the releases that began the study, or begin it in another folder.",
+                f"The journal contains a report of trial {number}, which does not run at that "
+                "point.",
+                cause="The scheduler decides differently than when the journal was written: its "
+                "code or that of Ray changed, or it uses the wall-clock time.",
+                fix="Resume with the releases that started the study, or start it in another "
+                "folder.",
             )
         return self.trials[number]
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: StudyEvent) -> None:
         trial = self._require_running(event)
         self._changed[trial.number] = None
         result = dict(event.result)
         if result:
             trial.time = result[self._time_attr]
             self._reports.add(trial, result, event.checkpoint)
-            # Tune's own counter starts at 1 again whenever a trial is restored.
+            # Tune's own counter restarts at 1 whenever a trial is restored.
             trial.last_result = {**result, "training_iteration": trial.time}
         if event.kind == "error":
             self._end(trial, Trial.ERROR, event.reason)
@@ -263,7 +267,7 @@ class Study(ABC):
         else:
             self._decide(trial, dict(trial.last_result))
 
-    def _decide(self, trial: ShadowTrial, result: dict[str, Any]) -> None:
+    def _decide(self, trial: TrialProxy, result: dict[str, Any]) -> None:
         with self._draws.step():
             decision = self._scheduler.on_trial_result(self._controller, trial, result)
         if decision == TrialScheduler.STOP:
@@ -275,11 +279,11 @@ class Study(ABC):
             with self._draws.step():
                 self._searcher.on_trial_result(trial.trial_id, result)
 
-    def _stop(self, trial: ShadowTrial) -> None:
-        """End a trial that the scheduler asked to end, also while another one reported."""
+    def _stop(self, trial: TrialProxy) -> None:
+        """End a trial that the scheduler stops, also during a report of another one."""
         self._end(trial, Trial.TERMINATED, f"stopped at {self._time_attr} {trial.time}")
 
-    def _end(self, trial: ShadowTrial, status: str, reason: str) -> None:
+    def _end(self, trial: TrialProxy, status: str, reason: str) -> None:
         if trial.is_finished():
             return
         ran, failed, trial.reason = trial.status == Trial.RUNNING, status == Trial.ERROR, reason
@@ -296,8 +300,8 @@ class Study(ABC):
             with self._draws.step():
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=failed)
 
-    def _observe(self, trial: ShadowTrial, before: str) -> None:
-        """Keep the counts after the status or the attempt of a trial changed."""
+    def _observe(self, trial: TrialProxy, before: str) -> None:
+        """Update the counts after the status or the attempt of a trial changed."""
         self._num[before] -= 1
         self._num[trial.status] += 1
         self._changed[trial.number] = None
@@ -305,6 +309,6 @@ class Study(ABC):
             self._live.pop(trial.number, None)
 
 
-def plain(config: Mapping[str, Any]) -> Any:
-    """Return a configuration as it is read from the journal."""
+def as_json(config: Mapping[str, Any]) -> Any:
+    """Return a configuration in the form in which it is read from the journal."""
     return json.loads(json.dumps(config, default=str))

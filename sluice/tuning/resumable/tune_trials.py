@@ -1,6 +1,6 @@
-"""What the wrapper reads from Tune's own trials and controller, and does to them.
+"""Accesses Tune's own trials and controller.
 
-Everything here that is not public in Ray Tune is named here and nowhere else.
+All uses of private attributes of Ray Tune are in this module.
 """
 
 import contextlib
@@ -16,41 +16,41 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 _MAX_PENDING = 1000
-"""Tune's own bound of trials without a worker; the study has one."""
+"""Tune's limit of trials without a worker; the study has its own limit."""
 
 
-def inner(controller: Any) -> Any:
-    """Return Tune's controller without what guards it."""
+def unwrap(controller: Any) -> Any:
+    """Return Tune's controller without its wrapper."""
     return getattr(controller, "_tune_controller", controller)
 
 
-def widen(controller: Any) -> None:
-    """Let Tune start several trials at a time: with a searcher it would wait for each."""
+def allow_parallel_starts(controller: Any) -> None:
+    """Let Tune start several trials at a time; with a searcher it would wait for each."""
     if "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
-        inner(controller)._max_pending_trials = _MAX_PENDING
+        unwrap(controller)._max_pending_trials = _MAX_PENDING
 
 
-def raise_as_is(controller: Any) -> None:
-    """Let ``Tuner.fit`` raise the exception of a callback itself, not a ``TuneError`` of text."""
-    controller = inner(controller)
+def raise_original_errors(controller: Any) -> None:
+    """Let ``Tuner.fit`` raise the original exception of a callback instead of a ``TuneError``."""
+    controller = unwrap(controller)
     controller._fail_fast = controller.RAISE
 
 
 def has_all_trials(controller: Any) -> bool:
     """Return whether Tune's own generator has no further trial."""
-    return bool(inner(controller)._search_alg.is_finished())
+    return bool(unwrap(controller)._search_alg.is_finished())
 
 
 def is_function(trial: Any) -> bool:
-    """Return whether what is trained is a function, and not a subclass of ``Trainable``."""
+    """Return whether the trainable is a function, and not a subclass of ``Trainable``."""
     trainable = trial.get_trainable_cls()
     return isinstance(trainable, type) and issubclass(trainable, FunctionTrainable)
 
 
 def error_of(trial: Any) -> tuple[Exception | None, str]:
-    """Return what a trial failed with, and its last line of text.
+    """Return the exception with which a trial failed, and the last line of its text.
 
-    Tune has written both beside the driver; they come to the storage later.
+    Tune has written both on the driver; they are uploaded to the storage later.
     """
     error, text = None, ""
     with contextlib.suppress(OSError):
@@ -61,8 +61,8 @@ def error_of(trial: Any) -> tuple[Exception | None, str]:
 
 
 def has_worker(controller: Any, trial: Any) -> bool:
-    """Return whether the resources of a trial's worker are there, though it may yet start."""
-    controller = inner(controller)
+    """Return whether the resources of a trial's worker are granted, even if it has not started."""
+    controller = unwrap(controller)
     if trial.status == Trial.RUNNING:
         return True
     actor = controller._trial_to_actor.get(trial)
@@ -72,25 +72,25 @@ def has_worker(controller: Any, trial: Any) -> bool:
 
 
 def workers(controller: Any) -> tuple[int, int]:
-    """Return the number of workers that Tune has, and of those it waits for resources of."""
-    controller = inner(controller)
+    """Return the number of running workers, and the number of workers that wait for resources."""
+    controller = unwrap(controller)
     manager = controller._actor_manager
     return manager.num_live_actors, manager.num_pending_actors
 
 
 def has_idle_worker(controller: Any) -> bool:
-    """Return whether a worker is kept that no trial has."""
-    return bool(inner(controller)._actor_cache.num_cached_objects)
+    """Return whether a worker is kept that no trial uses."""
+    return bool(unwrap(controller)._actor_cache.num_cached_objects)
 
 
 def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:
-    """Return the path of the checkpoint that came with a result; empty without one."""
+    """Return the path of the checkpoint that was reported with a result; empty without one."""
     name = result.get("checkpoint_dir_name")
     return "" if not name else str(PurePosixPath(trial.storage.trial_fs_path, name))
 
 
 def set_checkpoint(trial: Any, path: str, result: dict[str, Any]) -> None:
-    """Let a trial start from a checkpoint, or from nothing where the path is empty."""
+    """Set the checkpoint from which a trial starts; an empty path means initial weights."""
     latest = None
     if path:
         checkpoint = Checkpoint(path, filesystem=trial.storage.storage_filesystem)
@@ -100,8 +100,8 @@ def set_checkpoint(trial: Any, path: str, result: dict[str, Any]) -> None:
     trial.invalidate_json_state()
 
 
-def keep_folder(trial: Any, checkpoint: str) -> None:
-    """Let a trial that an earlier process ran write on in the folder of its checkpoints."""
+def reuse_folder(trial: Any, checkpoint: str) -> None:
+    """Let a trial of an earlier process write to the same checkpoint folder."""
     path = PurePosixPath(checkpoint)
     if path.parent.parent != PurePosixPath(trial.storage.experiment_fs_path):
         return
@@ -109,11 +109,11 @@ def keep_folder(trial: Any, checkpoint: str) -> None:
     trial.storage.trial_dir_name = path.parent.name
 
 
-def skip_written(trial: Any, checkpoint: str) -> None:
-    """Let the next worker of a trial write no checkpoint that the last one wrote.
+def skip_written_checkpoints(trial: Any, checkpoint: str) -> None:
+    """Let the next worker of a trial not overwrite checkpoints of the last one.
 
-    Tune counts a trial's checkpoints only when its save ends. A worker that was taken away before
-    has written one more than Tune counted, and perhaps another one that nobody heard of.
+    Tune counts a trial's checkpoints only when its save ends. A worker that was removed before has
+    written one more checkpoint than Tune counted, and possibly another unreported one.
 
     Args:
         trial: One of Tune's trials, without a worker.
@@ -126,13 +126,13 @@ def skip_written(trial: Any, checkpoint: str) -> None:
 
 
 def set_status(controller: Any, trial: Any, status: str) -> None:
-    """Set the status of a trial that Tune counts already."""
-    inner(controller)._set_trial_status(trial, status)
+    """Set the status of a trial that is registered with Tune."""
+    unwrap(controller)._set_trial_status(trial, status)
 
 
-def continue_held(controller: Any, trial: Any) -> None:
-    """Let a trial train on that was kept waiting after its last result."""
-    controller = inner(controller)
+def continue_waiting(controller: Any, trial: Any) -> None:
+    """Continue a trial that waited after its last result."""
+    controller = unwrap(controller)
     if trial.is_saving:
         controller._cached_trial_decisions[trial.trial_id] = TrialScheduler.CONTINUE
     else:
@@ -140,8 +140,8 @@ def continue_held(controller: Any, trial: Any) -> None:
 
 
 def pause(controller: Any, trial: Any) -> None:
-    """Take a trial's worker away; it goes on from its last reported checkpoint."""
-    controller = inner(controller)
+    """Take a trial's worker away; the trial resumes from its last reported checkpoint."""
+    controller = unwrap(controller)
     controller._cached_trial_decisions.pop(trial.trial_id, None)
     if trial.is_saving:
         trial.temporary_state.saving_to = None
@@ -150,15 +150,15 @@ def pause(controller: Any, trial: Any) -> None:
 
 def stop(controller: Any, trial: Any) -> None:
     """End a trial."""
-    controller = inner(controller)
+    controller = unwrap(controller)
     if trial.is_saving:
         trial.temporary_state.saving_to = None
     controller._cached_trial_decisions.pop(trial.trial_id, None)
     controller.stop_trial(trial)
 
 
-def abandon(controller: Any) -> None:
-    """Kill the workers of a run that was interrupted, and give their resources back."""
-    controller = inner(controller)
+def cleanup(controller: Any) -> None:
+    """Kill the workers of an interrupted run, and release their resources."""
+    controller = unwrap(controller)
     controller._actor_manager.cleanup()
     controller.end_experiment_callbacks()

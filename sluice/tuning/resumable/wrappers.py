@@ -10,9 +10,9 @@ from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from sluice.base.errors import SettingsError, SluiceError
-from sluice.tuning.resumable import links, tune_trials
+from sluice.tuning.resumable import tune_trials, tuner_runs
 from sluice.tuning.resumable.driver import StudyDriver
-from sluice.tuning.resumable.opening import OpenStudy, StudySettings
+from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
 
 class ResumableScheduler(TrialScheduler):
@@ -25,7 +25,7 @@ class ResumableScheduler(TrialScheduler):
         self._inner, self._path, self._settings = scheduler, journal, settings
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Pass metric and mode on, and begin a run."""
+        """Pass metric and mode on, and start a run."""
         accepted = self._inner.set_search_properties(metric, mode, **spec)
         self._metric = self._inner.metric
         num_samples = spec.get("num_samples", 1)
@@ -40,24 +40,24 @@ class ResumableScheduler(TrialScheduler):
                 num_samples=num_samples,
             )
 
-        links.begin(self._path, open_study)
+        tuner_runs.begin_run(self._path, open_study)
         return accepted
 
     @contextmanager
     def _deciding(self, controller: Any) -> Iterator[StudyDriver]:
-        link = links.link_of(self._path)
-        assert link is not None, "Tune names the metric before it adds trials"
-        link.controller = controller
+        run = tuner_runs.latest_run(self._path)
+        assert run is not None, "Tune sets the metric before it adds trials"
+        run.controller = controller
         try:
-            with link.decide(None) as driver:
+            with run.driver(None) as driver:
                 yield driver
         except SluiceError:
-            link.close()
-            tune_trials.raise_as_is(controller)
+            run.close()
+            tune_trials.raise_original_errors(controller)
             raise
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Bind a trial of Tune to its place in the study."""
+        """Bind a trial of Tune to its trial in the study."""
         with self._deciding(tune_controller) as driver:
             driver.on_add(tune_controller, trial)
 
@@ -85,7 +85,7 @@ class ResumableScheduler(TrialScheduler):
             return driver.choose(tune_controller)
 
     def debug_string(self) -> str:
-        """Return the wrapped scheduler's own line."""
+        """Return the status line of the wrapped scheduler."""
         return self._inner.debug_string()
 
 
@@ -106,22 +106,22 @@ class ResumableSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the configuration of the next trial of the study."""
-        link = links.link_of(self._path)
-        if link is None:
+        run = tuner_runs.latest_run(self._path)
+        if run is None:
             raise SettingsError(
-                "A resumable searcher needs a resumable scheduler with the same journal.",
+                "A resumable searcher requires a resumable scheduler with the same journal.",
                 fix="Pass scheduler=resumable(FIFOScheduler(), journal=...) to TuneConfig.",
             )
-        with link.decide(self._inner) as driver:
+        with run.driver(self._inner) as driver:
             return driver.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Do nothing: the study reports results, in its order."""
+        """Do nothing: the study reports results to the searcher."""
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Do nothing: the study reports ends, in its order."""
+        """Do nothing: the study reports the end of trials to the searcher."""
 
     def save(self, checkpoint_path: str) -> None:
         """Write an empty file: the journal is the state."""
@@ -163,39 +163,39 @@ def resumable(
     """Return a scheduler or searcher of Ray Tune whose decisions survive a kill of the driver.
 
     Every suggestion and every report is written to the journal before it takes effect. When the
-    program is run again with the same journal, the journal is replayed into fresh objects, and
-    trials go on from their last checkpoints: the study ends with the same trials, stops and copies.
+    program runs again with the same journal, the journal is replayed into new objects, and trials
+    resume from their last checkpoints: the study ends with the same trials, stops and copies.
 
     Args:
-        wrapped: A scheduler or a searcher that has not been used. The searcher needs a fixed seed.
-        journal: File of the journal, the same for both; created with its folder.
-        time_attr: Name of a reported counter that grows with training and is stored in the
-            checkpoint, as "epoch". Tune's own ``training_iteration`` starts at 1 again after a
+        wrapped: A new scheduler or searcher. A searcher needs a fixed seed.
+        journal: Path of the journal, the same for both; created with its folder.
+        time_attr: Name of a reported counter that increases with training and is stored in the
+            checkpoint, such as "epoch". Tune's own ``training_iteration`` restarts at 1 after a
             restore.
         ordered: Give reports to the scheduler in an order that does not depend on the speed of
-            workers: the same study takes the same decisions on any number of them.
-        concurrency: Trials under way at a time, from 1. With ``ordered`` it is required and part of
-            the decisions. Without, None means as many as the cluster has workers for, also those
-            that join later.
-        seed: Seed of the scheduler's random draws, as the perturbations of PBT.
-        errors: Where Tune gives a trial up after ``max_failures``: "record" writes down that it
-            failed, and the study goes on; "stop" writes nothing and ends ``fit`` with
-            ``TrialFailed``, so that the next start tries the trial anew.
-        workers: Workers at a time; None means as many as the cluster has room for. It is no part
-            of the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
-            used instead: it holds back trials that the study has begun.
+            workers: the same study makes the same decisions with any number of workers.
+        concurrency: Maximum number of concurrent trials, at least 1. With ``ordered`` it is
+            required and affects the decisions. Without, None means as many as the cluster has
+            workers for, including workers that join later.
+        seed: Seed of the scheduler's random numbers, such as the perturbations of PBT.
+        errors: What happens when Tune gives up a trial after ``max_failures``: "record" records the
+            failure, and the study continues; "stop" records nothing and ends ``fit`` with
+            ``TrialFailed``, so that the next start retries the trial.
+        workers: Maximum number of workers; None means as many as fit on the cluster. It does not
+            affect the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
+            used instead: it blocks trials that the study has started.
 
     Returns:
-        What ``TuneConfig`` takes as ``scheduler`` or ``search_alg``.
+        The value of ``scheduler`` or ``search_alg`` for ``TuneConfig``.
 
     Raises:
         ContractError: From ``Tuner.fit``: the journal belongs to another study or to another
-            version of its format, or the searcher suggests something else than it did.
+            version of its format, or the searcher's suggestions differ from the journal.
         StorageError: From ``Tuner.fit``: the journal cannot be written.
 
     Assumes:
         The trainable is a function that reports a checkpoint with every result, and its results
-        follow from configuration and checkpoint. Schedulers that change resources in mid-trial
+        depend only on configuration and checkpoint. Schedulers that change resources during a trial
         (``ResourceChangingScheduler``) and decisions by wall-clock time cannot be replayed.
 
     Cost:
@@ -204,32 +204,32 @@ def resumable(
     path = Path(journal).absolute()
     if isinstance(wrapped, ResumableScheduler | ResumableSearcher):
         raise SettingsError(
-            f"A scheduler or searcher of Ray Tune is required, {type(wrapped).__name__} is wrapped "
-            "already.",
+            f"resumable requires a scheduler or searcher of Ray Tune, {type(wrapped).__name__} is "
+            "already wrapped.",
             fix="Call resumable once for each.",
         )
     if isinstance(wrapped, Searcher):
         return ResumableSearcher(wrapped, path)
     if not isinstance(wrapped, TrialScheduler):
         raise SettingsError(
-            f"A scheduler or searcher of Ray Tune is required, not {wrapped!r}.",
+            f"resumable requires a scheduler or searcher of Ray Tune, got {wrapped!r}.",
             fix="Pass an object such as ASHAScheduler(...) or OptunaSearch(...).",
         )
     if isinstance(wrapped, ResourceChangingScheduler):
         raise SettingsError(
-            "ResourceChangingScheduler asks for the resources of the cluster at the moment, which "
-            "are others after a kill.",
-            fix="Wrap the scheduler that it is given as base_scheduler.",
+            "ResourceChangingScheduler uses the current resources of the cluster, which differ "
+            "after a kill.",
+            fix="Wrap its base_scheduler instead.",
         )
     if errors not in ("record", "stop"):
         raise SettingsError(
-            f'errors is "record" or "stop", not {errors!r}.', fix="Pass one of the two."
+            f'errors must be "record" or "stop", got {errors!r}.', fix="Pass one of the two values."
         )
     if (ordered and concurrency is None) or (concurrency is not None and concurrency < 1):
         raise SettingsError(
-            f"A number of trials at a time from 1 is required with ordered={ordered}, concurrency "
-            f"is {concurrency}.",
-            fix="Pass concurrency=8, for example; it is part of the decisions.",
+            "concurrency must be at least 1, and is required with ordered=True; got "
+            f"concurrency={concurrency}, ordered={ordered}.",
+            fix="Pass concurrency=8, for example; the value affects the decisions.",
         )
     settings = StudySettings(
         time_attr=time_attr,

@@ -1,4 +1,4 @@
-"""Commands in messages work as printed."""
+"""Commands in messages can be run as printed."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.base.command_lines import program_name, runnable
+from sluice.base.command_lines import make_commands_runnable, program_name
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.registry.ledger import Ledger
@@ -15,7 +15,7 @@ from sluice.registry.ledger import Ledger
 
 @pytest.fixture
 def installed(tmp_path):
-    """An executable as an environment of a project has it."""
+    """An executable as in a project's virtual environment."""
     file = tmp_path / ".venv" / "bin" / "sluice"
     file.parent.mkdir(parents=True)
     file.write_text("#!/bin/sh\n")
@@ -23,7 +23,7 @@ def installed(tmp_path):
     return file
 
 
-def test_a_program_off_the_path_is_named_by_its_place(installed, tmp_path):
+def test_a_program_off_the_path_is_named_by_its_path(installed, tmp_path):
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
 
@@ -38,7 +38,7 @@ def test_a_program_on_the_path_is_named_by_its_name(installed, tmp_path):
     assert program_name(str(installed), cwd=tmp_path, path=path) == "sluice"
 
 
-def test_another_program_of_that_name_on_the_path_is_not_meant(installed, tmp_path):
+def test_another_program_of_that_name_on_the_path_is_ignored(installed, tmp_path):
     other = tmp_path / "zfs" / "sluice"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\n")
@@ -67,7 +67,7 @@ def test_a_module_is_started_again_by_its_interpreter(tmp_path):
     ],
 )
 def test_only_commands_are_rewritten(text, said):
-    assert runnable(text, [], program="bin/sluice") == said
+    assert make_commands_runnable(text, [], program="bin/sluice") == said
 
 
 def test_a_pipeline_that_was_given_as_a_file_is_named_by_it(tmp_path):
@@ -75,17 +75,17 @@ def test_a_pipeline_that_was_given_as_a_file_is_named_by_it(tmp_path):
     file.write_text("attributes: {name: diabetes}\n")
     text = "Run: sluice run diabetes. See sluice registry list diabetes, sluice serve diabetes2."
 
-    said = runnable(text, ["serve", str(file)], program="sluice")
+    said = make_commands_runnable(text, ["serve", str(file)], program="sluice")
 
     assert said == text.replace("run diabetes", f"run {file}")
 
 
-def test_what_is_no_pipelines_file_changes_nothing(tmp_path):
+def test_arguments_that_are_not_pipeline_files_change_nothing(tmp_path):
     (tmp_path / "a.yaml").write_text("- 1")
     (tmp_path / "b.yaml").write_text("{")
     given = [str(tmp_path / name) for name in ("a.yaml", "b.yaml", "none.yaml")]
 
-    assert runnable("sluice run x", given, program="sluice") == "sluice run x"
+    assert make_commands_runnable("sluice run x", given, program="sluice") == "sluice run x"
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_serving_a_file_without_production_says_how_to_run_that_file(tmp_path, m
     assert f"sluice run {echo}" in capfd.readouterr().err
 
 
-def test_alone_it_prints_help_and_its_version(capfd):
+def test_without_arguments_it_prints_help_and_version(capfd):
     assert run_command([]) == 0
     assert "Commands" in capfd.readouterr().out
     assert run_command(["--version"]) == 0

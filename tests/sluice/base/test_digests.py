@@ -1,4 +1,4 @@
-"""Same content, same name; any change of content, another name (DATA-4)."""
+"""DATA-4: equal content has an equal digest; any change gives another digest."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""REPRO-5: what git, the interpreter and the libraries say, in real repositories."""
+"""REPRO-5: state of git, interpreter and libraries, in real repositories."""
 
 import os
 import subprocess
@@ -64,7 +64,7 @@ def test_untracked_file_is_dirty(repository: Path) -> None:
     assert read_git(repository, store=None).dirty
 
 
-def test_another_repository_in_the_environment_is_not_asked(
+def test_git_variables_in_the_environment_are_ignored(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A git hook sets GIT_DIR."""

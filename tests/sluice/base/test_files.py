@@ -1,4 +1,4 @@
-"""Whole-or-nothing writes, with the file system refusing in several ways."""
+"""Atomic writes, with several kinds of file system errors."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def test_interrupted_write_leaves_the_old_file_and_nothing_else(
 
 
 def test_full_disk_for_real(tmp_path: Path) -> None:
-    """The operating system refuses to let the file grow, as a full disk does."""
+    """The operating system rejects further writes, as with a full disk."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -93,7 +93,7 @@ def test_message_names_path_and_remedy(number: int, words: str) -> None:
     assert words in str(error)
 
 
-def test_file_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     write_atomic(tmp_path / "ours", b"x")
     (tmp_path / "usual").write_bytes(b"x")
 

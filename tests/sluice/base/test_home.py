@@ -1,4 +1,4 @@
-"""Where state is kept."""
+"""Location of the state folder."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sluice.cli.app import run_command
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/home", "gs://x", "file:///tmp/x"])
-def test_a_url_is_refused_and_no_folder_is_made(url, tmp_path, monkeypatch, capfd):
+def test_a_url_is_rejected_without_creating_a_folder(url, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(SettingsError, match="must be a folder of this machine"):

@@ -1,4 +1,4 @@
-"""CONF-1: a module that does not import says why, where, and what to do about that cause."""
+"""CONF-1: import errors name the cause, the location and the fix."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_named
+from sluice.base.imports import import_object
 
 FILES = {
     "needs.py": "\nimport polarsx\n",
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(path: str) -> SettingsError:
     with pytest.raises(SettingsError) as caught:
-        import_named(path, what="workload")
+        import_object(path, what="workload")
     return caught.value
 
 
@@ -46,12 +46,16 @@ def refused(path: str) -> SettingsError:
     ("path", "seen", "fix"),
     [
         ("needs:A", "needs.py line 2 imports polarsx, which is not inst", "that provides polarsx"),
-        ("part:A", "part.py line 1 imports sklearn.no_such_part, which the package", "version of"),
+        (
+            "part:A",
+            "part.py line 1 imports sklearn.no_such_part, which the installed package",
+            "version of",
+        ),
         ("broken:A", "broken.py line 2: invalid syntax in 'class A(:'", "Correct broken.py line 2"),
         ("divides:A", "divides.py line 2 raised ZeroDivisionError: division", "divides.py line 2."),
         ("silent:A", "silent.py line 1 raised ValueError.", "Correct silent.py line 1."),
-        ("leaves:A", "leaves.py line 2 ends the process", "__main__"),
-        ("neighbour:A", "Did you mean 'sub.inner_part'?", "start in the folder that holds"),
+        ("leaves:A", "leaves.py line 2 exits the process", "__main__"),
+        ("neighbour:A", "Did you mean 'sub.inner_part'?", "start in the folder that contains it"),
         (
             "sub.fails:A",
             "sub/fails.py line 1 imports no_such_package_at_all",
@@ -64,7 +68,7 @@ def refused(path: str) -> SettingsError:
         ("sequences:Sec", "Did you mean 'Seq'?", "after the colon"),
     ],
 )
-def test_each_cause_has_its_own_place_and_fix(path: str, seen: str, fix: str) -> None:
+def test_each_cause_has_its_location_and_fix(path: str, seen: str, fix: str) -> None:
     error = refused(path)
 
     assert seen in error.what
@@ -83,17 +87,17 @@ def test_each_cause_has_its_own_place_and_fix(path: str, seen: str, fix: str) ->
         ("/far/away/other.py:Seq", "Start in the folder /far/away and write 'other:Seq'."),
     ],
 )
-def test_a_file_name_is_answered_with_what_to_write(path: str, fix: str) -> None:
+def test_a_file_name_is_rejected_with_the_correct_path(path: str, fix: str) -> None:
     assert refused(path).fix == fix
 
 
-def test_what_is_offered_for_a_file_imports(folder: Path) -> None:
-    assert import_named("sub.inner_part:Seq", what="workload").__name__ == "Seq"
-    assert import_named("sequences:Seq.Inner", what="workload").__name__ == "Inner"
+def test_the_suggested_path_is_importable(folder: Path) -> None:
+    assert import_object("sub.inner_part:Seq", what="workload").__name__ == "Seq"
+    assert import_object("sequences:Seq.Inner", what="workload").__name__ == "Inner"
     fix = refused(f"{folder}/sub/inner_part.py:Seq").fix
     assert fix == "Write 'sub.inner_part:Seq'."
 
 
-def test_nothing_is_offered_when_nothing_is_near() -> None:
+def test_no_suggestion_without_a_similar_name() -> None:
     assert "Did you mean" not in refused("zzzz:A").what
     assert "Did you mean" not in refused("needs:A").what

@@ -1,4 +1,4 @@
-"""POC-11: how much memory there is, in a container or not, and how much a process uses."""
+"""POC-11: available memory with and without a container, and memory of a process."""
 
 import os
 
@@ -17,7 +17,7 @@ def control_group(folder, *, limit, used, cached=0):
     return folder
 
 
-def test_without_a_container_it_is_what_the_system_says(tmp_path):
+def test_without_a_container_it_is_the_systems_value(tmp_path):
     seen = available_bytes(tmp_path / "no such folder")
 
     assert abs(seen - psutil.virtual_memory().available) < GIB
@@ -35,16 +35,16 @@ def test_a_container_without_limit_sets_none(tmp_path):
     assert available_bytes(group) > 2**27
 
 
-def test_a_full_container_has_nothing_left(tmp_path):
+def test_a_full_container_has_no_memory_left(tmp_path):
     assert available_bytes(control_group(tmp_path, limit=100, used=200)) == 0
 
 
-def test_memory_that_is_written_to_is_counted():
+def test_written_memory_is_counted():
     before = resident_bytes(os.getpid())
     held = np.ones(2**25)  # 256 MiB
 
     assert resident_bytes(os.getpid()) - before > 0.8 * held.nbytes
 
 
-def test_a_process_that_is_gone_uses_nothing():
+def test_an_ended_process_uses_no_memory():
     assert resident_bytes(2**22 + 1) == 0

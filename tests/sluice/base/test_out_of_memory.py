@@ -1,4 +1,4 @@
-"""Exhausted memory is reported as such, with the request, the batch and what to change first."""
+"""Out-of-memory errors name the request, the batch and the first change to try."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from torch import nn
 from sluice.base.errors import ContractError, OutOfMemory, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory
 from sluice.evaluation import outputs
-from sluice.findings.user_code import finding_from, users_code
+from sluice.findings.user_code import finding_from_error, wrap_user_errors
+from sluice.training.fold_run_job import fit_fold_run
 from sluice.training.loop import predict, train
 from sluice.training.settings import TrainSettings
-from sluice.training.unit_job import fit_unit
 from tests.sluice.tuning.toy_space import search, settings
 from tests.support.synthetic import SineWorkload
 from tests.support.toy_search import LR, Toy
@@ -23,7 +23,7 @@ TOO_MANY = 1 << 46
 
 
 class Greedy(nn.Module):
-    """Asks the allocator for too much while it trains, or while it predicts."""
+    """Requests too much memory in training or in prediction."""
 
     def __init__(self, *, while_training: bool) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class Greedy(nn.Module):
 
 
 class GreedyLoss(SineWorkload):
-    """Its loss needs more memory than there is."""
+    """The loss needs more memory than available."""
 
     def loss(self, output, y):
         return super().loss(output, y) + torch.empty(TOO_MANY).sum()
 
 
 class GreedyMetrics(SineWorkload):
-    """Its metrics need more memory than there is, of NumPy."""
+    """The metrics need more NumPy memory than available."""
 
     def metrics(self, output, test, frame):  # noqa: ARG002
         return {"mse": float(np.empty(TOO_MANY).sum())}
@@ -100,7 +100,7 @@ def test_only_settings_that_still_save_memory_are_named(rows):
         )
 
     assert "Try in this order" not in caught.value.fix
-    assert "lower the width or depth of the network" in caught.value.fix
+    assert "reduce the width or depth of the network" in caught.value.fix
 
 
 @pytest.mark.parametrize("predicting", [predict, outputs.predict])
@@ -111,11 +111,11 @@ def test_predictions_name_their_rows_and_no_training_setting(rows, predicting):
 
 
 @pytest.mark.parametrize("workload", [GreedyLoss, GreedyMetrics])
-def test_a_unit_is_ended_by_its_memory_and_not_by_a_named_line(specs, workload):
+def test_a_fold_run_out_of_memory_does_not_blame_a_line(specs, workload):
     (spec,) = specs(max_epochs=1)
     spec = dataclasses.replace(spec, workload=f"{__name__}:{workload.__name__}")
     with pytest.raises(OutOfMemory, match=r"Seed 0, fold 0: Out of memory in ") as caught:
-        fit_unit(spec, lambda _: None)
+        fit_fold_run(spec, lambda _: None)
     assert "micro_batch_rows" in caught.value.fix
     assert "Correct the named line" not in str(caught.value)
 
@@ -131,15 +131,15 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_every_allocator_is_recognised_in_the_gate_and_in_user_code(name):
+def test_every_allocator_error_is_detected_in_the_gate_and_in_user_code(name):
     error = MESSAGES[name]
     assert is_out_of_memory(error)
 
-    finding = finding_from(error)
+    finding = finding_from_error(error)
     assert finding.kind == "out of memory"
     assert "training.micro_batch_rows" in finding.fix
     refused = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
-    with refused, users_code("compute_features"):
+    with refused, wrap_user_errors("compute_features"):
         raise error
     if name in ("cpu", "cuda"):
         assert "requested 4.00 GiB" in finding.summary
@@ -149,7 +149,7 @@ def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
     with pytest.raises(OutOfMemory) as caught:
         fit(rows, Greedy(while_training=True), batch_rows=64)
 
-    finding = finding_from(caught.value)
+    finding = finding_from_error(caught.value)
     assert finding.kind == "out of memory"
     assert "training.micro_batch_rows: 32" in finding.fix
 
@@ -161,7 +161,7 @@ class GreedyTrial(Toy):
 
 
 def test_a_trial_out_of_memory_names_its_values_and_what_to_try_first(tmp_path):
-    """It is no result of the trial: nothing is recorded, and it is trained again."""
+    """It is not a result of the trial: nothing is recorded, and the trial is repeated."""
     said = rf"The trial with {LR} .*: Out of memory in a training step"
     with pytest.raises(TrainingFailed, match=said) as caught:
         search(tmp_path, settings(4), toy=GreedyTrial())
@@ -170,6 +170,6 @@ def test_a_trial_out_of_memory_names_its_values_and_what_to_try_first(tmp_path):
     assert {trial.state for trial in search(tmp_path, settings(4)).trials} <= {"finished", "pruned"}
 
 
-def test_an_exception_that_is_no_exhausted_memory_is_still_the_users():
-    with pytest.raises(ContractError, match="Correct that line"), users_code("loss()"):
+def test_other_exceptions_are_still_attributed_to_user_code():
+    with pytest.raises(ContractError, match="Correct that line"), wrap_user_errors("loss()"):
         raise KeyError("x")

@@ -1,4 +1,4 @@
-"""A receipt that does not allow exactly what is to be done is refused."""
+"""A receipt about anything but the required subject is rejected."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,10 +35,10 @@ def test_passed_receipt_about_the_subject_is_returned() -> None:
 @pytest.mark.parametrize(
     ("found", "cause"),
     [
-        (None, "there is none"),
+        (None, "required and missing"),
         (receipt(gate="promotion"), "got one of the promotion gate"),
-        (receipt(passed=False, outcome="fail", reason="NaN loss."), "said fail: NaN loss"),
-        (receipt(passed=False, outcome="pass"), "said pass"),
+        (receipt(passed=False, outcome="fail", reason="NaN loss."), "is fail: NaN loss"),
+        (receipt(passed=False, outcome="pass"), "is pass"),
         (receipt(subject=SUBJECT | {"data": "e" * 64}), r"another data \(e{12}, now d{12}\)"),
         (receipt(subject={"data": "d" * 64}), r"another config \(none, now c{12}\)"),
     ],
@@ -48,7 +48,7 @@ def test_anything_else_blocks(found: Receipt | None, cause: str) -> None:
         require(found, gate="poc", subject=SUBJECT)
 
 
-def test_digest_is_of_the_decision_and_not_of_its_time() -> None:
+def test_digest_does_not_depend_on_the_time() -> None:
     assert receipt().digest == receipt(decided_at=NOW + timedelta(days=1)).digest
     changes: list[dict[str, Any]] = [
         {"gate": "x"},

@@ -1,4 +1,4 @@
-"""Forms of credentials that must not reach a log, and texts that must stay as they are."""
+"""Forms of credentials that must be redacted, and texts that must not change."""
 
 import ast
 import io
@@ -93,7 +93,7 @@ def test_no_form_of_a_secret_is_left(text):
         ("PWD%3Dx1%3BUID%3Dada", "PWD%3D***%3BUID%3Dada"),
     ],
 )
-def test_the_rest_of_a_text_stays(text, left):
+def test_the_rest_of_a_text_is_unchanged(text, left):
     assert redact(text) == left
 
 
@@ -123,13 +123,13 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_a_text_without_a_secret_stays_as_it_is(text):
+def test_a_text_without_a_secret_is_unchanged(text):
     assert redact(text) == text
     assert not has_credential(text)
 
 
 @pytest.mark.slow
-def test_the_texts_of_this_project_stay_as_they_are():
+def test_the_texts_of_this_project_are_unchanged():
     """The strings of the sources, none of which is a secret: messages, help, SQL, HTML."""
     paths = [path for part in ("sluice", "assets") for path in (ROOT / part).rglob("*.py")]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
@@ -140,14 +140,14 @@ def test_the_texts_of_this_project_stay_as_they_are():
 
 
 @pytest.mark.slow
-def test_hostile_texts_take_no_time_to_speak_of():
-    """Each has the start of a form very often, and its end never."""
+def test_hostile_texts_are_redacted_quickly():
+    """Each text has many beginnings of a form, but no end."""
     for part in ("a://b:", "password=", "'password': '", "://", "https://x", "\\", "token=' ", "a"):
         text = part * (60_000 // len(part))
         assert len(redact(text)) <= 4 * len(text)
 
 
-def test_an_error_of_ours_holds_no_secret():
+def test_an_error_contains_no_secret():
     error = SourceError(
         f"cannot read https://u:{SECRET}@h", cause=f"token={SECRET}", fix=f"--password {SECRET}"
     )

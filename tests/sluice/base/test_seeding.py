@@ -1,4 +1,4 @@
-"""REPRO-1, TRACE-6: one base seed, a stream of its own for every stage."""
+"""REPRO-1, TRACE-6: one base seed, an independent stream per stage."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sluice.base.seeding import (
-    Stream,
+    RandomStream,
     derive_seed,
     deterministic,
     restore_rng,
@@ -58,7 +58,7 @@ def test_one_call_seeds_every_generator(monkeypatch):
 
 
 def test_state_comes_back_exactly():
-    """After an odd number of normal draws Python and NumPy hold a second one back."""
+    """After an odd number of normal draws, Python and NumPy cache a second one."""
     random.gauss(0, 1)
     np.random.standard_normal()  # noqa: NPY002
     state = rng_state()
@@ -70,9 +70,9 @@ def test_state_comes_back_exactly():
     assert not set(elsewhere) & set(expected)
 
 
-def test_a_stream_and_its_caller_do_not_see_each_other():
+def test_a_random_stream_and_its_caller_are_independent():
     def draws(disturb: bool) -> list[tuple[float, ...]]:
-        stream = Stream(4)
+        stream = RandomStream(4)
         drawn = []
         for _ in range(3):
             with stream.active():

@@ -1,12 +1,12 @@
-"""CONF-1: settings are frozen, strict, and a typo names the nearest key."""
+"""CONF-1: settings are frozen and strict, and a typo suggests the nearest key."""
 
 import math
 
 import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from sluice.base.errors import USER_MISTAKE, SettingsError
-from sluice.base.settings import Record, Settings, nearest
+from sluice.base.errors import EXIT_USER_ERROR, SettingsError
+from sluice.base.settings import Record, Settings, suggest_nearest
 
 
 class Inner(Settings):
@@ -54,7 +54,9 @@ def test_defaults_and_values() -> None:
 def test_typo_names_the_nearest_key_where_it_is() -> None:
     with pytest.raises(SettingsError, match=r"defs.yaml: 'num_row' .* Did you mean 'num_rows'\?"):
         Outer.parse({"num_row": 7}, where="defs.yaml")
-    with pytest.raises(SettingsError, match=r"'inner.rte' .* Did you mean 'rate'\? Known here: ra"):
+    with pytest.raises(
+        SettingsError, match=r"'inner.rte' .* Did you mean 'rate'\? Known settings: ra"
+    ):
         Outer.parse({"inner": {"rte": 0.5}}, where="defs.yaml")
 
 
@@ -69,30 +71,30 @@ def test_typo_names_the_nearest_key_where_it_is() -> None:
         ({"inner": {"rate": math.inf}}, "'inner.rate'"),
     ],
 )
-def test_value_out_of_range_says_what_arrived(values: dict[str, object], cause: str) -> None:
+def test_value_out_of_range_is_shown(values: dict[str, object], cause: str) -> None:
     with pytest.raises(SettingsError, match=cause) as caught:
         Outer.parse(values, where="defs.yaml")
 
-    assert caught.value.exit_code == USER_MISTAKE
+    assert caught.value.exit_code == EXIT_USER_ERROR
 
 
-def test_every_offence_is_listed_at_once() -> None:
+def test_all_invalid_keys_are_listed() -> None:
     with pytest.raises(SettingsError, match=r"'num_rows'.*'wrong'"):
         Outer.parse({"num_rows": 0, "wrong": 1}, where="defs.yaml")
 
 
-def test_our_own_validators_speak_for_themselves() -> None:
+def test_messages_of_own_validators_are_not_repeated() -> None:
     """No empty path, no 'Value error', no listing of every key (CONF-1)."""
 
-    def told(cls: type[Settings], values: dict[str, object]) -> str:
+    def message(cls: type[Settings], values: dict[str, object]) -> str:
         with pytest.raises(SettingsError) as caught:
             cls.parse(values, where="defs.yaml")
         return caught.value.what
 
     several = "high: must not be below low."
-    assert told(Ordered, {"low": 2, "high": 1}) == f"defs.yaml: {several}"
-    assert told(Around, {"limits": {"low": 2, "high": 1}}) == f"defs.yaml: 'limits': {several}"
-    assert told(Ordered, {"low": 3}) == "defs.yaml: 'low': low must be even, got 3."
+    assert message(Ordered, {"low": 2, "high": 1}) == f"defs.yaml: {several}"
+    assert message(Around, {"limits": {"low": 2, "high": 1}}) == f"defs.yaml: 'limits': {several}"
+    assert message(Ordered, {"low": 3}) == "defs.yaml: 'low': low must be even, got 3."
 
 
 def test_a_whole_file_is_not_repeated_in_a_message() -> None:
@@ -103,7 +105,7 @@ def test_a_whole_file_is_not_repeated_in_a_message() -> None:
     assert "''" not in caught.value.what
 
 
-def test_lists_stand_for_tuples() -> None:
+def test_lists_are_accepted_for_tuples() -> None:
     assert Outer.parse({"names": ["a", "b"]}, where="defs.yaml").names == ("a", "b")
 
 
@@ -113,16 +115,16 @@ def test_settings_and_records_are_frozen() -> None:
             value.extra = 1  # type: ignore[union-attr]
 
 
-def test_record_keeps_what_is_not_finite() -> None:
+def test_record_keeps_nonfinite_values() -> None:
     """Evidence of a failure must survive storage."""
     for loss in (math.nan, math.inf, -math.inf):
         back = Evidence.model_validate_json(Evidence(loss=loss).model_dump_json())
         assert repr(back.loss) == repr(loss)
 
 
-def test_nearest_is_silent_when_nothing_is_near() -> None:
-    assert nearest("rate", ["rote", "x"]) == " Did you mean 'rote'?"
-    assert nearest("zzz", ["rate"]) == ""
+def test_no_suggestion_if_no_name_is_similar() -> None:
+    assert suggest_nearest("rate", ["rote", "x"]) == " Did you mean 'rote'?"
+    assert suggest_nearest("zzz", ["rate"]) == ""
 
 
 class House(Settings):
@@ -139,21 +141,23 @@ class House(Settings):
         ({"named": {"first": {"rte": 1}}}, "named.first.rte"),
     ],
 )
-def test_typo_inside_an_option_a_list_or_a_mapping_is_answered_from_there(
+def test_typo_in_a_nested_value_is_matched_with_its_siblings(
     values: dict[str, object], path: str
 ) -> None:
     """CONF-1: keys of another level would mislead."""
     with pytest.raises(SettingsError) as refused:
         House.parse(values, where="defs.yaml")
 
-    assert f"'{path}' is not a setting. Did you mean 'rate'? Known here: " in str(refused.value)
-    assert "many" not in str(refused.value).partition("Known here")[2]
+    assert f"'{path}' is not a setting. Did you mean 'rate'? Known settings: " in str(refused.value)
+    assert "many" not in str(refused.value).partition("Known settings")[2]
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [("grace", "grace_period"), ("bracket", "brackets"), ("grce_period", "grace_period")],
 )
-def test_a_part_of_a_known_name_is_taken_for_it(name, said):
-    assert nearest(name, ["brackets", "grace_period", "max_t"]) == f" Did you mean '{said}'?"
-    assert nearest("t", ["max_t"]) == ""
+def test_a_part_of_a_known_name_is_matched(name, said):
+    assert (
+        suggest_nearest(name, ["brackets", "grace_period", "max_t"]) == f" Did you mean '{said}'?"
+    )
+    assert suggest_nearest("t", ["max_t"]) == ""

@@ -1,4 +1,4 @@
-"""YAML is read within bounds, whatever it stands for."""
+"""YAML is read with limits on its expanded size."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import yaml
 
 from sluice.base.errors import SettingsError
 from sluice.base.yaml_text import MAX_CHARACTERS, load_yaml
-from sluice.config.pipeline_file import COMPONENT, overridden, read_attributes
+from sluice.config.pipeline_file import COMPONENT, apply_overrides, read_attributes
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)
@@ -27,8 +27,8 @@ CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1,
         ("[" * 1_000, "at most 50 levels deep"),
         ("{a: " * 1_000, "at most 50 levels deep"),
         ("\n".join(" " * i + "a:" for i in range(200)), "at most 50 levels deep"),
-        ("a: &a [*a]", "a part of"),
-        ("a: &a {b: {c: *a}}", "a part of"),
+        ("a: &a [*a]", "a value that contains it"),
+        ("a: &a {b: {c: *a}}", "a value that contains it"),
         ("[" + "1," * 10_001 + "]", "at most 10,000 values"),
         ("a: " + "x" * MAX_CHARACTERS, "at most 200,000 characters"),
         ("a: *never", "undefined alias"),
@@ -36,7 +36,7 @@ CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1,
     ],
     ids=range(12),
 )
-def test_a_text_that_stands_for_too_much_is_refused_before_it_is_built(text, said):
+def test_a_text_that_expands_too_much_is_rejected_before_it_is_built(text, said):
     with pytest.raises(yaml.YAMLError, match=f"(?s){said}"):
         load_yaml(text)
 
@@ -62,4 +62,4 @@ def test_a_pipeline_file_and_an_override_are_read_within_the_bounds(tmp_path):
     with pytest.raises(SettingsError, match="at most 10,000 values"):
         read_attributes(path)
     with pytest.raises(SettingsError, match="at most 50 levels deep"):
-        overridden({}, ["seeds=" + "[" * 10_000])
+        apply_overrides({}, ["seeds=" + "[" * 10_000])

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
-from sluice.base.pluralize import counted
+from sluice.base.pluralize import pluralize
 from sluice.cli.doctor import DoctorSettings, examine
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
@@ -23,7 +23,7 @@ def test_a_state_folder_that_is_no_disk_is_said_in_words(tmp_path: Path) -> None
     folder, disk = found["state folder"], found["free disk"]
     assert (folder.healthy, disk.healthy) == (False, False)
     assert "point SLUICE_HOME at one" in folder.fix
-    assert "GiB free at /proc, 1.0 GiB required" in disk.seen
+    assert "GiB of free disk space are required at /proc" in disk.seen
 
 
 @pytest.mark.slow
@@ -37,10 +37,10 @@ def test_a_home_without_the_artifacts_of_a_shared_registry_is_told_so(tmp_path: 
 
     assert not found.healthy
     assert f"{home.artifacts} has no weights of {MODEL} versions 1, 2" in found.seen
-    assert "shared.db is shared, and the artifact folder of this home is not" in found.seen
+    assert "shared.db is shared, but the artifact folder of this home is not" in found.seen
     assert f"Copy the artifacts folder of that home into {home.artifacts}" in found.fix
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 rows"), (1, "1 row"), (1024, "1,024 rows")])
 def test_nouns_fit_their_number(number: int, said: str) -> None:
-    assert counted(number, "row") == said
+    assert pluralize(number, "row") == said

@@ -63,7 +63,7 @@ def test_the_exit_code_is_the_verdict(files, candidate, outcome, code):
 def test_the_table_says_numbers_and_a_sentence(files):
     said = invoke("--baseline", files["rule"], "--candidate", files["better"]).stdout
 
-    assert "Proven better" in said
+    assert "Significantly better" in said
     assert "5 / none" in said
     assert "400 in blocks of 8" in said
 
@@ -208,7 +208,7 @@ def test_candidates_of_a_cohort_are_held_together(files, tmp_path):
     assert (alone.exit_code, among.exit_code) == (0, 1)
     first = json.loads(among.stdout)[0]
     assert first["outcome"] == "INCONCLUSIVE"
-    assert "Not proven among 20 candidates" in first["reason"]
+    assert "Not significant among 20 candidates" in first["reason"]
 
 
 def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files, monkeypatch):
@@ -241,7 +241,7 @@ def test_exploring_finds_differences_in_both_directions_and_decides_nothing(file
         ("same.parquet", False),
     ]
     assert rows[2]["adjusted_p"] >= rows[2]["p_value"]
-    assert "nothing is decided" in invoke(*options, "--explore").stdout
+    assert "without a decision" in invoke(*options, "--explore").stdout
 
 
 def test_a_report_of_several_candidates_is_refused(files, tmp_path):
@@ -250,7 +250,7 @@ def test_a_report_of_several_candidates_is_refused(files, tmp_path):
     result = invoke(*asked, "--html", tmp_path / "x.html")
 
     assert isinstance(result.exception, SettingsError)
-    assert "about one candidate, and 2 were given" in str(result.exception)
+    assert "requires a single candidate, got 2" in str(result.exception)
     assert not (tmp_path / "x.html").exists()
 
 

@@ -8,10 +8,10 @@ from sluice.cli.app import run_command
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("gate", "How many rows ahead a target looks [rows]; 0 when rows are independent."),
+        ("gate", "Forecast horizon of the target [rows]; 0 when rows are independent."),
         ("gate", "Smallest mean gain worth a promotion [loss units]."),
-        ("drift", "Smaller windows decide nothing [rows]."),
-        ("serve", "With --ray: processes. [default: 2]"),
+        ("drift", "Smaller windows are INCONCLUSIVE [rows]."),
+        ("serve", "With --ray: number of processes. [default: 2]"),
     ],
 )
 def test_words_in_brackets_are_kept(command, told, capsys, monkeypatch):
@@ -25,4 +25,4 @@ def test_a_sentence_breaks_where_the_terminal_ends_and_nowhere_else(capsys, monk
     monkeypatch.setenv("COLUMNS", "400")
 
     assert run_command(["serve", "--help"]) == 0
-    assert "the log goes to stderr, one JSON object a line (with --ray" in capsys.readouterr().out
+    assert "The log is written to stderr as JSON lines (with --ray" in capsys.readouterr().out

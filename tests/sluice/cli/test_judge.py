@@ -32,7 +32,7 @@ def test_one_that_is_not_leaves_with_1(pairs: Path, capfd: pytest.CaptureFixture
 
     told = capfd.readouterr().out
     assert told.startswith("not trusted")
-    assert "100%, 50% is no bias" in told
+    assert "100% (50% is unbiased)" in told
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_torn_log_is_incomplete_and_leaves_with_1(log, capsys):
     said = capsys.readouterr().out
     assert "The log is valid: 3 events, 0 problems, incomplete." in said
     assert "The last line is torn" in said
-    assert "The run is still going on, or it crashed" in said
+    assert "The run is still in progress, or it crashed" in said
 
 
 def test_a_log_with_nothing_but_a_start_leaves_with_1(log, capsys):
@@ -84,7 +84,7 @@ def test_a_table_is_not_called_a_torn_log(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "this is not an event log" in said
     assert "torn" not in said
-    assert "The file is something else" in said
+    assert "The file is not an event log" in said
 
 
 def test_a_file_that_is_not_there_leaves_with_2(tmp_path, capsys):
@@ -97,7 +97,7 @@ def test_an_override_that_nothing_would_follow_is_refused(log, capsys):
     assert run_command(["poc", "--log", str(log(*GOOD)), "--set", "model.hidden=8"]) == 2
     assert run_command(["poc", "--schema", "--set", "model.hidden=8"]) == 2
 
-    assert capsys.readouterr().err.count("--set is for a gate that runs") == 2
+    assert capsys.readouterr().err.count("--set applies only when the gate runs") == 2
 
 
 def test_machines_get_strict_json_with_every_problem(log, capsys):
@@ -110,7 +110,7 @@ def test_machines_get_strict_json_with_every_problem(log, capsys):
     assert found["counts"]["epoch_complete"] == 2
     assert found["problems"] == [
         {
-            "kind": "field missing",
+            "kind": "missing field",
             "line": 4,
             "event": "epoch_complete",
             "field": "val_loss",

@@ -16,10 +16,10 @@ from sluice.cli import rollout
 from sluice.cli.registry_access import current_user
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout_control.drive import drive
+from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.conftest import template
-from tests.sluice.rollout_control.delivery_samples import SICK, begin, current, report
+from tests.sluice.rollout_control.controller_samples import SICK, begin, current, report
 
 __all__ = ["template"]
 
@@ -65,15 +65,15 @@ def test_a_person_pauses_resumes_and_aborts(ledger: RolloutLedger) -> None:
     assert invoke_json("resume", MODEL, "--actor", "bob")["outcome"] == "resume"
     assert current(ledger).phase == "rolling"
     invoke("abort", MODEL)
-    weights = ledger.weights(MODEL)
+    weights = ledger.traffic_split(MODEL)
     assert weights is not None
     assert (current(ledger).phase, weights.challenger) == ("rolled_back", None)
 
     transitions = ledger.rollout_transitions(current(ledger).id)
     assert [(t.outcome, t.actor, t.reason) for t in transitions[1:]] == [
         ("pause", current_user(), "market opens"),
-        ("resume", "bob", "by hand"),
-        ("abort", current_user(), "by hand"),
+        ("resume", "bob", "manual"),
+        ("abort", current_user(), "manual"),
     ]
 
 
@@ -88,7 +88,7 @@ def test_a_look_in_between_is_no_reason_to_refuse(
     def overtaken(self: RolloutLedger, *arguments: Any) -> None:
         if not came_between:
             came_between.append(1)
-            done = drive(ledger, MODEL, now=datetime.now(UTC))
+            done = reconcile(ledger, MODEL, now=datetime.now(UTC))
             assert done is not None
             assert done.outcome == "advance"
         record(self, *arguments)
@@ -123,19 +123,19 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
         "5 % of the users",
         "servers      1, 1 with the challenger",
         "start",
-        "looked at now: hold. 0 of 60 s have passed. Not enough evidence: 200 of 500 requests",
+        "assessed now: wait. 0 of 60 s have passed. Not enough evidence: 200 of 500 requests",
     ):
         assert said in told
     assert "[" not in told  # colours, not their names
     facts = invoke_json("status", MODEL)
     assert facts["rollout"]["phase"] == "rolling"
     assert 170 < facts["lease_left_s"] <= 180
-    assert facts["looked_at_now"]["outcome"] == "hold"
+    assert facts["looked_at_now"]["outcome"] == "wait"
     assert len(facts["guards"]) == 4
     assert current(ledger).revision == 0  # looking changes nothing
 
     report(ledger, at=datetime.now(UTC), challenger=SICK)
-    drive(ledger, MODEL, now=datetime.now(UTC))
+    reconcile(ledger, MODEL, now=datetime.now(UTC))
     over = invoke("status", MODEL)
     assert "rolled back at step 1 of 4; in production: version 1" in over
     assert "ended with: roll back. Worse than production: 90 errors" in over
@@ -147,13 +147,13 @@ def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -
     invoke("pause", MODEL)
     told = invoke("status", MODEL)
 
-    assert "looked at now: hold. It is paused" in told
-    assert "if it rolled: hold. 0 of 60 s have passed. Not enough evidence: 0 of 500" in told
+    assert "assessed now: wait. It is paused" in told
+    assert "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in told
     assert current(ledger).phase == "paused"
 
 
 def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
-    assert "never had a rollout" in invoke("list", MODEL)
+    assert "has had no rollout" in invoke("list", MODEL)
     first = begin(ledger, SETTINGS)
     invoke("abort", MODEL, "--reason", "not [today]")
     second = begin(ledger, SETTINGS)
@@ -172,7 +172,7 @@ def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "abort"])
 def test_mistakes_are_told(ledger: RolloutLedger, command: str) -> None:
-    with pytest.raises(UnknownVersion, match="never had a rollout"):
+    with pytest.raises(UnknownVersion, match="has had no rollout"):
         invoke(command, MODEL)
     with pytest.raises(UnknownVersion, match="sp500_volatility"):
         invoke(command, "sp501_volatility")
@@ -182,5 +182,5 @@ def test_mistakes_are_told(ledger: RolloutLedger, command: str) -> None:
     with pytest.raises(ContractError, match="needs a reason" if command != "resume" else "rolling"):
         invoke(command, MODEL, "--reason", " ")
     invoke("abort", MODEL)
-    with pytest.raises(ContractError, match="version 2 is rolled_back"):
+    with pytest.raises(ContractError, match="version 2 is in phase rolled_back"):
         invoke(command, MODEL)

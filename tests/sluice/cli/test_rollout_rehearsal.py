@@ -6,16 +6,16 @@ from datetime import timedelta
 from rich.console import Console
 
 from sluice.cli.rollout_rehearsal import watching
-from sluice.rehearsal.traffic import Counts
-from sluice.rollout import changes
-from sluice.rollout.observations import merge
+from sluice.rehearsal.traffic import RequestCounts
+from sluice.rollout import transitions as changes
+from sluice.rollout.observations import merge_counts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Transition
-from sluice.rollout_control.standing import Standing
-from sluice.rollout_control.view import drift_words
+from sluice.rollout_control.status import RolloutStatus
+from sluice.rollout_control.view import describe_drift
 from tests.sluice.registry.ledger_samples import NOW
 
-BEGUN = changes.begin(
+BEGUN = changes.first_transition(
     identity="r",
     model="m",
     version=2,
@@ -34,13 +34,13 @@ ABORTED = changes.abort(
 )
 
 
-def standing(*transitions: Transition) -> Standing:
+def status(*transitions: Transition) -> RolloutStatus:
     rollout = transitions[-1].rollout
-    return Standing(
+    return RolloutStatus(
         at=NOW,
         rollout=rollout,
         production=1,
-        window=merge({}, rollout=rollout.id, epoch=rollout.epoch, since=NOW),
+        window=merge_counts({}, rollout=rollout.id, epoch=rollout.epoch, since=NOW),
         guards=(),
         quality=None,
         servers=(),
@@ -52,7 +52,7 @@ def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
     console = Console(file=io.StringIO(), width=40)
     with watching(console, quiet=False) as tell:
         for seen in ((BEGUN,), (BEGUN,), (BEGUN, ABORTED)):
-            tell(standing(*seen), Counts(), "")
+            tell(status(*seen), RequestCounts(), "")
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
@@ -64,7 +64,7 @@ def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
 def test_json_is_left_alone() -> None:
     console = Console(file=io.StringIO())
     with watching(console, quiet=True) as tell:
-        tell(standing(BEGUN), Counts(), "")
+        tell(status(BEGUN), RequestCounts(), "")
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
@@ -72,4 +72,4 @@ def test_json_is_left_alone() -> None:
 
 def test_predictions_that_are_not_compared_yet_are_no_number() -> None:
     drift = PredictionDrift(distance=float("nan"), limit=4, rows=3)
-    assert drift_words(drift) == "not compared yet: 3 requests that both arms answered"
+    assert describe_drift(drift) == "not compared yet: 3 requests that both arms answered"

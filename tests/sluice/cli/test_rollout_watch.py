@@ -12,7 +12,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.cli.app import run_command
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout import changes
+from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
@@ -41,7 +41,7 @@ def start(ledger: RolloutLedger) -> Rollout:
 
 def abort(ledger: RolloutLedger, rollout: Rollout) -> None:
     now = datetime.now(UTC)
-    gone = changes.abort(rollout, now=now, actor="ada", reason="Enough [of] it.")
+    gone = transitions.abort(rollout, now=now, actor="ada", reason="Enough [of] it.")
     ledger.record_transition(rollout, gone)
 
 
@@ -54,8 +54,8 @@ def test_once_tells_where_it_stands(
     for words in (
         "version 2 against version 1, rolling at step 1 of 4; lease 1",
         "5 % of the users",
-        "errors 0.1 167 calm",
-        "none was heard of a moment ago",
+        "errors 0.1 167 ok",
+        "none reported recently",
         "0.0 start 5 % The gate said PROMOTE.",
     ):
         assert words in told
@@ -89,6 +89,6 @@ def test_no_rollout_and_no_such_model_are_told(
 ) -> None:
     assert ledger.rollout(MODEL) is None
     assert run_command(["rollout", "watch", MODEL, "--once"]) == 2
-    assert "never had a rollout" in capfd.readouterr().err
+    assert "has had no rollout" in capfd.readouterr().err
     assert run_command(["rollout", "watch", "sp500_volatilty", "--once"]) == 2
     assert "Did you mean 'sp500_volatility'" in capfd.readouterr().err

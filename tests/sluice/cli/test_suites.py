@@ -58,7 +58,7 @@ def register_echo(home: Path) -> None:
             "resolved_config": settings,
         }
     )
-    lineage = lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+    lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
     with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
         ledger.register("echo", lineage, [])
 
@@ -97,7 +97,7 @@ def sluice(home, tmp_path, monkeypatch):
 def test_suites_are_added_listed_shown_and_run(sluice, home, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("row,reason\n700,[odd] noise\n3,early\n")
-    assert "no suite yet" in sluice("list").stdout
+    assert "No suite exists yet" in sluice("list").stdout
 
     assert "Suite loud version 1" in sluice("add", "loud", "--query", "call > 2").stdout
     assert sluice("add", "mine", "--file", rows).exit_code == 0
@@ -177,9 +177,9 @@ def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monke
         settings = lineage.resolved_config | {"model": {"architecture": "evil_net:Net"}}
         changes = {"resolved_config": settings, "config": digest_json(settings)}
         lineage = lineage.model_copy(update=changes)
-        lineage = lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+        lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
         nothing = CodeAcceptance(accepted=(), trusted=())
-        ledger.adopt(lineage, [], actor="eve", reason="a file", code=nothing)
+        ledger.import_version(lineage, [], actor="eve", reason="a file", code=nothing)
         assert [version.is_imported for version in ledger.versions("echo")] == [False, True]
 
     assert "version-1" in json.loads(sluice("run", "--json").stdout)["page"]

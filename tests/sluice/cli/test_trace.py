@@ -52,13 +52,13 @@ def test_a_report_is_also_json(traces, capsys):
 
 def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):
     assert run_command(["trace", "report", str(tmp_path)]) == 2
-    assert "has none" in capsys.readouterr().err
+    assert "contains no trace" in capsys.readouterr().err
 
 
 def test_help_lists_the_options_of_a_run_with_an_example(capsys):
     assert run_command(["trace", "--help"]) == 0
     said = capsys.readouterr().out
-    for part in ("--out", "--stop-after", "--skip-poisoned", "report", "Example: sluice trace"):
+    for part in ("--out", "--stop-after", "--skip-nonfinite", "report", "Example: sluice trace"):
         assert part in said
 
 
@@ -68,13 +68,13 @@ def test_help_lists_the_options_of_a_run_with_an_example(capsys):
         (["python", "train.py"], "sluice trace [OPTIONS] -- python train.py\n"),
         (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
         (["reprot", "t"], "Did you mean 'report'?"),
-        (["--out", "t", "report", "t"], "report, which take their options after their name"),
+        (["--out", "t", "report", "t"], "report, with their options after their name"),
     ],
 )
 def test_a_program_without_two_dashes_is_told_of_them(given, told, capsys):
     assert run_command(["trace", *given]) == 2
     said = capsys.readouterr().err
-    assert "comes after two dashes" in said
+    assert "must follow two dashes" in said
     assert told in said
 
 
@@ -87,4 +87,4 @@ def test_what_follows_two_dashes_is_run_with_its_own_options(tmp_path, capfd):
     said = capfd.readouterr()
     assert code == 9
     assert said.out == "['--json', '-h']\n"
-    assert "nothing was traced" in said.err
+    assert "no trace was recorded" in said.err

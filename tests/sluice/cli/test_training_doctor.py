@@ -44,7 +44,7 @@ def test_the_learning_rate_comes_with_a_page(home, capfd):
     (page,) = (home / "reports" / "learning_rate" / "echo").iterdir()
     assert str(page) in told.err
     assert "data:image/png;base64," in page.read_text()
-    assert "The settings have 0.1." in page.read_text()
+    assert "Learning rate in the settings: 0.1." in page.read_text()
 
     assert run_command(["doctor", "learning-rate", ECHO, "--steps", "100", "--json"]) == 0
     result = json.loads(capfd.readouterr().out)

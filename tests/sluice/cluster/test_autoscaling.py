@@ -109,7 +109,7 @@ def empty_cluster(tmp_path):
 def test_a_search_waits_until_the_autoscaler_has_started_a_machine(empty_cluster, tmp_path):
     own = settings(4, ordered=True)
     (tmp_path / "notes").mkdir()
-    notes, heard = Notes(folder=tmp_path / "notes"), []
+    notes, received = Notes(folder=tmp_path / "notes"), []
 
     result = search(
         tmp_path / "study",
@@ -117,10 +117,10 @@ def test_a_search_waits_until_the_autoscaler_has_started_a_machine(empty_cluster
         toy=Observed(notes=notes.folder),
         compute=ComputeSettings(address=empty_cluster),
         run=run_tuner,
-        note=heard.append,
+        log=received.append,
     )
 
-    assert "(machines: 1). Its autoscaler was asked for one." in heard[0]
+    assert "(1 machines). The autoscaler was asked to add one." in received[0]
     assert decisions(result) == decisions(search(tmp_path / "expected", own))
     assert len(notes.machines()) == 1
     assert [machine for machine in notes.machines() if machine.startswith("ffff")]

@@ -8,11 +8,11 @@ import pytest
 
 from sluice.base.errors import SettingsError, StorageError
 from sluice.cluster import ray_session
-from sluice.cluster.autoscaling import find_autoscaler, wait_for_place
-from sluice.cluster.ray_session import ask_every_machine, dashboard_url, join_ray
+from sluice.cluster.autoscaling import find_autoscaler, wait_for_slot
+from sluice.cluster.ray_session import call_on_every_machine, dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
-from sluice.cluster.trial_resources import idle_share
+from sluice.cluster.trial_resources import describe_idle_slots
 from tests.sluice.cluster.conftest import KEYS
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def joined(compute):
 
 @pytest.mark.usefixtures("joined")
 def test_a_folder_that_machines_do_not_share_is_refused(compute, tmp_path):
-    """Machines of this test share a disk: a file system of this process alone stands in."""
+    """Machines of this test share a disk, so an in-memory file system replaces it."""
     alone = compute.model_copy(update={"storage_path": "memory://results"})
     with pytest.raises(StorageError, match="cannot read it"):
         tune_storage(alone, tmp_path)
@@ -50,36 +50,38 @@ def test_a_machine_that_does_not_answer_is_named(compute, cluster, tmp_path, mon
     """Its raylet is stopped for seconds: it belongs to the cluster, and starts no worker."""
     cluster.complete()
     (raylet,) = cluster.second.all_processes["raylet"]
-    heard = []
+    received = []
     os.kill(raylet.process.pid, signal.SIGSTOP)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(ray_session, "_ANSWER_S", 2.0)
-            tune_storage(compute, tmp_path, heard.append)
+            patch.setattr(ray_session, "_RESPONSE_TIMEOUT_S", 2.0)
+            tune_storage(compute, tmp_path, received.append)
     finally:
         os.kill(raylet.process.pid, signal.SIGCONT)
 
-    (line,) = heard
-    assert "started no worker in time" in line
+    (line,) = received
+    assert "did not start a worker in time" in line
     assert psutil.pid_exists(raylet.process.pid)
-    assert {answer.value for answer in ask_every_machine(lambda: 7)} == {7}
+    assert {answer.value for answer in call_on_every_machine(lambda: 7)} == {7}
 
 
-def test_what_a_limit_leaves_idle_is_said(joined, compute, cluster):
+def test_slots_that_a_limit_leaves_idle_are_reported(joined, compute, cluster):
     cluster.complete()
     limited = compute.model_copy(update={"workers": 1})
-    assert "1 trials run at a time (compute.workers), and 2 fit" in idle_share(joined, limited, 8)
-    assert "(search.concurrent_trials)" in idle_share(joined, compute, 1)
-    assert idle_share(joined, compute, None) == ""
+    assert "1 trials run at a time (compute.workers), but 2 fit" in describe_idle_slots(
+        joined, limited, 8
+    )
+    assert "(search.concurrent_trials)" in describe_idle_slots(joined, compute, 1)
+    assert describe_idle_slots(joined, compute, None) == ""
     assert dashboard_url(joined) == ""
 
 
 def test_too_large_a_trial_is_refused_without_an_autoscaler(joined, compute):
-    heard = []
+    received = []
     with pytest.raises(SettingsError, match="reserves 64 GPU"):
-        wait_for_place(joined, compute.model_copy(update={"gpus_per_worker": 64.0}), heard.append)
+        wait_for_slot(joined, compute.model_copy(update={"gpus_per_worker": 64.0}), received.append)
     assert find_autoscaler(joined) == "absent"
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.base.errors import SettingsError, StorageError
-from sluice.cluster.autoscaling import _judge
+from sluice.cluster.autoscaling import _classify
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
@@ -21,18 +21,18 @@ def parse(**values):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"runtime_env": {"working_dir": "."}}, "runtime_env needs compute.address"),
+        ({"runtime_env": {"working_dir": "."}}, "runtime_env requires compute.address"),
         ({"address": ADDRESS, "runtime_env": {"workdir": "."}}, "Did you mean 'working_dir'"),
         (
             {"address": ADDRESS, "runtime_env": {"env_vars": {"AWS_SECRET_ACCESS_KEY": SECRET}}},
-            "write ${NAME} in its place",
+            "write ${NAME} in env_vars",
         ),
         (
             {"address": ADDRESS, "runtime_env": {"pip": [f"--index-url=https://a:{SECRET}@b/c"]}},
-            "hold no secret",
+            "must not contain a secret",
         ),
-        ({"storage_path": f"s3://key:{SECRET}@bucket/x"}, "leave them out"),
-        ({"storage_path": f"s3://bucket/x?secret_key={SECRET}"}, "leave them out"),
+        ({"storage_path": f"s3://key:{SECRET}@bucket/x"}, "remove them from it"),
+        ({"storage_path": f"s3://bucket/x?secret_key={SECRET}"}, "remove them from it"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_without_its_secret(values, said):
@@ -79,7 +79,7 @@ def test_a_folder_that_does_not_exist_is_refused_before_the_cluster_is_joined():
     [
         ("nfs4://host/export", "Protocol not known"),
         ("s3://bucket/x?endpoint=1", "Unexpected query parameter"),
-        ("s3://", "it names no bucket"),
+        ("s3://", "it does not name a bucket"),
     ],
 )
 def test_a_url_that_nothing_opens_is_refused(url, said, tmp_path):
@@ -107,11 +107,11 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
     ],
 )
 def test_an_autoscaler_is_known_by_its_types_of_machines(reports, expected):
-    assert _judge(reports) == expected
+    assert _classify(reports) == expected
 
 
 def test_a_search_is_not_run_through_ray_client(tmp_path):
     """Its journal would be written by a process of the cluster."""
     client = parse(address="ray://127.0.0.1:10001")
-    with pytest.raises(SettingsError, match="needs the address of the head node as 'host:port'"):
+    with pytest.raises(SettingsError, match="requires the address of the head node as 'host:port'"):
         search(tmp_path / "study", compute=client, run=run_tuner)

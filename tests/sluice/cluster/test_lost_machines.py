@@ -12,19 +12,19 @@ from tests.sluice.training.conftest import specs as specs
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_machine_lost_in_mid_training_changes_no_bit(two_machines, specs):
-    """Its unit goes on elsewhere from its checkpoint; a finished one is not fitted twice."""
+    """Its fold run resumes elsewhere from its checkpoint; a finished one is not trained twice."""
     options = {"seeds": (0, 1), "folds": 2, "max_epochs": 5}
-    units, heard = specs("ray", **options, pause_s=0.06), []
+    run_specs, received = specs("ray", **options, pause_s=0.06), []
 
-    def hear(event):
-        heard.append(event)
-        under_way = {(e.seed, e.fold_id) for e in heard if e.kind == "epoch"}
-        ended = [e for e in heard if e.kind == "finished"]
+    def record_event(event):
+        received.append(event)
+        under_way = {(e.seed, e.fold_id) for e in received if e.kind == "epoch"}
+        ended = [e for e in received if e.kind == "finished"]
         if two_machines.second is not None and ended and len(under_way) - len(ended) == 2:
             two_machines.lose(gracefully=False)
 
     compute = ComputeSettings(address=two_machines.address)
-    members, reused = train_members(units, compute=compute, on_event=hear)
+    members, reused = train_members(run_specs, compute=compute, on_event=record_event)
     one = ComputeSettings(workers=1)
     local, _ = train_members(specs("local", **options), compute=one, on_event=[].append)
 
@@ -33,10 +33,10 @@ def test_a_machine_lost_in_mid_training_changes_no_bit(two_machines, specs):
         (m.weights, m.test_metrics) for m in local
     ]
     assert reused == 0
-    lost = [e for e in heard if e.kind == "lost"]
+    lost = [e for e in received if e.kind == "lost"]
     assert len(lost) == 1
     assert "worker on Ray was lost (Actor" in lost[0].reason
-    again = Counter((e.seed, e.fold_id) for e in heard if e.kind == "started")
+    again = Counter((e.seed, e.fold_id) for e in received if e.kind == "started")
     assert [unit for unit, times in again.items() if times > 1] == [(lost[0].seed, lost[0].fold_id)]
-    assert [e.epochs_done for e in heard if e.kind == "started" and e.epochs_done] != []
-    assert train_members(units, compute=compute, on_event=hear)[1] == 4
+    assert [e.epochs_done for e in received if e.kind == "started" and e.epochs_done] != []
+    assert train_members(run_specs, compute=compute, on_event=record_event)[1] == 4

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import ContractError, SettingsError, TrainingFailed
-from sluice.cluster.jobs import Done, Lost, Told
+from sluice.cluster.jobs import JobProgress, JobResult, WorkerLost
 from sluice.cluster.process_pool import count_processes, open_process_pool
 from sluice.cluster.settings import ComputeSettings
 from tests.support.jobs import DieUntil, Fail, Square
@@ -16,42 +16,42 @@ TWO = ComputeSettings(workers=2, cpus_per_worker=0.5, retries=2)
 
 
 def until_done(pool):
-    arrived = [pool.next()]
-    while not isinstance(arrived[-1], Done):
-        arrived.append(pool.next())
+    arrived = [pool.next_message()]
+    while not isinstance(arrived[-1], JobResult):
+        arrived.append(pool.next_message())
     return arrived
 
 
-def test_a_process_runs_one_job_after_another_and_tells():
-    with open_process_pool(TWO, most=1, imports=("tests.support.jobs",)) as pool:
+def test_a_process_runs_one_job_after_another_and_sends_progress():
+    with open_process_pool(TWO, max_workers=1, imports=("tests.support.jobs",)) as pool:
         for number in (3, 4):
-            assert pool.free()
-            pool.give(number, Square(number))
-            assert not pool.free()
+            assert pool.has_capacity()
+            pool.submit(number, Square(number))
+            assert not pool.has_capacity()
             assert until_done(pool) == [
-                Told(key=number, message=number),
-                Done(key=number, result=number**2),
+                JobProgress(key=number, message=number),
+                JobResult(key=number, result=number**2),
             ]
 
 
 @pytest.mark.slow
 def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
-    with open_process_pool(TWO, most=2, imports=("json",)) as pool:
-        pool.give("x", DieUntil(2, tmp_path / "count"))
+    with open_process_pool(TWO, max_workers=2, imports=("json",)) as pool:
+        pool.submit("x", DieUntil(2, tmp_path / "count"))
         first, second, done = until_done(pool)
 
-        assert first == Lost(
+        assert first == WorkerLost(
             key="x",
-            what="process ended with status 3 and no answer",
-            cause="It could not start, or the workload's code ended the process.",
-            times=1,
-            again=True,
+            description="process ended with status 3 and no result",
+            cause="It could not start, or the workload's code called exit.",
+            num_losses=1,
+            will_retry=True,
         )
-        assert (second.times, second.again) == (2, True)
+        assert (second.num_losses, second.will_retry) == (2, True)
         assert psutil.pid_exists(done.result)
-        pool.give("y", DieUntil(99, tmp_path / "always"))
-        assert [pool.next().again for _ in range(3)] == [True, True, False]
-        pool.give("z", Square(5))  # the others go on
+        pool.submit("y", DieUntil(99, tmp_path / "always"))
+        assert [pool.next_message().will_retry for _ in range(3)] == [True, True, False]
+        pool.submit("z", Square(5))  # the others go on
         assert until_done(pool)[-1].result == 25
     assert not psutil.pid_exists(done.result)
     assert (tmp_path / "always").read_text() == "xxx"
@@ -65,10 +65,10 @@ def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
     ],
 )
 def test_what_a_job_raises_comes_through(name, kind, said):
-    with open_process_pool(TWO, most=1, imports=("json",)) as pool:
-        pool.give("x", Fail(name))
+    with open_process_pool(TWO, max_workers=1, imports=("json",)) as pool:
+        pool.submit("x", Fail(name))
         with pytest.raises(kind, match=said):
-            pool.next()
+            pool.next_message()
 
 
 def test_as_many_processes_as_fit_on_the_cores():
@@ -78,5 +78,5 @@ def test_as_many_processes_as_fit_on_the_cores():
     assert count_processes(ComputeSettings()) == cores
     assert count_processes(ComputeSettings(workers=1)) == 1
     assert count_processes(ComputeSettings(cpus_per_worker=float(cores))) == 1
-    with pytest.raises(SettingsError, match=r"1000 CPU \(cpus_per_worker\), this machine has"):
+    with pytest.raises(SettingsError, match=r"1000 CPU \(cpus_per_worker\), and this machine has"):
         count_processes(ComputeSettings(cpus_per_worker=1000.0))

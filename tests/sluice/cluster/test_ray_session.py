@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cluster.ray_session import _init_patiently
+from sluice.cluster.ray_session import _init_with_retries
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -28,9 +28,9 @@ with join_ray(compute) as ray:
         return sys.path, importlib.import_module("tabnanny").__file__
 
     path, module = ray.get(place.remote())
-    with open_ray_pool(compute, most=1, imports=["own_module"], folders=[]) as pool:
-        while not pool.free():
-            pool.next()
+    with open_ray_pool(compute, max_workers=1, imports=["own_module"], folders=[]) as pool:
+        while not pool.has_capacity():
+            pool.next_message()
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     sockets = []
     for process in processes:
@@ -98,8 +98,8 @@ class Busy:
 
 def test_ray_gets_another_attempt_on_a_busy_machine():
     ray = Busy(3)
-    _init_patiently(ray)
+    _init_with_retries(ray)
     assert ray.calls == ["init", "shutdown", "init", "shutdown", "init"]
 
     with pytest.raises(RuntimeError, match="3 attempts; the machine is busy"):
-        _init_patiently(Busy(4))
+        _init_with_retries(Busy(4))

@@ -10,16 +10,16 @@ from collections import Counter
 import pytest
 
 from sluice.base.errors import SettingsError, TrainingFailed
-from sluice.cluster.ray_train import open_box
+from sluice.cluster.ray_train import open_mailbox
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.unit_on_ranks import train_unit_on_ranks
+from sluice.training.fold_run_on_ranks import train_fold_run_on_ranks
 from tests.sluice.training.conftest import make_specs
-from tests.support.rank_jobs import start_ranks, unit_alone
+from tests.support.rank_jobs import start_ranks, train_on_rank
 
 COMPUTE = ComputeSettings(ranks_per_training=2)
 
 
-def unit(home, **options):
+def make_spec(home, **options):
     (spec,) = make_specs(home, max_epochs=3, **options)
     return dataclasses.replace(spec, ranks=2)
 
@@ -28,15 +28,19 @@ def unit(home, **options):
 def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray_here, tmp_path):
     died = tmp_path / "died"
     options = {"kill_at_loss": 14, "only_first_time": str(died)}
-    heard = []
-    member = train_unit_on_ranks(unit(tmp_path / "ray", **options), heard.append, compute=COMPUTE)
+    received = []
+    member = train_fold_run_on_ranks(
+        make_spec(tmp_path / "ray", **options), received.append, compute=COMPUTE
+    )
     killed = died.exists()
-    (plain, _), _ = start_ranks(unit_alone, 2, tmp_path, unit(tmp_path / "plain", **options))
+    (plain, _), _ = start_ranks(
+        train_on_rank, 2, tmp_path, make_spec(tmp_path / "plain", **options)
+    )
 
     assert killed
     assert (member.weights, member.test_metrics) == (plain.weights, plain.test_metrics)
     # Started twice, and no epoch was fitted a second time that a checkpoint covered.
-    kinds = [(event.kind, event.epochs_done) for event in heard]
+    kinds = [(event.kind, event.epochs_done) for event in received]
     assert [kind for kind, _ in kinds].count("started") == 2
     assert kinds[-1] == ("finished", 3)
     assert [done for kind, done in kinds if kind == "epoch"][-1] == 3
@@ -48,11 +52,13 @@ def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
-    heard = []
+    received = []
     with pytest.raises(TrainingFailed, match=r"Seed 0, fold 0: ZeroDivisionError: the user's bug"):
-        train_unit_on_ranks(unit(tmp_path, raise_in_loss=True), heard.append, compute=COMPUTE)
+        train_fold_run_on_ranks(
+            make_spec(tmp_path, raise_in_loss=True), received.append, compute=COMPUTE
+        )
 
-    assert [event.kind for event in heard] == ["started"]
+    assert [event.kind for event in received] == ["started"]
 
 
 @pytest.mark.slow
@@ -60,38 +66,41 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* there are 2: each .* 0.6"),
-        ({"gpus_per_worker": 1}, r"reserves 1 GPU \(gpus_per_worker\), the largest of 2 has 0"),
-        ({"gpus_per_worker": 0.5}, r"gpus_per_worker must be whole with ranks_per_training above"),
+        ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* there are 2. Each .* 0.6"),
+        ({"gpus_per_worker": 1}, r"reserves 1 GPU \(gpus_per_worker\), and the largest of 2 has 0"),
+        (
+            {"gpus_per_worker": 0.5},
+            r"gpus_per_worker must be an integer if ranks_per_training is above",
+        ),
     ],
 )
 def test_more_ranks_than_there_is_room_for_are_refused(options, said, tmp_path):
-    """Ray itself waits for ever."""
+    """Ray itself would wait forever."""
     compute = ComputeSettings(**{"ranks_per_training": 2} | options)
     with pytest.raises(SettingsError, match=said):
-        train_unit_on_ranks(unit(tmp_path), lambda _: None, compute=compute)
+        train_fold_run_on_ranks(make_spec(tmp_path), lambda _: None, compute=compute)
 
 
 @pytest.mark.exhaustive
-def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(ray_here, tmp_path):
+def test_a_lost_mailbox_process_is_reported(ray_here, tmp_path):
     """On another machine it would be lost with that, and the training with it."""
     from ray._private.state import actors
 
-    boxes = [open_box(ray_here) for _ in range(4)]
-    ray_here.get([box.failure.remote() for box in boxes])
-    places = Counter(actor["Address"]["NodeID"] for actor in reporting(actors()))
-    for box in boxes:
-        ray_here.kill(box)
-    assert places == {ray_here.get_runtime_context().get_node_id(): 4}
+    mailboxes = [open_mailbox(ray_here) for _ in range(4)]
+    ray_here.get([mailbox.error.remote() for mailbox in mailboxes])
+    nodes = Counter(actor["Address"]["NodeID"] for actor in reporting(actors()))
+    for mailbox in mailboxes:
+        ray_here.kill(mailbox)
+    assert nodes == {ray_here.get_runtime_context().get_node_id(): 4}
 
     def lose(_event):
-        (box,) = reporting(actors())
-        os.kill(box["Pid"], signal.SIGKILL)
+        (mailbox,) = reporting(actors())
+        os.kill(mailbox["Pid"], signal.SIGKILL)
 
     with pytest.raises(
-        TrainingFailed, match=r"Seed 0, fold 0: The process through which the ranks"
+        TrainingFailed, match=r"Seed 0, fold 0: The process that relays messages of the ranks"
     ):
-        train_unit_on_ranks(unit(tmp_path, pause_s=0.05), lose, compute=COMPUTE)
+        train_fold_run_on_ranks(make_spec(tmp_path, pause_s=0.05), lose, compute=COMPUTE)
     assert not list((tmp_path / "runs").glob(".ranks-*"))
 
 
@@ -107,7 +116,7 @@ def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reser
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_unit_on_ranks(unit(tmp_path, pause_s=0.05), interrupt, compute=COMPUTE)
+        train_fold_run_on_ranks(make_spec(tmp_path, pause_s=0.05), interrupt, compute=COMPUTE)
 
     assert threading.active_count() == threads
     deadline = time.monotonic() + 20
@@ -118,5 +127,7 @@ def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reser
 
 def reporting(actors):
     return [
-        a for a in actors.values() if a["ActorClassName"].endswith("Box") and a["State"] == "ALIVE"
+        a
+        for a in actors.values()
+        if a["ActorClassName"].endswith("Mailbox") and a["State"] == "ALIVE"
     ]

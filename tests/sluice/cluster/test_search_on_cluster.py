@@ -89,7 +89,7 @@ def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
     notes.expect(head, second)
     lost, joined = {}, []
 
-    def hear(trial, _trials):
+    def on_report(trial, _trials):
         rate = trial.schedule[0].params["training.learning_rate"]
         machine = [note["machine"] for note in notes.read() if note["rate"] == rate][-1]
         if not lost and machine == second and trial.state == "running":
@@ -103,12 +103,12 @@ def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
     # Machines of this test share Ray's folder of uploaded code, and one that joins empties it.
     env = compute.runtime_env.model_copy(update={"working_dir": None, "py_modules": ()})
     compute = compute.model_copy(update={"runtime_env": env})
-    result = on_cluster(tmp_path / "disturbed", notes, compute, hear=hear, module="")
+    result = on_cluster(tmp_path / "disturbed", notes, compute, on_report=on_report, module="")
 
     assert decisions(result) == expected
     (rate, epochs), *_ = lost.items()
     again = [note for note in notes.read() if note["rate"] == rate and note["done"]]
-    assert again, "The trial did not go on from a checkpoint."
+    assert again, "The trial did not resume from a checkpoint."
     assert again[0]["done"] >= epochs
     assert again[0]["machine"] != second
     assert joined[0] in notes.machines(), "The machine that joined ran nothing."
@@ -121,18 +121,18 @@ def test_no_more_trials_have_a_worker_than_the_limit_allows(
 ):
     own = OWN.model_copy(update={"ordered": ordered})
     limited = compute.model_copy(update={"workers": 2, "cpus_per_worker": 0.25})
-    counted, heard = count_running(), []
+    counted, received = count_running(), []
 
     result = on_cluster(
-        tmp_path / "limited", notes, limited, own, callbacks=[counted], note=heard.append
+        tmp_path / "limited", notes, limited, own, callbacks=[counted], log=received.append
     )
 
     assert counted.most == 2
     assert len(result.trials) == 10
     if ordered:
         assert decisions(result) == expected
-    said = "2 trials run at a time (compute.workers), and 8 fit on the 2 machines"
-    assert [line for line in heard if said in line]
+    said = "2 trials run at a time (compute.workers), but 8 fit on the 2 machines"
+    assert [line for line in received if said in line]
 
 
 def test_a_trial_on_this_machine_has_one_thread_and_the_folder_of_the_search(

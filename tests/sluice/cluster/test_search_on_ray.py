@@ -59,7 +59,7 @@ def test_workers_on_ray_decide_nothing(scheduler, ray_here, tmp_path):
     assert os.getpid() not in processes
 
 
-def test_a_worker_that_dies_is_replaced_and_its_trial_goes_on(tmp_path):
+def test_a_lost_worker_is_replaced_and_its_trial_resumes(tmp_path):
     """TUNE-3: so does one that the kernel kills for its memory."""
     expected = search(tmp_path / "one", settings(4))
     toy = Toy(kill_above=rates_of(expected)[-2], kill_once=str(tmp_path / "died"))
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_is_replaced_and_its_trial_goes_on(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_path):
-    """TUNE-3: whatever killed them may be gone tomorrow; a written failure would stay for ever."""
+    """TUNE-3: the cause may be transient; a recorded failure would be permanent."""
     expected = search(tmp_path / "one", settings(4))
     rate = rates_of(expected)[-1]
     said = rf"The trial with {LR} {rate}.* could not be trained: "
@@ -85,7 +85,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_
         )
     result = search(tmp_path / "ray", settings(4), run=run_tuner)
 
-    assert "its memory ran out, or its machine is gone" in caught.value.cause
+    assert "its memory ran out, or its machine was lost" in caught.value.cause
     assert "Run again" in caught.value.fix
     assert decisions(result) == decisions(expected)
 
@@ -103,7 +103,7 @@ def test_a_disk_that_fills_up_ends_the_search_with_what_to_do(tmp_path):
     with small_disk(tmp_path / "disk", kib=4000) as disk:
         ballast = []
 
-        def hear(_trial, _trials):
+        def on_report(_trial, _trials):
             ballast.append(None)
             if len(ballast) == 4:
                 ballast[-1] = fill(disk)
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_ends_the_search_with_what_to_do(tmp_path):
                 disk / "ray",
                 own,
                 run=run_tuner,
-                hear=hear,
+                on_report=on_report,
                 toy=Toy(pause_s=0.02),
                 compute=ComputeSettings(retries=0),
             )
@@ -124,16 +124,16 @@ def test_a_disk_that_fills_up_ends_the_search_with_what_to_do(tmp_path):
 
 
 def stopped(folder, own, *, after):
-    """Run a search on Ray until so many reports."""
-    heard = []
+    """Run a search on Ray until this number of reports."""
+    received = []
 
     def stop(*event):
-        heard.append(event)
-        if len(heard) == after:
+        received.append(event)
+        if len(received) == after:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="Run again to resume"):
-        search(folder, own, run=run_tuner, hear=stop)
+        search(folder, own, run=run_tuner, on_report=stop)
 
 
 @pytest.mark.exhaustive

@@ -21,7 +21,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.background import in_background
 from sluice.serving.ray_serve import serve_on_ray
-from sluice.serving.recipe import ServerRecipe
+from sluice.serving.server_spec import ServerSpec
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
@@ -38,7 +38,7 @@ HEADERS = {"authorization": f"Bearer {SECRET}", "content-type": "application/jso
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> ServerRecipe:
+def recipe(tmp_path: Path) -> ServerSpec:
     """A registry with version 1 in production and a rollout of version 2 at 5 %."""
     home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     store = ArtifactStore(home.artifacts)
@@ -47,9 +47,11 @@ def recipe(tmp_path: Path) -> ServerRecipe:
         before = ledger.version(MODEL, 1).candidate
         number = register_sample(ledger, store, salt=2, reference=before)
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
-    return ServerRecipe(
+    return ServerSpec(
         model=MODEL,
-        settings=ServingSettings(notice_s=0.3, drain_s=5.0, poll_s=0.1, body_grace_s=10.0),
+        settings=ServingSettings(
+            drain_delay_s=0.3, drain_timeout_s=5.0, poll_interval_s=0.1, body_grace_s=10.0
+        ),
         registry_url=home.registry_url,
         artifacts=home.artifacts,
         tokens=Tokens.of(serve=SECRET),
@@ -57,7 +59,7 @@ def recipe(tmp_path: Path) -> ServerRecipe:
 
 
 @contextlib.contextmanager
-def _serving(recipe: ServerRecipe, stop: threading.Event) -> Iterator[str]:
+def _serving(recipe: ServerSpec, stop: threading.Event) -> Iterator[str]:
     ready, ports = threading.Event(), []
 
     def on_ready(port: int) -> None:
@@ -88,7 +90,7 @@ def _serving(recipe: ServerRecipe, stop: threading.Event) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_two_replicas_answer_report_and_finish_what_is_under_way(
-    recipe: ServerRecipe,
+    recipe: ServerSpec,
 ) -> None:
     stop = threading.Event()
     with _serving(recipe, stop) as url:
@@ -99,7 +101,7 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
         under_way = _half_sent(url)
         stop.set()
         _until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
-        time.sleep(2 * recipe.settings.notice_s)
+        time.sleep(2 * recipe.settings.drain_delay_s)
         under_way.send(WINDOW[20:])
         late = under_way.getresponse()
 
@@ -113,19 +115,19 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
         httpx.get(f"{url}/healthz")
 
 
-def test_more_replicas_than_cores_are_refused_at_once(recipe: ServerRecipe) -> None:
-    with pytest.raises(SettingsError, match="9 replicas need a core each, and Ray has 2"):
+def test_more_replicas_than_cores_are_refused_at_once(recipe: ServerSpec) -> None:
+    with pytest.raises(SettingsError, match="9 replicas need one core each, but Ray has 2"):
         _refused(recipe, replicas=9, port=0)
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(recipe: ServerRecipe) -> None:
+def test_a_port_that_is_taken_is_refused_before_anything_starts(recipe: ServerSpec) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"must listen on 127.0.0.1 port {port}"):
+        with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1 port {port}"):
             _refused(recipe, replicas=1, port=port)
 
 
-def _refused(recipe: ServerRecipe, *, replicas: int, port: int) -> None:
+def _refused(recipe: ServerSpec, *, replicas: int, port: int) -> None:
     serve_on_ray(
         recipe,
         replicas=replicas,
@@ -136,7 +138,7 @@ def _refused(recipe: ServerRecipe, *, replicas: int, port: int) -> None:
     )
 
 
-def _reported(recipe: ServerRecipe) -> list[int]:
+def _reported(recipe: ServerSpec) -> list[int]:
     """Return what each server that reported to the registry had counted."""
     with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         rollout = ledger.rollout(MODEL)
@@ -147,7 +149,7 @@ def _reported(recipe: ServerRecipe) -> list[int]:
     return [len(servers), window.production.requests + window.challenger.requests]
 
 
-def _have_the_challenger(recipe: ServerRecipe) -> bool:
+def _have_the_challenger(recipe: ServerSpec) -> bool:
     with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         rollout = ledger.rollout(MODEL)
         assert rollout is not None

@@ -1,4 +1,4 @@
-"""CONF-1: a pipeline's file is based on another, and a command line overrides it."""
+"""CONF-1: a pipeline file can be based on another, and the command line overrides it."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 
 from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings, read_pipeline
-from sluice.config.pipeline_file import COMPONENT, merged, overridden
+from sluice.config.pipeline_file import COMPONENT, apply_overrides, merge_attributes
 
 BASE = {
     "name": "base",
@@ -31,7 +31,7 @@ def base(tmp_path: Path) -> Path:
     return written(tmp_path / "base.yaml", **BASE)
 
 
-def test_what_a_file_does_not_say_its_base_says(base: Path) -> None:
+def test_missing_attributes_come_from_the_base(base: Path) -> None:
     middle = written(
         base.parent / "deep" / "middle.yaml",
         based_on="../base.yaml",
@@ -56,26 +56,30 @@ def test_what_a_file_does_not_say_its_base_says(base: Path) -> None:
     assert read_pipeline(middle).seeds == (0, 1, 2, 3, 4, 5)
 
 
-def test_a_mapping_of_another_kind_takes_the_place_of_the_whole() -> None:
+def test_a_mapping_of_another_kind_replaces_the_whole() -> None:
     there = {"source": {"kind": "csv", "uri": "bars.csv", "index": "date"}}
 
-    assert merged(there, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
-    assert merged(there, {"source": {"kind": "packaged"}}) == {"source": {"kind": "packaged"}}
+    assert merge_attributes(there, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
+    assert merge_attributes(there, {"source": {"kind": "packaged"}}) == {
+        "source": {"kind": "packaged"}
+    }
 
 
-def test_the_arguments_of_another_optimizer_take_the_place_of_all() -> None:
+def test_the_arguments_of_another_optimizer_replace_all() -> None:
     sgd = {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}}
 
-    assert merged(sgd, {"optimizer_arguments": {"momentum": 0.5}})["optimizer_arguments"] == {
+    assert merge_attributes(sgd, {"optimizer_arguments": {"momentum": 0.5}})[
+        "optimizer_arguments"
+    ] == {
         "momentum": 0.5,
         "nesterov": True,
     }
-    assert merged(sgd, {"optimizer": "adam"}) == {"optimizer": "adam"}
+    assert merge_attributes(sgd, {"optimizer": "adam"}) == {"optimizer": "adam"}
     own = {"optimizer": "adam", "optimizer_arguments": {"eps": 1e-6}}
-    assert merged(sgd, own) == own
+    assert merge_attributes(sgd, own) == own
 
 
-def test_an_optimizer_beside_the_file_is_found_from_any_folder(
+def test_an_optimizer_in_the_files_folder_is_importable_from_anywhere(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -88,7 +92,7 @@ def test_an_optimizer_beside_the_file_is_found_from_any_folder(
     assert str(base.parent) in sys.path
 
 
-def test_the_command_line_has_the_last_word(base: Path) -> None:
+def test_the_command_line_takes_precedence(base: Path) -> None:
     found = read_pipeline(
         base,
         [
@@ -113,7 +117,7 @@ def test_the_command_line_has_the_last_word(base: Path) -> None:
 def test_an_override_does_not_change_what_was_read() -> None:
     read = {"training": {"max_epochs": 5}}
 
-    overridden(read, ["training.max_epochs=9"])
+    apply_overrides(read, ["training.max_epochs=9"])
 
     assert read == {"training": {"max_epochs": 5}}
 
@@ -133,7 +137,7 @@ def test_an_override_does_not_change_what_was_read() -> None:
         ("training=3", "'training': "),
     ],
 )
-def test_a_wrong_override_says_what_is_wrong(base: Path, given: str, message: str) -> None:
+def test_an_invalid_override_is_explained(base: Path, given: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_pipeline(base, [given])
 
@@ -141,16 +145,14 @@ def test_a_wrong_override_says_what_is_wrong(base: Path, given: str, message: st
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"based_on": "base.yaml"}, "needs a name of its own"),
-        ({"based_on": "none.yaml", "name": "a"}, r"required at .*none\.yaml, and there is none"),
-        ({"based_on": 3, "name": "a"}, "must be the path of a pipeline's file, got 3"),
-        ({"based_on": "top.yaml", "name": "a"}, r"'based_on: top\.yaml' leads back to"),
+        ({"based_on": "base.yaml"}, "must set its own name"),
+        ({"based_on": "none.yaml", "name": "a"}, r"There is no pipeline file at .*none\.yaml"),
+        ({"based_on": 3, "name": "a"}, "must be the path of a pipeline file, got 3"),
+        ({"based_on": "top.yaml", "name": "a"}, r"'based_on: top\.yaml' is circular"),
         ({"based_on": "base.yaml", "name": "a", "modle": {}}, "Did you mean 'model'"),
     ],
 )
-def test_a_wrong_base_says_what_is_wrong(
-    base: Path, attributes: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_base_is_explained(base: Path, attributes: dict[str, Any], message: str) -> None:
     top = written(base.parent / "top.yaml", **attributes)
 
     with pytest.raises(SettingsError, match=message):
@@ -172,7 +174,7 @@ def test_two_files_that_are_based_on_each_other_are_refused(tmp_path: Path) -> N
         ("on: push\nnaem: base", "'True' is not a key of a pipeline file"),
     ],
 )
-def test_yaml_that_is_no_text_of_ours_is_told(base: Path, line: str, message: str) -> None:
+def test_invalid_pipeline_yaml_is_reported(base: Path, line: str, message: str) -> None:
     base.write_text(f"type: {COMPONENT}\nattributes:\n  name: base\n{line}\n")
 
     with pytest.raises(SettingsError, match=message):

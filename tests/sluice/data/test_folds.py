@@ -64,7 +64,7 @@ def test_the_same_rows_are_split_the_same_way():
 
 
 @pytest.mark.parametrize("settings", [case[1] for case in CASES[::9]])
-def test_one_row_fewer_than_needed_is_refused_with_the_number(settings):
+def test_one_row_fewer_than_needed_is_rejected_with_the_number(settings):
     needed = rows_needed(settings, horizon_rows=1, min_train_rows=1)
 
     assert walk_forward(needed, settings, horizon_rows=1)

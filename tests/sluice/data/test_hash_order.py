@@ -1,4 +1,4 @@
-"""DATA-3, DATA-4: an order for rows without time that no other row moves."""
+"""DATA-3, DATA-4: a stable order for rows without time, independent of other rows."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     return in_hash_order(frame, ("a", "b"), name="key")
 
 
-def test_rows_stand_in_the_order_of_their_keys_and_none_is_lost():
+def test_rows_are_in_the_order_of_their_keys_and_none_is_lost():
     found = ordered(rows())
 
     assert found.index.is_monotonic_increasing
@@ -68,8 +68,8 @@ def test_minus_zero_is_zero():
 
 
 @pytest.mark.parametrize("columns", [(), ("a", "c"), ("a", "text")])
-def test_columns_that_make_no_key_are_refused(columns):
+def test_columns_that_make_no_key_are_rejected(columns):
     frame = rows().assign(text="x")
 
-    with pytest.raises(ContractError, match="made of columns of numbers"):
+    with pytest.raises(ContractError, match="requires numeric columns"):
         in_hash_order(frame, columns, name="key")

@@ -1,4 +1,4 @@
-"""A small file that stands for gigabytes is refused before its rows are built."""
+"""A small file that expands to gigabytes is rejected before its rows are loaded."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_parquet_bomb_is_refused_with_size_limit_and_setting(tmp_path, name):
+def test_a_parquet_bomb_is_rejected_with_size_limit_and_setting(tmp_path, name):
     table, options = BOMBS[name]
     path = tmp_path / "bomb.parquet"
     pq.write_table(table, path, compression="zstd", **options)
@@ -74,7 +74,7 @@ def test_a_parquet_bomb_is_refused_with_size_limit_and_setting(tmp_path, name):
 @pytest.mark.parametrize(
     ("header", "line"), [("date,close" + NAMES, "1\n"), ("date,close", ",\n" * 30)]
 )
-def test_a_csv_of_short_lines_is_refused_before_its_table_is_built(tmp_path, header, line):
+def test_a_csv_of_short_lines_is_rejected_before_its_table_is_built(tmp_path, header, line):
     path = tmp_path / "bomb.csv"
     path.write_text(f"{header}\n{line * 20_000}")
 
@@ -83,14 +83,14 @@ def test_a_csv_of_short_lines_is_refused_before_its_table_is_built(tmp_path, hea
     assert "got at least" in said
 
 
-def test_a_header_of_nothing_but_names_is_refused(tmp_path):
+def test_a_header_of_nothing_but_names_is_rejected(tmp_path):
     path = tmp_path / "bomb.csv"
     path.write_text("," * 100_000 + "\n1\n")
 
     assert "got at least" in refusal(CsvSource(uri=str(path), max_bytes=LIMIT))
 
 
-def test_a_larger_file_is_refused_while_it_is_read(tmp_path):
+def test_a_larger_file_is_rejected_while_it_is_read(tmp_path):
     path = tmp_path / "rows.csv"
     with path.open("wb") as file:
         file.truncate(10**12)  # sparse: it weighs nothing

@@ -1,4 +1,4 @@
-"""Raw rows from files (DATA-2), and what is said when they cannot be read."""
+"""DATA-2: raw rows from files, and the errors for unreadable files."""
 
 import itertools
 import os
@@ -80,7 +80,7 @@ def test_csv_names_and_formats_are_settings(csv):
     assert rows.index[1] == pd.Timestamp(2020, 2, 3)
 
 
-def test_the_rows_are_left_as_they_stand(csv):
+def test_rows_are_returned_unchanged(csv):
     rows = load_rows(csv("date,close\n2020-01-03,1\n2020-01-02,\n2020-01-02,3\n"), schema=SCHEMA)
 
     assert rows.index.day.tolist() == [3, 2, 2]
@@ -116,17 +116,17 @@ def test_a_missing_file_offers_the_nearest_name(csv):
     assert "Did you mean 'bars0.csv'?" in message
 
 
-def test_a_missing_folder_says_so(tmp_path):
+def test_a_missing_folder_reports_it(tmp_path):
     assert "cannot be listed" in refusal(CsvSource(uri=str(tmp_path / "no" / "bars.csv")))
 
 
-def test_a_folder_and_an_unknown_scheme_are_refused(tmp_path):
+def test_a_folder_and_an_unknown_scheme_are_rejected(tmp_path):
     assert "cannot be read" in refusal(CsvSource(uri=str(tmp_path)))
     assert "cannot be opened" in refusal(CsvSource(uri="nosuch://bars.csv"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_refused(csv):
+def test_a_file_that_may_not_be_read_is_rejected(csv):
     source = csv(TEXT)
     os.chmod(source.uri, 0)
 
@@ -134,16 +134,16 @@ def test_a_file_that_may_not_be_read_is_refused(csv):
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "date,close,volume\n"])
-def test_a_file_without_rows_is_refused(csv, text):
+def test_a_file_without_rows_is_rejected(csv, text):
     assert "at least one row" in refusal(csv(text))
 
 
 @pytest.mark.parametrize("text", [TEXT + "2020-01-07,1,2,3,4\n", b"PAR1\xff\xfe\x00\x81,\n\x9d\n"])
-def test_what_is_not_csv_is_refused(csv, text):
+def test_non_csv_file_is_rejected(csv, text):
     assert "cannot be parsed as CSV" in refusal(csv(text))
 
 
-def test_what_is_not_parquet_is_refused(tmp_path):
+def test_non_parquet_file_is_rejected(tmp_path):
     path = tmp_path / "bars.parquet"
     path.write_text(TEXT)
 
@@ -153,7 +153,7 @@ def test_what_is_not_parquet_is_refused(tmp_path):
 def test_text_in_a_price_is_named_with_line_and_value(csv):
     message = refusal(csv("date,close\n2020-01-02,1\n\n2020-01-03,two\n2020-01-06,x\n"))
 
-    assert "column 'close' must hold numbers, got 'two' at line 4 (2 such values of 3)" in message
+    assert "column 'close' must be numeric, got 'two' at line 4 (2 such values of 3)" in message
 
 
 def test_a_thousands_separator_is_not_a_number(csv):
@@ -171,25 +171,25 @@ def test_text_in_parquet_is_named_with_its_row(tmp_path):
 def test_a_date_that_cannot_be_read_is_named(csv, bad):
     message = refusal(csv(f"date,close\n2020-01-02,1\n{bad},2\n"))
 
-    assert "column 'date' must hold dates" in message
+    assert "column 'date' must contain dates" in message
     assert "at line 3" in message
 
 
-def test_dates_of_two_time_zones_are_refused(csv):
+def test_dates_of_two_time_zones_are_rejected(csv):
     text = "date,close\n2020-01-02T00:00:00+01:00,1\n2020-01-03T00:00:00+02:00,2\n"
 
     assert "one time zone" in refusal(csv(text))
 
 
 @pytest.mark.parametrize("settings", [{"index": "Date"}, {"rename": {"Close": "close"}}])
-def test_a_name_that_the_file_does_not_have_is_refused(csv, settings):
+def test_a_name_that_the_file_does_not_have_is_rejected(csv, settings):
     message = refusal(csv(TEXT, **settings))
 
     assert "has no column" in message
     assert "(nearest: '" in message
 
 
-def test_dates_whose_day_and_month_cannot_be_told_apart_are_refused(csv):
+def test_dates_whose_day_and_month_cannot_be_told_apart_are_rejected(csv):
     text = "date,close\n01/02/2020,1\n02/02/2020,2\n"
 
     assert "ISO 8601 (2024-12-31), got '01/02/2020' at line 2" in refusal(csv(text))

@@ -1,4 +1,4 @@
-"""A query reads: attacks on the database behind it, on real SQLite files and a real PostgreSQL."""
+"""Queries are read-only: attacks on real SQLite files and a real PostgreSQL server."""
 
 import sqlite3
 import uuid
@@ -77,7 +77,7 @@ def test_postgresql_runs_one_query_that_writes_nothing(postgres, attack):
 
 
 @pytest.mark.slow
-def test_an_option_that_switches_transactions_off_is_refused(postgres):
+def test_an_option_that_switches_transactions_off_is_rejected(postgres):
     attack = "WITH a AS (SELECT 1 AS date, 1 AS close) SELECT date, erase() AS close FROM a"
 
     for option in ("autocommit=1", "options=-cdefault_transaction_read_only%3Doff"):
@@ -121,7 +121,7 @@ def test_the_shipped_grants_make_a_role_that_reads_and_calls_nothing_dangerous(p
     engine.dispose()
 
 
-def test_another_driver_of_a_database_that_can_be_restricted_is_refused():
+def test_another_driver_of_a_database_that_can_be_restricted_is_rejected():
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
 
     message = refusal("postgresql+psycopg_async://u@localhost:1/x")

@@ -107,7 +107,7 @@ def test_percent_signs_and_colons_in_a_query_are_its_own(url):
         ("SELEC date FROM bars", "syntax error"),
     ],
 )
-def test_what_the_database_refuses_is_said_in_its_words(url, query, said):
+def test_database_error_is_reported_in_its_own_words(url, query, said):
     message = refusal(url, query)
 
     assert "failed: " in message
@@ -120,24 +120,27 @@ def test_a_column_that_the_result_does_not_have_offers_the_nearest(url):
     assert "has no column 'Close' (nearest: 'close')" in refusal(url, rename={"Close": "x"})
 
 
-def test_two_columns_of_one_name_are_refused(url):
+def test_two_columns_of_one_name_are_rejected(url):
     assert "more than one column 'close'" in refusal(url, "SELECT date, close, close FROM bars")
 
 
-def test_a_result_without_rows_is_refused(url):
+def test_a_result_without_rows_is_rejected(url):
     assert "at least one row" in refusal(url, "SELECT date, close FROM bars WHERE volume < 0")
 
 
 def test_text_in_a_number_is_named_with_its_row(url):
     message = refusal(url, "SELECT date, note AS close FROM bars ORDER BY date")
 
-    assert "column 'close' must hold numbers, got 'a' at row 0" in message
+    assert "column 'close' must be numeric, got 'a' at row 0" in message
 
 
 def test_a_date_that_cannot_be_read_is_named(url):
     message = refusal(url, "SELECT note AS date, close FROM bars ORDER BY volume")
 
-    assert "column 'date' must hold dates as ISO 8601 (2024-12-31), got 'a' at row 0" in message
+    assert (
+        "column 'date' must contain dates in the format ISO 8601 (2024-12-31), got 'a' at row 0"
+        in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,10 +161,10 @@ def test_nothing_is_ever_written(url, statement):
     assert "other" in refusal(url, "SELECT * FROM other")
 
 
-def test_a_statement_that_is_no_query_says_so(url):
+def test_a_statement_that_is_no_query_reports_it(url):
     statement = "PRAGMA foreign_keys = ON" if url.startswith("sqlite") else "SET search_path = x"
 
-    assert "is not one SELECT" in refusal(url, statement)
+    assert "is not a single SELECT" in refusal(url, statement)
 
 
 def test_a_missing_database_file_is_not_made(tmp_path):
@@ -184,7 +187,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
 @pytest.mark.parametrize(
     "wrong", ["bars.db", "postgresql://host:port/x", "://x", "postgresql://h:${PORT}/x"]
 )
-def test_what_is_no_url_is_refused(wrong, monkeypatch):
+def test_invalid_url_is_rejected(wrong, monkeypatch):
     monkeypatch.setenv("PORT", "five")
 
     assert f"must be an SQLAlchemy URL, got {wrong}." in refusal(wrong)
@@ -198,7 +201,7 @@ def test_a_driver_that_is_not_installed_is_named(driver):
     assert "not installed" in message
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch):
+def test_a_server_that_does_not_exist_is_named_without_its_password(monkeypatch):
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     monkeypatch.setenv("BARS_PASSWORD", "s3c:ret/@")
     url = "postgresql://ada:${BARS_PASSWORD}@localhost:1/x?connect_timeout=2"
@@ -230,7 +233,7 @@ def test_a_value_that_the_driver_repeats_is_shown_by_its_name(monkeypatch):
     assert "s3cret" not in message
 
 
-def test_an_option_that_the_driver_does_not_know_is_refused(url):
+def test_an_option_that_the_driver_does_not_know_is_rejected(url):
     message = refusal(f"{url}{'&' if '?' in url else '?'}nosuch=1")
 
     assert "cannot be reached" in message
@@ -322,7 +325,7 @@ def test_times_with_a_zone_stay_the_same_moments(postgres_server):
         "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Ds3cret%3BUID%3Dada",
     ],
 )
-def test_a_password_in_the_settings_is_refused_and_not_repeated(url):
+def test_a_password_in_the_settings_is_rejected_and_not_repeated(url):
     with pytest.raises(SettingsError, match=r"write \$\{NAME\} in its place") as caught:
         BarsSettings.parse({"source": {"kind": "sql", "url": url, "query": QUERY}}, where="x.yaml")
     with pytest.raises(ValidationError) as plain:

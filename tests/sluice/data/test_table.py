@@ -78,19 +78,19 @@ def test_another_table_is_another_version(store, change):
     assert save_table(change(frame()), store).digest != save_table(frame(), store).digest
 
 
-def test_a_record_of_another_table_is_refused(store):
+def test_a_record_of_another_table_is_rejected(store):
     record = save_table(frame(), store)
     other = save_table(frame().iloc[1:], store)
 
-    with pytest.raises(IntegrityError, match="holds table"):
+    with pytest.raises(IntegrityError, match="contains table"):
         load_table(record.model_copy(update={"artifact": other.artifact}), store)
 
 
-def test_damaged_and_missing_files_are_refused(store):
+def test_damaged_and_missing_files_are_rejected(store):
     record = save_table(frame(), store)
     path = store.path(record.artifact)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(IntegrityError, match="other bytes"):
+    with pytest.raises(IntegrityError, match="does not match its name"):
         load_table(record, store)
 
     path.unlink()
@@ -98,9 +98,9 @@ def test_damaged_and_missing_files_are_refused(store):
         load_table(record, store)
 
 
-def test_an_empty_table_and_mixed_values_are_refused(store, tmp_path):
+def test_an_empty_table_and_mixed_values_are_rejected(store, tmp_path):
     with pytest.raises(ContractError, match="at least one row"):
         save_table(frame().iloc[:0], store)
-    with pytest.raises(ContractError, match="one kind of value"):
+    with pytest.raises(ContractError, match="values of one type"):
         save_table(pd.DataFrame({"x": [1, "a"]}), store)
     assert not list(tmp_path.rglob("*.tmp"))

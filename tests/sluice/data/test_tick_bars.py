@@ -1,4 +1,4 @@
-"""Ticks to time, tick, volume, dollar and range bars (DATA-2)."""
+"""DATA-2: time, tick, volume, dollar and range bars from ticks."""
 
 import os
 import resource
@@ -253,7 +253,7 @@ def test_ticks_before_1970_fall_into_their_interval():
     assert bars["num_ticks"].tolist() == [2]
 
 
-def test_whole_numbers_and_values_that_may_not_be_written_are_taken():
+def test_integers_and_values_that_may_not_be_written_are_taken():
     ticks = random_ticks(500, seed=11)
     whole = ticks.assign(price=ticks["price"].round().astype("int64"), size=1)
     expected = build_bars(whole.astype("float64"), TickBars(num_ticks=7))
@@ -273,7 +273,7 @@ def test_whole_numbers_and_values_that_may_not_be_written_are_taken():
 @pytest.mark.parametrize(
     ("column", "value", "error", "said"),
     [
-        ("price", 0.0, ContractError, "price must be above 0, broken in 1 of 20 ticks, first at"),
+        ("price", 0.0, ContractError, "price must be above 0, violated by 1 of 20 ticks, first at"),
         ("price", -1.0, ContractError, "price must be above 0"),
         ("size", -2.0, ContractError, "size must be at least 0"),
         ("price", np.nan, SchemaError, "column 'price' must have no nulls"),
@@ -293,14 +293,14 @@ def test_a_tick_that_cannot_be_one_is_named(column, value, error, said):
     assert f"row 13 (label {ticks.index[13]}" in str(caught.value)
 
 
-def test_ticks_out_of_order_are_refused_with_the_first():
+def test_ticks_out_of_order_are_rejected_with_the_first():
     ticks = ticks_at([0, 5, 4, 3], [1.0] * 4)
 
-    with pytest.raises(SchemaError, match=r"sorted, first label that falls: .*00:00:04 at row 2"):
+    with pytest.raises(SchemaError, match=r"sorted, first label out of order: .*00:00:04 at row 2"):
         build_bars(ticks, TickBars(num_ticks=1))
 
 
-def test_a_tick_without_a_time_is_refused():
+def test_a_tick_without_a_time_is_rejected():
     ticks = random_ticks(5, seed=13)
     holed = ticks.set_axis(ticks.index.where(np.arange(5) != 3).rename("time"))
 
@@ -326,7 +326,7 @@ def test_a_column_by_another_name_is_offered():
         lambda: RangeBars(tenths_of_bp=0),
     ],
 )
-def test_a_rule_that_closes_nothing_or_everything_is_refused(make):
+def test_a_rule_that_closes_nothing_or_everything_is_rejected(make):
     with pytest.raises(ValidationError):
         make()
 
@@ -341,7 +341,7 @@ def test_the_plain_loops_and_the_compiled_ones_agree_to_the_row():
         assert compiled(price_N, threshold).tolist() == loop(price_N, threshold).tolist()
 
 
-def test_a_loop_is_compiled_where_no_cache_can_lie():
+def test_loop_is_compiled_without_a_writable_cache():
     """A package in a read-only place, of a user without a home: numba finds no folder."""
     loop = bar_ends._ends_by_sum
     homeless = types.FunctionType(loop.__code__.replace(co_filename="<none>"), loop.__globals__)

@@ -1,4 +1,4 @@
-"""A file or table of ticks as the source of a pipeline's bars (DATA-2)."""
+"""DATA-2: a file or table of ticks as the source of a pipeline's bars."""
 
 import sqlite3
 
@@ -83,7 +83,7 @@ def test_every_source_of_a_table_may_hold_the_ticks(ticks, tmp_path, kind):
     assert bars.index.name == "date"
 
 
-def test_ticks_that_close_no_bar_are_refused(ticks, tmp_path):
+def test_ticks_that_close_no_bar_are_rejected(ticks, tmp_path):
     ticks.to_csv(tmp_path / "ticks.csv")
     source = settings(
         {
@@ -97,7 +97,7 @@ def test_ticks_that_close_no_bar_are_refused(ticks, tmp_path):
         load_rows(source, schema=RAW_SCHEMA)
 
 
-def test_ticks_out_of_order_are_refused_before_they_look_like_bars(ticks, tmp_path):
+def test_unsorted_ticks_are_rejected_before_bars_are_built(ticks, tmp_path):
     ticks[::-1].to_csv(tmp_path / "ticks.csv")
     source = settings(
         {
@@ -107,7 +107,7 @@ def test_ticks_out_of_order_are_refused_before_they_look_like_bars(ticks, tmp_pa
         }
     ).source
 
-    with pytest.raises(SchemaError, match=r"ticks: .* must be sorted, first label that falls"):
+    with pytest.raises(SchemaError, match=r"ticks: .* must be sorted, first label out of order"):
         load_rows(source, schema=RAW_SCHEMA)
 
 

@@ -46,7 +46,7 @@ def test_missing_columns_come_with_nearest_available_and_shape():
     assert "Rows and columns: 6 x 3." in message
 
 
-def test_every_problem_is_said_at_once():
+def test_every_problem_is_reported_at_once():
     frame = table().drop(columns="volume").rename_axis("day")
     frame.iloc[3, 0] = np.nan
 
@@ -93,7 +93,7 @@ def test_text_where_a_number_is_required_is_shown():
         ("datetime", pd.to_datetime(["2020-01-01", "2020-01-02"]), ["2020-01-01", "2020-01-02"]),
     ],
 )
-def test_each_kind_takes_its_own_and_refuses_another(kind, good, bad):
+def test_each_kind_takes_its_own_and_rejects_another(kind, good, bad):
     schema = Schema(columns=(Column(name="x", kind=kind),))
 
     validate_schema(pd.DataFrame({"x": good}), schema, "raw")
@@ -103,7 +103,7 @@ def test_each_kind_takes_its_own_and_refuses_another(kind, good, bad):
 def test_an_unsorted_index_names_the_first_label_that_falls():
     frame = table().iloc[[0, 1, 4, 2, 3, 5]]
 
-    assert "first label that falls: 2020-01-03 00:00:00 at row 3, after 2020-01-05" in refusal(
+    assert "first label out of order: 2020-01-03 00:00:00 at row 3, after 2020-01-05" in refusal(
         frame
     )
 
@@ -114,7 +114,7 @@ def test_a_repeated_label_is_named():
     assert "2 repeated labels, first at row 2 (label 2020-01-02" in refusal(frame)
 
 
-def test_an_index_without_name_or_dates_is_refused():
+def test_an_index_without_name_or_dates_is_rejected():
     message = refusal(table().reset_index(drop=True))
 
     assert "named 'date', got no name" in message
@@ -124,10 +124,10 @@ def test_an_index_without_name_or_dates_is_refused():
 @pytest.mark.parametrize(
     ("labels", "seen"),
     [
-        (["2018-02-28", "2018-02-30", "2018-03-01"], "'2018-02-30' at row 1, which is no date"),
-        (["01/02/2018", "02/02/2018", "01/03/2018"], "'01/02/2018' at row 0, which is no date"),
+        (["2018-02-28", "2018-02-30", "2018-03-01"], "'2018-02-30' at row 1, which is not a date"),
+        (["01/02/2018", "02/02/2018", "01/03/2018"], "'01/02/2018' at row 0, which is not a date"),
         (["2018-02-01", "2018-02-02", "2018-02-03"], "'2018-02-01' at row 0 (correct"),
-        (["a", "b", "c"], "'a' at row 0, which is no date"),
+        (["a", "b", "c"], "'a' at row 0, which is not a date"),
     ],
 )
 def test_an_index_of_text_is_in_order_of_time_by_chance_only(labels, seen):
@@ -145,14 +145,14 @@ def test_an_index_of_text_is_in_order_of_time_by_chance_only(labels, seen):
         validate_schema(frame, Schema(columns=columns, index_kind="string"), "raw")
 
 
-def test_an_index_with_a_hole_is_refused():
+def test_an_index_with_a_hole_is_rejected():
     frame = table()
     frame.index = frame.index.where(frame.index != "2020-01-04").rename("date")
 
     assert "index must have no nulls, first at row 3" in refusal(frame)
 
 
-def test_a_column_that_occurs_twice_is_refused():
+def test_a_column_that_occurs_twice_is_rejected():
     frame = table()
     frame.insert(0, "close", 1.0, allow_duplicates=True)
 
@@ -208,6 +208,6 @@ def test_a_name_that_a_plain_list_requires_is_missing_with_what_there_is():
 
 
 @pytest.mark.parametrize("names", ["open", [1, 2]])
-def test_what_is_no_list_of_names_is_refused(names):
+def test_invalid_list_of_names_is_rejected(names):
     with pytest.raises(ContractError, match="a Schema or a list of column names"):
         validate_schema(DAYS, names, "raw")

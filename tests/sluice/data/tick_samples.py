@@ -1,4 +1,4 @@
-"""Ticks for tests, and a second way to build bars of them: exact, and one tick at a time."""
+"""Ticks for tests, and an independent exact builder of bars, one tick at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,7 +5,13 @@ import pandas as pd
 import pytest
 
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.calibration import Null, calibrate_column, draw_size, draw_sums, null_of
+from sluice.drift.calibration import (
+    NullDistribution,
+    calibrate_column,
+    draw_size,
+    draw_sums,
+    null_from_draws,
+)
 from sluice.drift.columns import reference_column
 from sluice.drift.dependence import Dependence
 from tests.sluice.evaluation.loss_samples import ar1
@@ -13,7 +19,9 @@ from tests.sluice.evaluation.loss_samples import ar1
 SETTINGS = DriftSettings()
 
 
-def nulls(num_rows: int, *, rho: float = 0.0, reference_rows: int = 5000, seed: int = 0) -> Null:
+def nulls(
+    num_rows: int, *, rho: float = 0.0, reference_rows: int = 5000, seed: int = 0
+) -> NullDistribution:
     values = pd.Series(ar1(np.random.default_rng(3), rho, reference_rows), name="x")
     column = reference_column(values, SETTINGS, 0.01)
     return calibrate_column(column, SETTINGS, num_rows=num_rows, draws=500, seed=seed)
@@ -55,7 +63,7 @@ def test_equal_seeds_draw_equal_windows_and_others_do_not():
 
 
 def test_the_scale_makes_up_for_rows_that_do_not_fill_blocks():
-    dependence = Dependence(block_length=30, stretch=1.0)
+    dependence = Dependence(block_length=30, inflation=1.0)
 
     number, scale = draw_size(dependence, 100, 10**9)
 
@@ -72,17 +80,17 @@ def test_a_draw_adds_up_whole_blocks():
 
 
 def test_a_p_value_counts_the_draws_that_are_at_least_as_far():
-    null = null_of(np.array([[1.0], [2.0], [3.0], [4.0]]), 100)
+    null = null_from_draws(np.array([[1.0], [2.0], [3.0], [4.0]]), 100)
 
     assert null.p_values(np.array([3.0])) == (3 / 5,)
     assert null.p_values(np.array([5.0])) == (1 / 5,)
     assert null.p_values(np.array([0.0])) == (1.0,)
 
 
-def test_the_best_of_several_statistics_pays_for_having_been_chosen():
+def test_the_smallest_of_several_p_values_is_corrected():
     rng = np.random.default_rng(0)
     distance_DS = rng.normal(size=(2000, 3))
-    null = null_of(distance_DS[:1000], 100)
+    null = null_from_draws(distance_DS[:1000], 100)
 
     together = [null.p_value(null.p_values(row)) for row in distance_DS[1000:]]
     alone = [min(null.p_values(row)) for row in distance_DS[1000:]]
@@ -92,7 +100,7 @@ def test_the_best_of_several_statistics_pays_for_having_been_chosen():
 
 
 def test_what_cannot_be_computed_has_no_p_value():
-    null = null_of(np.arange(8.0).reshape(4, 2), 100)
+    null = null_from_draws(np.arange(8.0).reshape(4, 2), 100)
 
     p_S = null.p_values(np.array([np.nan, 1.0]))
 

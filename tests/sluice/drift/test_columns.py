@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.columns import bins, reference_column, scores
+from sluice.drift.columns import normal_scores, psi_bins, reference_column
 
 SETTINGS = DriftSettings()
 
@@ -16,7 +16,7 @@ def column_of(values) -> object:
 def test_bins_join_neighbouring_cells_to_equal_shares():
     share_G = np.r_[0.0, np.full(50, 0.02), 0.0]
 
-    joined = bins(share_G, 10, is_ordered=True)
+    joined = psi_bins(share_G, 10, is_ordered=True)
 
     assert np.bincount(joined, weights=share_G) == pytest.approx(np.full(10, 0.1))
     assert (np.diff(joined) >= 0).all()
@@ -25,24 +25,24 @@ def test_bins_join_neighbouring_cells_to_equal_shares():
 @pytest.mark.parametrize("is_ordered", [True, False])
 @pytest.mark.parametrize("share", [[1.0, 0.0], [0.0, 0.97, 0.0, 0.03, 0.0], [0.5, 0.0, 0.5]])
 def test_every_bin_holds_some_of_the_reference(share, is_ordered):
-    joined = bins(np.array(share), 3, is_ordered=is_ordered)
+    joined = psi_bins(np.array(share), 3, is_ordered=is_ordered)
 
     assert (np.bincount(joined, weights=share) > 0).all()
 
 
 def test_rare_categories_share_the_last_bin():
-    assert bins(np.array([0.1, 0.5, 0.3, 0.1]), 3, is_ordered=False).tolist() == [2, 0, 1, 2]
+    assert psi_bins(np.array([0.1, 0.5, 0.3, 0.1]), 3, is_ordered=False).tolist() == [2, 0, 1, 2]
 
 
 def test_cells_score_as_a_normal_column_would():
     values = np.random.default_rng(0).lognormal(size=2000)
     column = column_of(values)
 
-    score_N = scores(column)[column.cells.encode(pd.Series(values))]
+    score_N = normal_scores(column)[column.cells.encode(pd.Series(values))]
 
     assert stats.spearmanr(score_N, values)[0] > 0.999
     assert (score_N.mean(), score_N.std()) == pytest.approx((0, 1), abs=0.03)
-    assert scores(column)[0] == 0  # a missing value is in the middle
+    assert normal_scores(column)[0] == 0  # a missing value is in the middle
 
 
 def test_positions_are_the_means_of_cells_in_standard_deviations():
@@ -54,11 +54,11 @@ def test_positions_are_the_means_of_cells_in_standard_deviations():
     assert (np.diff(at_G) >= 0).all()
 
 
-def test_categories_of_one_stretch_alone_are_what_is_normal():
+def test_the_share_of_categories_in_one_window_only_is_normal():
     values = ["every"] * 100 + ["once"] * 20 + ["every"] * 280
 
     column = column_of(values)
 
-    assert column.most_exclusive(100) == pytest.approx(0.2)
-    assert column.most_exclusive(10) == 0
-    assert column_of(["a", "b"] * 200).most_exclusive(100) == 0
+    assert column.max_exclusive_share(100) == pytest.approx(0.2)
+    assert column.max_exclusive_share(10) == 0
+    assert column_of(["a", "b"] * 200).max_exclusive_share(100) == 0

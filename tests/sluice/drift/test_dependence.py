@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from sluice.drift.dependence import MOST_BLOCKS, block_counts, block_starts, measure_dependence
+from sluice.drift.dependence import MAX_BLOCKS, block_counts, block_starts, measure_dependence
 from tests.sluice.evaluation.loss_samples import ar1
 
 
 def test_blocks_start_at_every_row_or_are_evenly_spread():
     assert block_starts(5).tolist() == [0, 1, 2, 3, 4]
-    many = block_starts(10 * MOST_BLOCKS)
-    assert many.size == MOST_BLOCKS
+    many = block_starts(10 * MAX_BLOCKS)
+    assert many.size == MAX_BLOCKS
     assert set(np.diff(many)) == {10}
 
 
@@ -39,23 +39,23 @@ def test_the_longest_of_several_series_counts():
     assert together == measure_dependence([slow], 0.01).block_length
 
 
-def test_deviations_are_stretched_more_the_fewer_blocks_there_are():
+def test_the_inflation_factor_is_larger_for_fewer_blocks():
     rng = np.random.default_rng(0)
     few, many = (measure_dependence([ar1(rng, 0.5, n)], 0.01) for n in (300, 10_000))
 
-    assert few.stretch > many.stretch > 1
+    assert few.inflation > many.inflation > 1
 
 
-def test_a_series_that_wanders_over_the_whole_reference_has_no_stretch():
+def test_a_non_stationary_series_has_no_inflation_factor():
     walk = np.cumsum(np.random.default_rng(0).normal(size=200))
 
     found = measure_dependence([walk], 0.01)
 
-    assert math.isnan(found.stretch) or found.stretch > 1.5
+    assert math.isnan(found.inflation) or found.inflation > 1.5
 
 
 def test_a_constant_series_needs_the_shortest_block():
     found = measure_dependence([np.zeros(1000)], 0.01)
 
     assert found.block_length == 10
-    assert found.stretch == pytest.approx(1, abs=0.05)
+    assert found.inflation == pytest.approx(1, abs=0.05)

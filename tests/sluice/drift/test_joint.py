@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.columns import reference_column, scores
-from sluice.drift.joint import Features, JointReference
+from sluice.drift.columns import normal_scores, reference_column
+from sluice.drift.joint import JointReference, RandomFeatures
 
 SETTINGS = DriftSettings()
 
@@ -19,14 +19,14 @@ def test_the_discrepancy_is_that_of_a_gaussian_kernel():
     now = pd.DataFrame({"x": rng.normal(1, 1, size=300), "y": rng.choice(["u", "v"], 300)})
     columns = [reference_column(was[name], SETTINGS, 0.01) for name in was]
     codes = [[c.cells.encode(frame[c.name]) for c in columns] for frame in (was, now)]
-    features = Features.draw(columns, 8192, seed=0)
+    features = RandomFeatures.draw(columns, 8192, seed=0)
 
     joint = JointReference.of(features, codes[0], 0.01, map)
     found = joint.distance(features.mean(codes[1], map))
 
     # The same rows written out: the normal score, and one column for each code of the category.
     rows = [
-        np.column_stack([scores(columns[0])[x], np.eye(columns[1].cells.num_cells + 1)[y]])
+        np.column_stack([normal_scores(columns[0])[x], np.eye(columns[1].cells.num_cells + 1)[y]])
         for x, y in codes
     ]
     width = 2 * (1 + 1 - (columns[1].share_G ** 2).sum())
@@ -38,14 +38,14 @@ def test_the_discrepancy_is_that_of_a_gaussian_kernel():
     assert found == pytest.approx(expected, rel=0.1)
 
 
-def test_the_mean_does_not_depend_on_how_rows_are_cut_into_pieces(monkeypatch):
+def test_the_mean_does_not_depend_on_the_chunk_size(monkeypatch):
     values = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 2)), columns=["a", "b"])
     columns = [reference_column(values[name], SETTINGS, 0.01) for name in values]
     codes = [c.cells.encode(values[c.name]) for c in columns]
-    features = Features.draw(columns, 16, seed=0)
+    features = RandomFeatures.draw(columns, 16, seed=0)
 
     whole = features.mean(codes, map)
-    monkeypatch.setattr("sluice.drift.joint._PIECE_ROWS", 7)
+    monkeypatch.setattr("sluice.drift.joint._CHUNK_ROWS", 7)
 
     assert features.mean(codes, map) == pytest.approx(whole, abs=1e-6)
 
@@ -54,7 +54,7 @@ def test_the_seed_decides_which_windows_are_drawn():
     values = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 2)), columns=["a", "b"])
     columns = [reference_column(values[name], SETTINGS, 0.01) for name in values]
     codes = [c.cells.encode(values[c.name]) for c in columns]
-    joint = JointReference.of(Features.draw(columns, 16, seed=0), codes, 0.01, map)
+    joint = JointReference.of(RandomFeatures.draw(columns, 16, seed=0), codes, 0.01, map)
 
     first, same, other = (
         joint.calibrate(num_rows=100, draws=50, seed=seed).distance_DS for seed in (0, 0, 1)

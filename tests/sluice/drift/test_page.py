@@ -3,9 +3,9 @@ import re
 import numpy as np
 import pytest
 
-from sluice.drift.judge import judge_window
 from sluice.drift.page import drift_page
 from sluice.drift.plots import quantiles
+from sluice.drift.window_evaluation import evaluate_window
 from tests.sluice.drift.frames import mixed, reference_of
 
 
@@ -15,11 +15,11 @@ def reference():
 
 
 def page_of(reference, frame) -> str:
-    report = judge_window(reference, frame, window="w" * 64, threads=1)
+    report = evaluate_window(reference, frame, window="w" * 64, threads=1)
     return drift_page(report, reference, title="now & then")
 
 
-def test_the_page_shows_what_moved_with_a_picture_of_each(reference):
+def test_the_page_shows_drifted_columns_with_plots(reference):
     frame = mixed(1, 400).rename(columns={"a": "<a> $1"})
     frame["b"] += 1
     frame.loc[:50, "city"] = "<Oslo>"
@@ -29,7 +29,7 @@ def test_the_page_shows_what_moved_with_a_picture_of_each(reference):
     assert "Drift: now &amp; then" in page
     assert '<span class="tag bad">DRIFT</span>' in page
     assert page.count("<img") == 3  # the overview, b and city
-    assert "how b moved" in page
+    assert "drift of b" in page
     assert "&lt;Oslo&gt; (51)" in page
     assert "<Oslo>" not in page
     assert "does not have this column" in page
@@ -42,10 +42,10 @@ def test_a_stable_window_has_the_overview_alone(reference):
 
     assert '<span class="tag good">STABLE</span>' in page
     assert page.count("<img") == 1
-    assert "not looked at: more" in page
+    assert "not tested: more" in page
 
 
-def test_a_window_that_decides_nothing_has_a_page_too(reference):
+def test_an_inconclusive_window_has_a_page(reference):
     page = page_of(reference, mixed(1, 3).rename(columns={"a": "<a> $1"}))
 
     assert '<span class="tag unsure">INCONCLUSIVE</span>' in page

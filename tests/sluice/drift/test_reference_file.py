@@ -5,13 +5,13 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
-from sluice.drift.judge import judge_window
 from sluice.drift.reference_file import (
     load_reference,
     parse_reference,
     reference_bytes,
     save_reference,
 )
+from sluice.drift.window_evaluation import evaluate_window
 from tests.sluice.drift.frames import mixed, reference_of
 
 
@@ -20,14 +20,14 @@ def reference():
     return reference_of(mixed(0, 1000))
 
 
-def test_a_loaded_reference_judges_as_the_one_that_was_saved(reference, tmp_path):
+def test_a_loaded_reference_gives_the_same_report(reference, tmp_path):
     store = ArtifactStore(tmp_path)
     digest = save_reference(reference, store)
     loaded = load_reference(digest, store)
 
     for rows in (500, 300):
         frame = mixed(1, rows)
-        reports = [judge_window(r, frame, window="w", threads=1) for r in (reference, loaded)]
+        reports = [evaluate_window(r, frame, window="w", threads=1) for r in (reference, loaded)]
         assert reports[0].model_dump_json() == reports[1].model_dump_json()
     assert save_reference(loaded, store) == digest
 
@@ -38,11 +38,11 @@ def test_a_reference_of_one_column_survives_as_well():
     assert parse_reference(reference_bytes(one)).joint is None
 
 
-def test_torn_bytes_are_refused(reference):
+def test_truncated_bytes_are_rejected(reference):
     content = reference_bytes(reference)
 
     for broken in (b"", b"{}", content[:-100], content[:50] + b"x" + content[51:-1]):
-        with pytest.raises(IntegrityError, match="drift reference is required"):
+        with pytest.raises(IntegrityError, match="must contain a valid drift reference"):
             parse_reference(broken)
 
 
@@ -53,14 +53,14 @@ def test_another_parquet_file_is_refused(tmp_path):
         parse_reference((tmp_path / "x.parquet").read_bytes())
 
 
-def test_a_threshold_changed_inside_a_whole_file_is_refused(reference):
+def test_a_modified_threshold_is_rejected(reference):
     table = pq.read_table(io.BytesIO(reference_bytes(reference)))
     at = table.schema.get_field_index("block_length")
     longer = [length + 1 for length in table.column(at).to_pylist()]
     changed, buffer = table.set_column(at, "block_length", [longer]), io.BytesIO()
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), buffer)
 
-    with pytest.raises(IntegrityError, match="not what its header says"):
+    with pytest.raises(IntegrityError, match="does not match its header"):
         parse_reference(buffer.getvalue())
 
 

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from sluice.config.drift_settings import DriftSettings
-from sluice.drift.judge import judge_window
 from sluice.drift.page import drift_page
 from sluice.drift.reference import build_reference
 from sluice.drift.reference_file import parse_reference, reference_bytes
+from sluice.drift.window_evaluation import evaluate_window
 
 FEW = DriftSettings(min_resamples=99, num_features=16, max_columns=8, alpha=0.1, window_rows=200)
 
@@ -27,7 +27,7 @@ def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
     names = {column.name for column in reference.columns}
 
     assert len(names) == 8
-    assert reference.family == 9
+    assert reference.num_tests == 9
     assert reference.joint is not None
     assert len(reference.features.numeric) == 8
     assert reference.calibration.joint.smallest_D.size == FEW.resamples(9) < FEW.resamples(3001)
@@ -35,8 +35,8 @@ def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
     assert not names & set(reference.left_out)
 
 
-def test_what_is_left_out_is_said_in_the_reference_the_report_and_the_page(reference):
-    report = judge_window(reference, wide(1, 200, 3000), window="w", threads=1)
+def test_excluded_columns_are_reported_in_the_reference_the_report_and_the_page(reference):
+    report = evaluate_window(reference, wide(1, 200, 3000), window="w", threads=1)
     page = drift_page(report, reference, title="wide")
 
     for text in (reference.omission, report.left_out, report.reason, page):
@@ -78,7 +78,7 @@ def test_progress_is_reported_while_columns_are_measured_and_calibrated():
 @pytest.mark.slow
 def test_the_rate_of_false_alarms_holds_for_a_sample_of_columns(reference):
     verdicts = [
-        judge_window(reference, wide(seed, 200, 3000), window="w", threads=1).verdict
+        evaluate_window(reference, wide(seed, 200, 3000), window="w", threads=1).verdict
         for seed in range(100, 300)
     ]
     rate = np.mean([verdict == "DRIFT" for verdict in verdicts])
@@ -92,6 +92,6 @@ def test_drift_in_a_compared_column_of_a_wide_table_is_found(reference):
     name = reference.columns[3].name
     frame[name] += 1
 
-    report = judge_window(reference, frame, window="w", threads=1)
+    report = evaluate_window(reference, frame, window="w", threads=1)
 
-    assert report.moved[0].column == name
+    assert report.drifted[0].column == name

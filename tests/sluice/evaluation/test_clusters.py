@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from sluice.base.errors import ContractError
-from sluice.evaluation.clusters import by_cluster
-from sluice.evaluation.companions import CompanionSettings, accompany
+from sluice.evaluation.clusters import aggregate_clusters
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
 from sluice.evaluation.settings import GateSettings
 from tests.sluice.evaluation.loss_samples import spread, table
 
@@ -49,7 +49,7 @@ def test_clusters_of_one_size_are_judged_by_their_means():
     assert verdict.row_se == pytest.approx(stats.sem(means_C), rel=0.02)
     assert verdict.gain / verdict.row_se == pytest.approx(oracle.statistic, rel=0.02)
     assert (verdict.num_rows, verdict.num_clusters) == (480, 60)
-    assert verdict.evidence_words == "480 in 60 clusters, in blocks of 1 clusters"
+    assert verdict.rows_summary == "480 in 60 clusters, in blocks of 1 clusters"
 
 
 def test_unequal_clusters_leave_the_mean_gain_over_rows_as_it_is():
@@ -75,7 +75,7 @@ def test_each_row_a_cluster_is_the_verdict_without_clusters():
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_what_belongs_together_is_no_independent_evidence():
+def test_clustered_rows_are_not_independent_observations():
     """The gate holds its alpha; rows taken for independent promote falsely in a third of cases."""
     rng = np.random.default_rng(4)
     held = naive = 0
@@ -96,11 +96,11 @@ def test_too_few_clusters_are_no_evidence_however_many_rows():
     assert "the window has 12 clusters, required 30" in verdict.reason
 
 
-def test_companions_look_at_clusters_as_well():
+def test_secondary_tests_use_clusters_as_well():
     candidate, rule = pair(np.random.default_rng(6), [20] * 50, gain=0.2)
     verdict = judge(candidate, rule)
 
-    beside = accompany(verdict, candidate, rule, CompanionSettings(), horizon_rows=0)
+    beside = run_secondary_tests(verdict, candidate, rule, SecondaryTestSettings(), horizon_rows=0)
 
     assert beside.percentile_low == pytest.approx(verdict.lower_bound, abs=verdict.standard_error)
 
@@ -112,7 +112,7 @@ def test_clusters_come_back_from_a_file_in_any_order_of_lines():
     again = LossTable.from_frame(shuffled, subject="candidate", window="window")
 
     assert again.cluster_N.tolist() == candidate.cluster_N.tolist()
-    assert np.array_equal(by_cluster(again).loss_SN, by_cluster(candidate).loss_SN)
+    assert np.array_equal(aggregate_clusters(again).loss_SN, aggregate_clusters(candidate).loss_SN)
     assert "cluster" not in replace(candidate, cluster_N=None).to_frame().columns
 
 
@@ -121,16 +121,16 @@ def test_bad_clusters_are_refused():
     other = replace(rule, cluster_N=np.roll(rule.cluster_N, 5))
     frame = candidate.to_frame()
 
-    with pytest.raises(ContractError, match="in the same clusters"):
+    with pytest.raises(ContractError, match="have the same clusters"):
         judge(candidate, other)
-    with pytest.raises(ContractError, match="in the same clusters"):
+    with pytest.raises(ContractError, match="have the same clusters"):
         judge(candidate, replace(rule, cluster_N=None))
     folds = replace(candidate, fold_N=(np.arange(200) >= 105).astype(np.int64))
-    with pytest.raises(ContractError, match=r"one fold, got 1 in several, first 'q0010'"):
+    with pytest.raises(ContractError, match=r"one fold, got 1 in several folds, first 'q0010'"):
         judge(folds, replace(rule, fold_N=folds.fold_N))
-    with pytest.raises(ContractError, match="got nothing in line 3"):
+    with pytest.raises(ContractError, match="row 3 is empty"):
         LossTable.from_frame(frame.assign(cluster=frame["cluster"].where(frame.index != 3)),
                              subject="c")  # fmt: skip
     frame.loc[0, "cluster"] = "elsewhere"
-    with pytest.raises(ContractError, match="whatever the seed; fold 0, row 000000"):
+    with pytest.raises(ContractError, match="for all seeds; fold 0, row 000000"):
         LossTable.from_frame(frame, subject="c")

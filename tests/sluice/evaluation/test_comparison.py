@@ -90,7 +90,7 @@ def test_a_shift_between_folds_is_not_uncertainty(shift):
     assert verdict.row_se == pytest.approx(judge(candidate, reference).row_se)
 
 
-def test_each_outcome_from_where_the_bounds_lie():
+def test_the_bounds_determine_the_outcome():
     gains = (0.05, 0.006, 0.0, -0.006, -0.05)
     verdicts = [judge(*arms(gain), equivalence_margin_share=0.005) for gain in gains]
 
@@ -111,7 +111,7 @@ def test_a_gain_below_what_is_required_is_rejected_even_when_better():
 
     assert verdict.outcome == "REJECT"
     assert verdict.lower_bound > 0
-    assert "too little" in verdict.reason
+    assert "too small a gain" in verdict.reason
 
 
 def test_the_bound_decides_not_the_estimate():
@@ -208,7 +208,7 @@ def test_fold_gains_average_to_the_gain_by_their_rows():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("arm", [0, 1])
-def test_one_bad_loss_in_one_seed_decides_nothing_and_is_counted(bad, arm):
+def test_one_non_finite_loss_is_inconclusive_and_is_counted(bad, arm):
     pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
     assert judge(*pair).outcome == "PROMOTE"
     loss_SN = pair[arm].loss_SN.copy()
@@ -220,18 +220,18 @@ def test_one_bad_loss_in_one_seed_decides_nothing_and_is_counted(bad, arm):
     assert verdict.outcome == "INCONCLUSIVE"
     assert not verdict.passed
     assert (verdict.diverged_seeds, verdict.diverged_reference_seeds)[arm] == (2,)
-    assert "not finite in 1 of 5 seeds (2)" in verdict.reason
+    assert "non-finite losses in 1 of 5 seeds (2)" in verdict.reason
     assert math.isnan(verdict.lower_bound)
 
 
 @pytest.mark.parametrize("arm", [0, 1])
-def test_a_bad_number_cannot_pass_even_where_nothing_else_looks_for_it(monkeypatch, arm):
+def test_a_non_finite_number_never_passes(monkeypatch, arm):
     """The comparisons themselves put NaN on the safe side (STAT-1)."""
     pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
     loss_SN = pair[arm].loss_SN.copy()
     loss_SN[2] = math.nan
     pair[arm] = table(loss_SN, pair[arm].subject, num_folds=4)
-    monkeypatch.setattr("sluice.evaluation.comparison.find_lacking", lambda *_, **__: ())
+    monkeypatch.setattr("sluice.evaluation.comparison.find_missing_evidence", lambda *_, **__: ())
 
     verdict = judge(*pair)
 
@@ -240,7 +240,7 @@ def test_a_bad_number_cannot_pass_even_where_nothing_else_looks_for_it(monkeypat
 
 
 @pytest.mark.parametrize("arm", [0, 1])
-def test_four_seeds_refuse_and_five_do_not(arm):
+def test_four_seeds_are_too_few_and_five_are_sufficient(arm):
     pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
     pair[arm] = table(pair[arm].loss_SN[:4], pair[arm].subject, num_folds=4)
 
@@ -248,7 +248,7 @@ def test_four_seeds_refuse_and_five_do_not(arm):
 
     assert verdict.outcome == "INCONCLUSIVE"
     assert f"the {('candidate', 'reference')[arm]} has 4 seeds, required 5" in verdict.reason
-    assert verdict.remedy == "Train it with 1 more."
+    assert verdict.remedy == "Train it with 1 more seed."
     with pytest.raises(ValidationError, match="greater than or equal to 5"):
         judge(*pair, min_seeds=4)  # STAT-1: the rule has no way around it
 
@@ -260,7 +260,7 @@ def test_copies_of_one_seed_are_one_seed():
     verdict = judge(copied, reference)
 
     assert verdict.outcome == "INCONCLUSIVE"
-    assert "4 repeat the losses of another" in verdict.reason
+    assert "4 have exactly the losses of another" in verdict.reason
 
 
 def test_a_rule_without_seeds_may_be_replaced_but_not_promoted():
@@ -332,13 +332,13 @@ def test_a_block_shorter_than_the_horizon_is_refused():
         judge(*arms(0.05), horizon_rows=-1)
 
 
-def test_what_is_lacking_is_named_seeds_or_rows():
+def test_missing_seeds_or_rows_are_named():
     seeds = judge(*arms(0.018, seed_size=0.03), equivalence_margin_share=0.0)
     rows = judge(*arms(0.006), equivalence_margin_share=0.0)
 
     assert seeds.outcome == rows.outcome == "INCONCLUSIVE"
-    assert "It lacks seeds of the candidate" in seeds.remedy
-    assert "It lacks test rows" in rows.remedy
+    assert "Use more seeds of the candidate" in seeds.remedy
+    assert "Use more test rows" in rows.remedy
 
 
 def test_the_same_evidence_gives_the_same_verdict():

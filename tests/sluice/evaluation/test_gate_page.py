@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 
-from sluice.evaluation.companions import CompanionSettings, accompany
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.gate_page import gate_page
 from sluice.evaluation.gate_plots import (
@@ -12,6 +11,7 @@ from sluice.evaluation.gate_plots import (
     power_curve,
     power_png,
 )
+from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
 from sluice.evaluation.settings import GateSettings
 from sluice.reports.page import first_tag
 from sluice.verdicts.guard_outcome import GuardOutcome
@@ -28,8 +28,8 @@ def judged(candidate, reference):
 
 def page(candidate, reference, *, guards=(), title="a & b") -> str:
     verdict = judged(candidate, reference)
-    companions = accompany(
-        verdict, candidate, reference, CompanionSettings(resamples=100), horizon_rows=1
+    companions = run_secondary_tests(
+        verdict, candidate, reference, SecondaryTestSettings(resamples=100), horizon_rows=1
     )
     return gate_page(
         verdict.with_guards(guards), companions, candidate, reference, title=title,
@@ -37,18 +37,23 @@ def page(candidate, reference, *, guards=(), title="a & b") -> str:
     )  # fmt: skip
 
 
-def test_the_page_says_outcome_numbers_and_companions():
+def test_the_page_shows_outcome_numbers_and_secondary_tests():
     said = page(*pair(1.0))
 
     assert first_tag(said) == ("PROMOTE", "good")
     assert "a &amp; b" in said
-    for words in ("Proven better", "Diebold-Mariano", "Probability of improvement", "required"):
+    for words in (
+        "Significantly better",
+        "Diebold-Mariano",
+        "Probability of improvement",
+        "required",
+    ):
         assert words in said
     assert said.count("data:image/png;base64,") == 4
     assert "Guards" not in said
 
 
-def test_guards_are_shown_with_what_they_found():
+def test_guards_are_shown_with_their_results():
     guard = GuardOutcome(
         name="metric <f1>", result="fail", observed=-0.2, required=-0.1, reason="It is broken."
     )
@@ -61,7 +66,7 @@ def test_guards_are_shown_with_what_they_found():
 
 
 @pytest.mark.slow
-def test_losses_that_are_not_finite_still_make_a_page():
+def test_non_finite_losses_still_give_a_page():
     candidate, reference = pair(1.0)
     loss_SN = candidate.loss_SN.copy()
     loss_SN[0, 5] = math.nan

@@ -134,7 +134,7 @@ def test_a_larger_margin_never_turns_a_pass_into_something_else():
     assert results[-1]
 
 
-def test_a_hard_limit_is_on_what_is_seen():
+def test_a_hard_limit_applies_to_the_observed_value():
     arms = metric_arms(0.0)  # mean 0.7
 
     def limit(low=None, high=None):
@@ -194,13 +194,13 @@ def test_the_approved_version_itself_passes_and_another_is_refused():
 
 
 @pytest.mark.parametrize(("gain", "result"), [(1.0, "pass"), (0.0, "insufficient"), (-1.0, "fail")])
-def test_what_would_be_deployed_must_hold_by_itself(gain, result):
+def test_the_deployed_ensemble_must_pass_separately(gain, result):
     settings = asked(deployed_margin_share=0.0)
 
     found = guard(settings, deployed=shifted(gain, "candidate"))
 
     assert found.result == result
-    assert "would be deployed" in found.name
+    assert "deployed ensemble" in found.name
 
 
 def test_the_margin_of_what_is_deployed_is_a_share_of_the_references_loss():
@@ -224,14 +224,16 @@ def test_evidence_of_another_window_or_model_is_refused():
     of_other = arms["candidate_metrics"].model_copy(update={"subject": "other"})
 
     for metrics in (moved, of_other):
-        with pytest.raises(ContractError, match="candidate's metrics must be of the window"):
+        with pytest.raises(
+            ContractError, match="candidate's metrics must be those of the verdict's window"
+        ):
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")
     with pytest.raises(ContractError, match="approved version's losses"):
         guard(asked(approved="approved"), approved=late)
 
 
-def test_no_guard_asked_for_is_none_checked():
+def test_without_guard_settings_no_guard_is_checked():
     evidence = GuardEvidence(candidate=CANDIDATE, reference=REFERENCE)
 
     assert check_guards(evidence, asked(), alpha=0.05, block_length=10) == ()
@@ -265,7 +267,7 @@ def test_guards_are_in_the_receipt_and_come_out_of_it_again():
     assert math.isnan(again.guards[0].observed)
 
 
-def test_a_broken_guard_weighs_more_than_one_without_evidence():
+def test_a_failed_guard_takes_precedence_over_an_insufficient_one():
     broken = guard(f1_margin(0.05), **metric_arms(-0.2))
     unknown = guard(f1_margin(0.05))
 
@@ -273,7 +275,7 @@ def test_a_broken_guard_weighs_more_than_one_without_evidence():
         assert VERDICT.with_guards(order).outcome == "REJECT"
 
 
-def test_guards_that_hold_make_no_promotion():
+def test_passing_guards_alone_do_not_promote():
     worse = compare(REFERENCE, CANDIDATE, GateSettings(), horizon_rows=1)
 
     found = worse.with_guards([guard(f1_margin(0.05), **metric_arms(0.0))])
@@ -291,6 +293,6 @@ def test_guards_that_hold_make_no_promotion():
         ({"deployed_margin_share": 1.0}, "less than 1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(values, said):
+def test_invalid_settings_are_rejected(values, said):
     with pytest.raises(ValidationError, match=said):
         GuardSettings.model_validate(values)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.improvement import probability_of_improvement
 
 NUM_ROWS = 200
 ONE_FOLD = np.zeros(NUM_ROWS, np.int64)
 
 
-def arm(loss_SN, *, is_deterministic=False) -> Arm:
-    return Arm(loss_SN=np.asarray(loss_SN, float), is_deterministic=is_deterministic)
+def arm(loss_SN, *, is_deterministic=False) -> ArmLosses:
+    return ArmLosses(loss_SN=np.asarray(loss_SN, float), is_deterministic=is_deterministic)
 
 
 def chance(candidate, reference, *, alpha=0.05, block_length=1):

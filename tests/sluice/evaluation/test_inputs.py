@@ -99,14 +99,14 @@ def test_a_version_of_another_home_is_named_with_the_registry_both_share(elsewhe
         elsewhere.open()
 
     said = caught.value
-    assert f"{MODEL} version 1 (in production), and none of its 2 files of weights" in said.what
+    assert f"{MODEL} version 1 (in production), but none of its 2 weights files" in said.what
     assert f"artifact {weights} (weights of seed 0 fold 0)" in said.what
     assert f"The registry {elsewhere.ledger.url} is shared" in said.cause
     assert f"into {elsewhere.store.root}" in said.fix
     assert "one SLUICE_HOME" in said.fix
 
 
-def test_what_the_refusal_advises_mends_it(home: Home, elsewhere: Home) -> None:
+def test_the_fix_of_the_error_solves_it(home: Home, elsewhere: Home) -> None:
     shutil.copytree(home.store.root, elsewhere.store.root)
 
     assert len(elsewhere.open()) == 1
@@ -118,7 +118,7 @@ def test_the_same_recipe_in_another_home_is_refused_too(elsewhere: Home) -> None
         elsewhere.open(subject=RECIPE)
 
 
-def test_lost_weights_are_no_obstacle_to_the_training_that_makes_them_again(home: Home) -> None:
+def test_missing_weights_do_not_block_the_training_that_reproduces_them(home: Home) -> None:
     shutil.rmtree(home.store.root)
 
     assert home.open(subject=RECIPE) == ()
@@ -130,7 +130,9 @@ def test_one_damaged_network_is_named(home: Home) -> None:
     member = home.ledger.version(MODEL, 1).lineage.members[1]
     home.store.path(member.weights).write_bytes(b"other")
 
-    with pytest.raises(IntegrityError, match=r"version 1 \(in production\).*other bytes"):
+    with pytest.raises(
+        IntegrityError, match=r"version 1 \(in production\).*does not match its name"
+    ):
         home.open()
 
 
@@ -147,9 +149,9 @@ def test_of_other_code_the_recorded_losses_are_read_as_well(tmp_path: Path, ledg
     other_code = OTHER | {"code": "1" * 64}
 
     assert home.open(approved=registered(1, losses=table.getvalue()), subject=other_code)
-    with pytest.raises(IntegrityError, match=r"recorded losses, and artifact \w+ .* not open"):
+    with pytest.raises(IntegrityError, match=r"recorded losses, but artifact \w+ .* cannot be"):
         home.open(approved=registered(2, losses=b"no table"), subject=other_code)
-    with pytest.raises(IntegrityError, match="recorded losses, and it records none"):
+    with pytest.raises(IntegrityError, match="recorded losses, but it has no recorded losses"):
         home.open(approved=registered(3), subject=other_code)
     assert home.open(approved=registered(3))
 
@@ -168,11 +170,11 @@ def test_an_approved_version_of_another_home_is_refused(home: Home) -> None:
         home.open(approved=version.candidate)
 
 
-def test_a_suite_that_guards_must_exist_and_be_whole(home: Home) -> None:
-    with pytest.raises(GateBlocked, match=r"The guard of suite 'chosen' .* none but the hard one"):
+def test_a_suite_with_a_guard_must_exist_and_be_intact(home: Home) -> None:
+    with pytest.raises(GateBlocked, match=r"Suite 'chosen' has a guard .* only the hard suite"):
         home.open(guards=("chosen",))
 
     entry = home.library.add(named(3, 5), at=NOW)
     home.store.path(entry.artifact).write_bytes(b"{}")
-    with pytest.raises(IntegrityError, match="other bytes"):
+    with pytest.raises(IntegrityError, match="does not match its name"):
         home.open()

@@ -23,7 +23,7 @@ def pair(only_ours: int, only_theirs: int, both: int = 3, neither: int = 20):
     return arm(ours), arm(theirs, subject="reference", deterministic=True)
 
 
-def test_a_few_discordant_rows_are_tested_exactly_by_hand():
+def test_few_discordant_rows_are_tested_exactly():
     (found,) = mcnemar(*pair(1, 5), alpha=0.05).tests
 
     assert (found.only_candidate_wrong, found.only_reference_wrong) == (1, 5)
@@ -47,7 +47,7 @@ def test_p_values_are_those_of_statsmodels_on_the_whole_table(ours, theirs):
     assert found.p_value == pytest.approx(min(1.0, whole.pvalue))
 
 
-def test_both_methods_agree_where_they_meet():
+def test_both_methods_agree_at_the_limit():
     exact = mcnemar(*pair(460, 540), alpha=0.05).tests[0]
     beyond = mcnemar(*pair(460, 541), alpha=0.05).tests[0]
 
@@ -75,7 +75,7 @@ def test_each_seed_counts_once_and_holm_holds_them_together():
     assert [t.p_value for t in found.tests] == pytest.approx(raw)
     assert [t.adjusted_p for t in found.tests] == pytest.approx([3 * raw[0], 2 * raw[1], 1.0])
     assert (found.better, found.worse) == (1, 0)
-    assert "of 3 networks 1 are wrong less often" in str(found)
+    assert "of 3 networks, 1 have a significantly lower error rate" in str(found)
 
 
 def test_swapping_the_arms_swaps_better_and_worse():
@@ -123,7 +123,7 @@ def test_losses_other_than_0_and_1_are_refused(bad):
         mcnemar(table(losses, "candidate"), theirs, alpha=0.05)
 
 
-def test_equal_classifiers_are_told_apart_in_at_most_alpha_of_cases():
+def test_equal_classifiers_differ_significantly_in_at_most_alpha_of_cases():
     """Five networks against one rule, equally good, their mistakes correlated by hard rows."""
     rng, claims = np.random.default_rng(7), 0
     for _ in range(200):

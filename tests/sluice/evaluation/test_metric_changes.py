@@ -6,11 +6,11 @@ from scipy.stats import t as student
 
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence
-from sluice.evaluation.judgement import judge
 from sluice.evaluation.metric_changes import find_worse_metrics
 from sluice.evaluation.metric_table import MetricTable
+from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.metric_change import sentence_of
+from sluice.verdicts.metric_change import describe_changes
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 FOLDS = 4
@@ -45,7 +45,7 @@ def test_metrics_that_got_worse_are_named_with_both_values_and_an_interval():
     assert sharpe.candidate == pytest.approx(0.45)
     assert sharpe.reference == pytest.approx(0.52)
     assert sharpe.low < -0.07 < sharpe.high
-    said = sentence_of((sharpe, sortino))
+    said = describe_changes((sharpe, sortino))
     assert said.startswith("Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv")
 
 
@@ -86,7 +86,7 @@ def test_the_direction_of_a_metric_decides(name, ours, theirs, declared, is_wors
     assert bool(found) == is_worse
 
 
-def test_one_arm_alone_or_no_metrics_say_nothing():
+def test_metrics_of_one_arm_only_give_no_changes():
     assert worse(metrics(sharpe=0.1), metrics((), subject="r", sortino=0.2)) == ()
     assert worse(None, metrics((), sharpe=1.0)) == ()
 
@@ -103,7 +103,7 @@ def test_too_few_folds_give_no_interval_and_say_so():
 
     (change,) = worse(two(0.1, (0, 1)), two(0.5, ()))
 
-    assert "no interval: it needs 3 folds" in str(change)
+    assert "no interval, which requires 3 folds" in str(change)
 
 
 def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
@@ -113,7 +113,7 @@ def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
         mean_SN = losses.loss_SN.mean(axis=0, keepdims=True)
         return table(mean_SN, losses.subject, num_folds=4, deterministic=True)
 
-    verdict = judge(
+    verdict = decide_promotion(
         GuardEvidence(
             candidate=candidate,
             reference=reference,

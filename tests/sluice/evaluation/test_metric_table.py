@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from sluice.evaluation.metric_table import MetricTable, folds_part
-from sluice.evaluation.variance import UNKNOWN
+from sluice.evaluation.metric_table import MetricTable, folds_component
+from sluice.evaluation.variance import UNKNOWN_VARIANCE
 
 
 def metrics(**values) -> MetricTable:
@@ -21,7 +21,7 @@ def test_means_are_by_rows_then_over_seeds():
 
     assert table.by_seed == ({"f1": pytest.approx(0.7)}, {"f1": pytest.approx(0.6)})
     assert table.means == {"f1": pytest.approx(0.65)}
-    assert table.seeds_part("f1").variance == pytest.approx(0.1**2 / 2 / 2)
+    assert table.seeds_component("f1").variance == pytest.approx(0.1**2 / 2 / 2)
 
 
 def test_one_absent_number_makes_the_mean_unknown_and_survives_storage():
@@ -32,7 +32,7 @@ def test_one_absent_number_makes_the_mean_unknown_and_survives_storage():
     assert math.isnan(again.means["f1"])
     assert np.isnan(again.numbers("mae")).sum() == 1
     assert again.numbers("other") is None
-    assert again.seeds_part("other") == UNKNOWN
+    assert again.seeds_component("other") == UNKNOWN_VARIANCE
 
 
 def test_a_metric_that_lacks_a_seed_or_fold_is_refused():
@@ -45,8 +45,8 @@ def test_a_metric_that_lacks_a_seed_or_fold_is_refused():
 def test_equal_folds_give_the_variance_of_a_plain_mean():
     gain_F = np.array([0.1, 0.4, -0.2, 0.3])
 
-    part = folds_part(gain_F, np.full(4, 0.25))
+    part = folds_component(gain_F, np.full(4, 0.25))
 
     assert part.variance == pytest.approx(gain_F.var(ddof=1) / 4)
     assert part.degrees_of_freedom == 3
-    assert folds_part(gain_F[:1], np.ones(1)) == UNKNOWN
+    assert folds_component(gain_F[:1], np.ones(1)) == UNKNOWN_VARIANCE

@@ -8,7 +8,7 @@ from statsmodels.stats.multitest import multipletests
 
 from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
-from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
+from sluice.evaluation.multiplicity import adjust_cohort, benjamini_hochberg, holm
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
@@ -41,26 +41,26 @@ def with_p(name: str, p_value: float) -> Verdict:
     return verdict(name, 1.0).model_copy(update={"p_value": p_value})
 
 
-def test_a_promotion_stands_only_when_it_holds_with_the_whole_cohort():
+def test_a_promotion_remains_only_if_it_is_significant_in_the_whole_cohort():
     # Holm by hand: 0.001 * 3 and 0.03 * 2 and 0.04.
     cohort = [with_p("a", 0.03), with_p("b", 0.001), with_p("c", 0.04)]
 
-    held = hold_cohort(cohort, alpha=0.05)
+    held = adjust_cohort(cohort, alpha=0.05)
 
     assert [v.outcome for v in held] == ["INCONCLUSIVE", "PROMOTE", "INCONCLUSIVE"]
     assert held[1] == cohort[1]
-    assert "p 0.03 alone and 0.06 by Holm, required at most 0.05" in held[0].reason
+    assert "p 0.03, adjusted p 0.06 (Holm), required at most 0.05" in held[0].reason
 
 
 def test_a_cohort_of_one_changes_nothing_and_never_makes_a_promotion():
     good, bad = verdict("a", 1.0), verdict("b", -1.0)
 
-    assert hold_cohort([good], alpha=0.05) == (good,)
-    assert hold_cohort([good, bad], alpha=0.05)[1] == bad
+    assert adjust_cohort([good], alpha=0.05) == (good,)
+    assert adjust_cohort([good, bad], alpha=0.05)[1] == bad
 
 
 def test_an_unknown_p_value_never_holds():
-    (held,) = hold_cohort([with_p("a", math.nan)], alpha=0.05)
+    (held,) = adjust_cohort([with_p("a", math.nan)], alpha=0.05)
 
     assert held.outcome == "INCONCLUSIVE"
 
@@ -69,6 +69,6 @@ def test_a_cohort_is_several_candidates_on_one_window():
     elsewhere = verdict("b", 1.0).model_copy(update={"window": "other"})
 
     with pytest.raises(ContractError, match="on 2 windows"):
-        hold_cohort([verdict("a", 1.0), elsewhere], alpha=0.05)
-    with pytest.raises(ContractError, match="about 1 candidates"):
-        hold_cohort([verdict("a", 1.0)] * 2, alpha=0.05)
+        adjust_cohort([verdict("a", 1.0), elsewhere], alpha=0.05)
+    with pytest.raises(ContractError, match="for 1 candidates"):
+        adjust_cohort([verdict("a", 1.0)] * 2, alpha=0.05)

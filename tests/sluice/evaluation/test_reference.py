@@ -10,14 +10,14 @@ from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.environment import Environment, GitState
-from sluice.base.errors import ContractError, IntegrityError, OtherCode
+from sluice.base.errors import CodeMismatch, ContractError, IntegrityError
 from sluice.data.folds import Fold, walk_forward
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.settings import ModelSettings
+from sluice.registry.code_comparison import collect_own_modules
 from sluice.registry.lineage import Lineage
-from sluice.registry.own_code import collect_own_modules
-from sluice.registry.stored_code import CODE, CodeChoice, pack_code
+from sluice.registry.stored_code import CODE_ROLE, CodeSource, pack_code
 from sluice.training.code import identify_code
 from sluice.training.members import Member
 from sluice.training.weights import load_member, pack_model
@@ -79,7 +79,7 @@ def version_of(
 
 
 def score_both(
-    lineage: Lineage, workload: Echo, store: ArtifactStore, code: CodeChoice = "present"
+    lineage: Lineage, workload: Echo, store: ArtifactStore, code: CodeSource = "current"
 ) -> tuple[ModelScores, str]:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
@@ -146,7 +146,7 @@ def version_of_user(workload: Echo, store: ArtifactStore, path: str = ECHO) -> L
     archive = store.put(pack_code(collect_own_modules(workload, settings)))
     lineage = lineage.model_copy(update={"code": identity.digest, "code_identity": identity})
     recorded = with_recorded_losses(lineage, workload, store, 1.0)
-    return recorded.model_copy(update={"artifacts": recorded.artifacts | {CODE: archive}})
+    return recorded.model_copy(update={"artifacts": recorded.artifacts | {CODE_ROLE: archive}})
 
 
 @pytest.fixture
@@ -162,27 +162,27 @@ def test_a_changed_module_of_the_network_is_not_scored_silently(
     before, _ = score_both(lineage, workload, store)
     user.change()
 
-    with pytest.raises(ContractError, match="must still make its recorded losses") as refused:
+    with pytest.raises(ContractError, match="does not reproduce its recorded losses") as refused:
         score(lineage, workload, store)
     assert "module probe_layers changed" in refused.value.what
-    assert f"({lineage.code[:12]}; here " in refused.value.what
+    assert f"({lineage.code[:12]}, now " in refused.value.what
     assert "production_code=stored" in refused.value.fix
 
     own, _ = score_both(lineage, workload, store, code="stored")
     assert np.array_equal(own.by_seed.losses.loss_SN, before.by_seed.losses.loss_SN)
     assert before.note == ""
-    assert "scored with the code that is stored with it" in own.note
+    assert "scored with its stored code" in own.note
     assert "module probe_layers changed" in own.note
 
 
-def test_a_changed_comment_is_scored_and_said(tmp_path: Path, user: UserCode) -> None:
+def test_a_changed_comment_is_scored_with_a_note(tmp_path: Path, user: UserCode) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
     lineage = version_of_user(workload, store)
     user.change(layers=f"# new\n{LAYERS}")
 
     scores, _ = score_both(lineage, workload, store)
 
-    assert "still makes its recorded losses on" in scores.note
+    assert "reproduces its recorded losses on" in scores.note
     assert "module probe_layers changed" in scores.note
 
 
@@ -190,9 +190,9 @@ def test_other_code_is_refused_when_no_recorded_row_is_left(tmp_path: Path, user
     store, workload = ArtifactStore(tmp_path), Echo()
     lineage = version_of_user(workload, store)
     user.change(layers=f"# new\n{LAYERS}")
-    kept = {CODE: lineage.artifacts[CODE]}
+    kept = {CODE_ROLE: lineage.artifacts[CODE_ROLE]}
 
-    with pytest.raises(OtherCode, match="no row of its recorded losses is left"):
+    with pytest.raises(CodeMismatch, match="recorded losses cannot be compared"):
         score(lineage.model_copy(update={"artifacts": kept}), workload, store)
 
 
@@ -203,7 +203,7 @@ def test_recorded_losses_that_are_no_table_are_refused(tmp_path: Path, content: 
     lineage = version_of(workload, ECHO, store)
     lineage = lineage.model_copy(update={"artifacts": {"losses": store.put(content)}})
 
-    with pytest.raises(IntegrityError, match="and does not open"):
+    with pytest.raises(IntegrityError, match="and cannot be opened"):
         score(lineage, workload, store)
 
 
@@ -244,7 +244,7 @@ def test_rows_in_an_order_that_no_setting_gives_any_more_are_not_compared(tmp_pa
 
     with pytest.raises(ContractError, match="was trained with 'order_seed'") as refused:
         score(lineage, workload, store)
-    assert "Give the pipeline another name" in refused.value.fix
+    assert "Use another pipeline name" in refused.value.fix
 
 
 def with_recorded_losses(lineage: Lineage, workload: Echo, store: ArtifactStore, factor: float):
@@ -273,7 +273,7 @@ def test_changed_code_that_makes_other_losses_is_refused(tmp_path: Path) -> None
     lineage = version_of(workload, "tests.support.echo:Echo", store)
     lineage = with_recorded_losses(lineage, workload, store, 1.001)
 
-    with pytest.raises(ContractError, match="must still make its recorded losses"):
+    with pytest.raises(ContractError, match="does not reproduce its recorded losses"):
         score(lineage, workload, store)
 
 
@@ -283,7 +283,7 @@ def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None
     config = lineage.resolved_config | {"workload_settings": {"sequence": 3}}
     lineage = lineage.model_copy(update={"resolved_config": config})
 
-    with pytest.raises(ContractError, match="version in production cannot be built"):
+    with pytest.raises(ContractError, match="version in production cannot be rebuilt"):
         score(lineage, Echo(), store)
 
 

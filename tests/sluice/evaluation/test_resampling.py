@@ -6,22 +6,27 @@ import numpy as np
 import pytest
 from arch.bootstrap import CircularBlockBootstrap
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.resampling import resampled_gains, two_way_interval
 from sluice.evaluation.variance import circular_block_variance
 from tests.sluice.evaluation.loss_samples import ar1
 
 NUM_ROWS = 403
 ONE_FOLD = np.zeros(NUM_ROWS, np.int64)
-RULE = Arm(loss_SN=np.zeros((1, NUM_ROWS)), is_deterministic=True)
+RULE = ArmLosses(loss_SN=np.zeros((1, NUM_ROWS)), is_deterministic=True)
 
 
-def arm(loss_SN: np.ndarray) -> Arm:
-    return Arm(loss_SN=loss_SN, is_deterministic=False)
+def arm(loss_SN: np.ndarray) -> ArmLosses:
+    return ArmLosses(loss_SN=loss_SN, is_deterministic=False)
 
 
 def gains(
-    candidate: Arm, reference: Arm = RULE, fold_N=ONE_FOLD, *, block_length=10, resamples=4000
+    candidate: ArmLosses,
+    reference: ArmLosses = RULE,
+    fold_N=ONE_FOLD,
+    *,
+    block_length=10,
+    resamples=4000,
 ):
     rng = np.random.default_rng(0)
     return resampled_gains(

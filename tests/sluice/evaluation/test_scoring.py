@@ -78,7 +78,7 @@ def test_the_baseline_has_no_seeds_and_the_same_window():
     ("members", "cause"),
     [
         (MEMBERS[1:], r"missing \(seed, fold\) \[\(7, 1\)\]"),
-        ([*MEMBERS, member(7, 5)], r"not planned \[\(7, 5\)\]"),
+        ([*MEMBERS, member(7, 5)], r"unexpected \[\(7, 5\)\]"),
         ([*MEMBERS, member(7, 0)], "repeated 1"),
         ([], "At least one member"),
     ],
@@ -113,7 +113,9 @@ def test_predictions_of_another_shape_are_refused():
         def forward(self, x):
             return super().forward(x).squeeze(1)
 
-    with pytest.raises(ContractError, match=r"must be \(8, 1\), got \(8,\) from seed 3, fold 0"):
+    with pytest.raises(
+        ContractError, match=r"must have shape \(8, 1\), got \(8,\) from seed 3, fold 0"
+    ):
         score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, lambda _: Flat(0.0), subject="c")
 
 
@@ -122,7 +124,7 @@ def test_losses_that_are_not_per_example_are_refused():
         def losses(self, output, y):
             return (output - y).square().mean()
 
-    with pytest.raises(ContractError, match=r"one per example, \(8,\), got \(\)"):
+    with pytest.raises(ContractError, match=r"shape \(8,\), one per example, got \(\)"):
         score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="c")
 
 
@@ -158,7 +160,7 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
 def test_production_that_has_seen_the_rows_cannot_be_compared():
     seen = [member(3, 0, through="2020-01-17"), member(3, 1, through="2020-01-30")]
 
-    with pytest.raises(ContractError, match="Seed 3 must have a member trained through more"):
+    with pytest.raises(ContractError, match="Seed 3 needs a member whose training ends more"):
         score_production(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")
 
 
@@ -169,7 +171,7 @@ class Classed(Counting):
         return ((output - y).abs() > 9).flatten().float()
 
 
-def test_mistakes_of_a_classifier_stand_on_the_rows_of_its_losses():
+def test_mistakes_of_a_classifier_have_the_rows_of_its_losses():
     scores = score_candidate(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate").by_seed
 
     assert scores.mistakes is not None
@@ -194,7 +196,9 @@ def test_mistakes_that_are_not_one_per_row_are_refused():
         def mistakes(self, output, y):
             return (output - y).mean()
 
-    with pytest.raises(ContractError, match=r"mistakes must be one per example, \(8,\), got \(\)"):
+    with pytest.raises(
+        ContractError, match=r"mistakes must have shape \(8,\), one per example, got \(\)"
+    ):
         score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
 
 
@@ -208,7 +212,7 @@ class OfWeeks(Counting):
         return frame.assign(week=[f"{day.isocalendar().week:02d}" for day in frame.index])
 
 
-def test_rows_that_belong_together_are_told_to_the_gate():
+def test_clusters_are_passed_to_the_gate():
     frame = OfWeeks().compute_features(WORKLOAD.load_rows())
 
     both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")

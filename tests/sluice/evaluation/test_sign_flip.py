@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.sign_flip import sign_flip_p
 from tests.sluice.evaluation.loss_samples import spread
 
 NUM_ROWS = 60
 ONE_FOLD = np.zeros(NUM_ROWS, np.int64)
-RULE = Arm(loss_SN=np.zeros((1, NUM_ROWS)), is_deterministic=True)
+RULE = ArmLosses(loss_SN=np.zeros((1, NUM_ROWS)), is_deterministic=True)
 
 
 def p_value(loss_SN, fold_N=ONE_FOLD, *, block_length=5, resamples=8000):
     return sign_flip_p(
-        Arm(loss_SN=loss_SN, is_deterministic=False),
+        ArmLosses(loss_SN=loss_SN, is_deterministic=False),
         RULE,
         fold_N,
         block_length=block_length,

@@ -74,7 +74,7 @@ def walk() -> pd.DataFrame:
     return frame(np.cumsum(np.random.default_rng(0).normal(size=ROWS + 1))[1:])
 
 
-def test_of_a_random_walk_the_last_value_is_the_rule():
+def test_the_last_value_is_selected_for_a_random_walk():
     found = best_rule(Series(), walk(), FOLD, SETTINGS)
 
     assert found.name == "last value"
@@ -99,11 +99,11 @@ def test_a_season_is_found():
 
     found = best_rule(Series(), frame(y), FOLD, SETTINGS)
 
-    assert found.name == "last value of the season of 7 rows"
+    assert found.name == "seasonal last value, 7 rows"
     assert found.losses[found.name] == 0
 
 
-def test_inputs_that_say_the_target_make_the_linear_rule_the_best():
+def test_the_linear_rule_is_selected_if_inputs_determine_the_target():
     x = np.random.default_rng(1).normal(size=ROWS)
 
     found = best_rule(Series(), frame(2 * x + 1, x), FOLD, SETTINGS)
@@ -121,7 +121,7 @@ def test_pure_noise_leaves_the_train_mean_or_what_equals_it():
     assert found.losses["last value"] > 1.5 * found.losses["train mean"]
 
 
-def test_validation_rows_choose_and_test_rows_do_not():
+def test_rules_are_selected_on_validation_rows_only():
     """On validation rows the series walks; on test rows it is noise around the mean."""
     y = walk()["y"].to_numpy().copy()
     rng = np.random.default_rng(4)
@@ -164,7 +164,7 @@ def test_a_class_without_train_rows_is_not_impossible():
     assert torch.isfinite(found.output).all()
 
 
-def test_token_ids_are_no_amounts():
+def test_token_ids_are_not_quantities():
     class Tokens(Classes):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
             found = super().examples(frame, rows)
@@ -197,7 +197,7 @@ def test_a_baseline_of_the_workloads_own_is_kept():
     assert own.losses == {}
 
 
-def test_each_fold_chooses_for_itself_and_the_name_says_so():
+def test_each_fold_selects_its_rule_and_the_name_lists_them():
     later = FOLD.model_copy(update={"fold_id": 1})
     found = choose_baseline(Series(), walk(), [FOLD, later], SETTINGS)
 
@@ -208,7 +208,7 @@ def test_each_fold_chooses_for_itself_and_the_name_says_so():
     )
 
 
-def test_of_classes_that_stay_the_last_one_is_the_rule():
+def test_the_last_class_is_selected_for_persistent_classes():
     class Ordered(Classes):
         horizon_rows = 1
 

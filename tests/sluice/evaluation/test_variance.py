@@ -6,14 +6,14 @@ import pytest
 from scipy import stats
 
 from sluice.evaluation.variance import (
-    NOTHING,
-    Part,
+    NO_VARIANCE,
+    VarianceComponent,
     choose_block_length,
     circular_block_variance,
     pooled,
-    rows_part,
+    rows_component,
     scaled,
-    seeds_part,
+    seeds_component,
     shortest_block,
 )
 from tests.sluice.evaluation.loss_samples import ar1
@@ -32,7 +32,7 @@ def test_closed_form_is_the_variance_over_every_possible_resample(num_rows, bloc
 
 
 @pytest.mark.slow
-def test_closed_form_is_what_archs_bootstrap_tends_to():
+def test_closed_form_is_the_limit_of_archs_bootstrap():
     from arch.bootstrap import CircularBlockBootstrap
 
     x_n = ar1(np.random.default_rng(1), 0.6, 205)
@@ -45,14 +45,14 @@ def test_closed_form_is_what_archs_bootstrap_tends_to():
 def test_blocks_of_one_row_give_the_textbook_variance():
     x_n = np.random.default_rng(0).normal(size=40)
 
-    part = rows_part(x_n, 1)
+    part = rows_component(x_n, 1)
 
     assert part.variance == pytest.approx(x_n.var(ddof=1) / 40)
     assert part.degrees_of_freedom == pytest.approx(39)
 
 
 def test_a_fold_of_fewer_than_two_blocks_is_unknown_not_certain():
-    part = rows_part(np.random.default_rng(0).normal(size=19), 10)
+    part = rows_component(np.random.default_rng(0).normal(size=19), 10)
 
     assert math.isnan(part.variance)
 
@@ -60,8 +60,8 @@ def test_a_fold_of_fewer_than_two_blocks_is_unknown_not_certain():
 def test_one_seed_of_a_random_recipe_is_unknown_and_a_rule_is_certain():
     one = np.array([0.7])
 
-    assert math.isnan(seeds_part(one, is_deterministic=False).variance)
-    assert seeds_part(one, is_deterministic=True) == NOTHING
+    assert math.isnan(seeds_component(one, is_deterministic=False).variance)
+    assert seeds_component(one, is_deterministic=True) == NO_VARIANCE
 
 
 def test_pooled_degrees_of_freedom_are_those_of_welchs_test():
@@ -69,23 +69,27 @@ def test_pooled_degrees_of_freedom_are_those_of_welchs_test():
     a, b = rng.normal(size=6), rng.normal(scale=3, size=9)
     welch = stats.ttest_ind(a, b, equal_var=False)
 
-    whole = pooled([seeds_part(a, is_deterministic=False), seeds_part(b, is_deterministic=False)])
+    whole = pooled(
+        [seeds_component(a, is_deterministic=False), seeds_component(b, is_deterministic=False)]
+    )
 
     assert whole.degrees_of_freedom == pytest.approx(welch.df)
     assert (a.mean() - b.mean()) / math.sqrt(whole.variance) == pytest.approx(welch.statistic)
 
 
 def test_an_unknown_part_makes_the_whole_unknown():
-    whole = pooled([Part(variance=1.0, degrees_of_freedom=9.0), rows_part(np.zeros(3), 2)])
+    whole = pooled(
+        [VarianceComponent(variance=1.0, degrees_of_freedom=9.0), rows_component(np.zeros(3), 2)]
+    )
 
     assert math.isnan(whole.variance)
     assert math.isnan(whole.degrees_of_freedom)
 
 
 def test_scaling_squares_the_weight():
-    part = scaled(Part(variance=8.0, degrees_of_freedom=3.0), 0.25)
+    part = scaled(VarianceComponent(variance=8.0, degrees_of_freedom=3.0), 0.25)
 
-    assert part == Part(variance=0.5, degrees_of_freedom=3.0)
+    assert part == VarianceComponent(variance=0.5, degrees_of_freedom=3.0)
 
 
 def test_dependence_lengthens_the_block_and_nothing_shortens_it_below_the_rate():
@@ -118,7 +122,7 @@ def test_the_variance_of_dependent_rows_is_nearly_unbiased(rho):
     for _ in range(300):
         x_N = ar1(rng, rho, 1000)
         length = choose_block_length(x_N, 1)
-        found.append(rows_part(x_N, length).variance)
+        found.append(rows_component(x_N, length).variance)
     true = (1 + rho) / (1 - rho) / 1000
 
     # Without the correction for the cut at the block's end: 0.84 at rho 0.8.

@@ -1,4 +1,4 @@
-"""LOG-1: every event is checked; a torn last line is reported, not fatal."""
+"""LOG-1: every event is validated; an incomplete last line is reported, not fatal."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def path(tmp_path):
     return tmp_path / "unit" / "events.ndjson"
 
 
-def test_what_was_written_is_read_back(path, clock):
+def test_written_events_are_read_back(path, clock):
     write_all(path, clock)
 
     events = read_events(path).events
@@ -74,7 +74,7 @@ def test_a_log_is_continued_not_overwritten(path, clock):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_json_and_comes_back(path, clock, value):
+def test_a_loss_that_is_non_finite_is_json_and_comes_back(path, clock, value):
     with EventLog(path, clock=clock) as log:
         log.write("epoch_complete", epoch=7, train_loss=value, val_loss=1.0, extra={"x": [value]})
 
@@ -91,24 +91,28 @@ def test_a_loss_that_is_not_finite_is_json_and_comes_back(path, clock, value):
     ("event", "fields", "seen"),
     [
         ("epoch_complete", {"epoch": 1, "train_loss": 1.0}, "'val_loss' is missing"),
-        ("epoch_complete", {"epoch": 1.0, "train_loss": 1.0, "val_loss": 1.0}, "'epoch' must be"),
-        ("epoch_complete", {"epoch": True, "train_loss": 1.0, "val_loss": 1.0}, "'epoch' must be"),
+        ("epoch_complete", {"epoch": 1.0, "train_loss": 1.0, "val_loss": 1.0}, "'epoch' must have"),
+        (
+            "epoch_complete",
+            {"epoch": True, "train_loss": 1.0, "val_loss": 1.0},
+            "'epoch' must have",
+        ),
         ("epoch_complete", {"epoch": 1, "train_loss": "1", "val_loss": 1.0}, "'train_loss' must"),
         ("epoch_complet", {"epoch": 1}, "Did you mean 'epoch_complete'"),
-        ("experiment_start", START | {"features": "ab"}, "'features' must be"),
-        ("experiment_start", START | {"config": [1]}, "'config' must be"),
+        ("experiment_start", START | {"features": "ab"}, "'features' must have"),
+        ("experiment_start", START | {"config": [1]}, "'config' must have"),
         ("experiment_start", START | {"config": {"x": object()}}, "cannot be written as JSON"),
         ("fold_start", FOLD | {"timestamp": "now"}, "'timestamp' is reserved"),
     ],
 )
-def test_a_wrong_event_is_refused_and_nothing_is_written(path, clock, event, fields, seen):
+def test_a_wrong_event_is_rejected_and_nothing_is_written(path, clock, event, fields, seen):
     with EventLog(path, clock=clock) as log, pytest.raises(ContractError, match=seen):
         log.write(event, **fields)
 
     assert path.read_bytes() == b""
 
 
-def test_a_closed_log_refuses(path, clock):
+def test_a_closed_log_rejects(path, clock):
     with EventLog(path, clock=clock) as log:
         pass
 
@@ -137,7 +141,7 @@ def test_the_third_event_of_a_type_is_checked_as_well(path, clock):
     [
         (6, lambda r: r.pop("sharpe"), "line 6, fold_complete: field 'sharpe' is missing"),
         (7, lambda r: r.pop("loss"), "line 7, experiment_complete: field 'loss' is missing"),
-        (6, lambda r: r.update(loss="good"), "line 6, fold_complete: field 'loss' must be"),
+        (6, lambda r: r.update(loss="good"), "line 6, fold_complete: field 'loss' must have"),
         (2, lambda r: r.update(event="fold_begin"), "line 2, fold_begin: not an event type"),
         (2, lambda r: r.pop("event"), "line 2: field 'event' is missing"),
     ],
@@ -168,12 +172,12 @@ def test_a_log_without_events_proves_nothing(path, clock):
     with EventLog(path, clock=clock):
         pass
 
-    with pytest.raises(ContractError, match="holds no event"):
+    with pytest.raises(ContractError, match="contains no event"):
         validate_log(path, **METRICS)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20, 60])
-def test_a_torn_last_line_is_reported_and_the_rest_is_read(path, clock, cut):
+def test_a_incomplete_last_line_is_reported_and_the_rest_is_read(path, clock, cut):
     write_all(path, clock)
     path.write_bytes(path.read_bytes()[:-cut])
 
@@ -234,7 +238,7 @@ def test_the_docstring_names_every_event_and_field():
         assert all(re.search(rf"\b{name}\b", told) for name in fields), event
 
 
-def test_a_log_that_is_not_there_is_a_storage_error(path):
+def test_a_log_that_does_not_exist_is_a_storage_error(path):
     with pytest.raises(StorageError, match=r"events\.ndjson"):
         read_events(path)
 

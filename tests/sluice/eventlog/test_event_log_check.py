@@ -1,4 +1,4 @@
-"""POC-3: the log works in the folder it will lie in, or the check says why not."""
+"""POC-3: the log works in its folder, or the check reports why not."""
 
 import pytest
 
@@ -29,12 +29,12 @@ def test_a_writable_folder_passes_and_stays_empty(check, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_fails_with_the_fix(check, tmp_path):
+def test_a_folder_that_is_not_writable_fails_with_the_fix(check, tmp_path):
     (tmp_path / "file").write_text("")
 
     finding = check(tmp_path / "file")
 
-    assert (finding.outcome, finding.kind) == ("fail", "log not writable")
+    assert (finding.outcome, finding.kind) == ("fail", "storage not writable")
     assert str(tmp_path / "file") in finding.summary
     assert finding.response[1]
 
@@ -48,16 +48,16 @@ def test_a_read_only_folder_fails_with_the_fix(check, tmp_path, monkeypatch):
 
     finding = check(tmp_path)
 
-    assert (finding.outcome, finding.kind) == ("fail", "log not writable")
+    assert (finding.outcome, finding.kind) == ("fail", "storage not writable")
     assert "SLUICE_HOME" in finding.response[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "seen"),
     [
-        ({"features": (1, 2)}, "'features' must be"),
+        ({"features": (1, 2)}, "'features' must have"),
         ({"config": {"weights": object()}}, "cannot be written as JSON"),
-        ({"architecture": None}, "'architecture' must be"),
+        ({"architecture": None}, "'architecture' must have"),
     ],
 )
 def test_a_workload_that_cannot_be_logged_fails(check, tmp_path, changes, seen):

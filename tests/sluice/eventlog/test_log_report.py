@@ -1,4 +1,4 @@
-"""LOG-1: anyone's log, with or without a workload: what is wrong, and whether it came to an end."""
+"""LOG-1: problems and completeness of any log, with or without a known workload."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from sluice.base.errors import ContractError, StorageError
 from sluice.eventlog.event_fields import EVENT_FIELDS
 from sluice.eventlog.event_log import EventLog, read_events, validate_log
 from sluice.eventlog.log_report import inspect_log
-from sluice.eventlog.log_response import respond_to
+from sluice.eventlog.log_response import respond_to_log_problem
 from sluice.findings.responses import respond
 
 START = {"event": "experiment_start", "architecture": "gru", "features": ["a"], "config": {}}
@@ -23,11 +23,11 @@ END = {
     "elapsed_seconds": 2.0,
 }
 GATE = {"event": "gate_start", "workload": "W", "level": "full", "checks": ["a_holds"]}
-CHECK = {"event": "check_start", "name": "a_holds", "requirement": "POC-1"}
+CHECK = {"event": "check_start", "name": "a_holds", "check_id": "instantiation"}
 CHECK_END = {
     "event": "check_complete",
     "name": "a_holds",
-    "requirement": "POC-1",
+    "check_id": "instantiation",
     "outcome": "pass",
     "seconds": 0.5,
     "summary": "NaN",
@@ -49,7 +49,7 @@ def inspect(tmp_path):
 
 
 @pytest.mark.parametrize("records", [WHOLE, WHOLE_GATE, (*WHOLE, *WHOLE), (*WHOLE_GATE, *WHOLE)])
-def test_a_whole_log_is_valid_and_complete(inspect, records):
+def test_complete_log_is_valid_and_complete(inspect, records):
     report = inspect(*records)
 
     assert report.valid, report.problems
@@ -74,8 +74,8 @@ def test_every_declared_field_is_needed(inspect):
 def test_the_gate_declares_its_own_events():
     assert {e: set(EVENT_FIELDS[e]) for e in EVENT_FIELDS if e.startswith(("gate", "check"))} == {
         "gate_start": {"workload", "level", "checks"},
-        "check_start": {"name", "requirement"},
-        "check_complete": {"name", "requirement", "outcome", "seconds", "summary"},
+        "check_start": {"name", "check_id"},
+        "check_complete": {"name", "check_id", "outcome", "seconds", "summary"},
         "gate_complete": {"outcome", "seconds"},
         "gate_stopped": {"reason", "check"},
     }
@@ -109,12 +109,12 @@ def test_without_a_workload_other_metrics_than_the_first_folds_are_noted(inspect
     assert report.valid
     (note,) = report.notes
     assert note.line == 5
-    assert "the first fold has test_sharpe, test_sortino, and this one test_mae" in note.what
+    assert "the first fold has test_sharpe, test_sortino, but this one test_mae" in note.what
 
 
-def test_what_the_writer_accepts_is_valid_without_a_workload(tmp_path):
+def test_written_events_are_valid_without_a_workload(tmp_path):
     """LOG-1: every event type with its declared fields alone."""
-    values = {"whole number": 1, "number": 0.5, "text": "t", "names": ["a"], "mapping": {}}
+    values = {"integer": 1, "number": 0.5, "string": "t", "list of strings": ["a"], "mapping": {}}
     with EventLog(tmp_path / "log") as log:
         for event, fields in EVENT_FIELDS.items():
             log.write(event, **{name: values[kind] for name, kind in fields.items()})
@@ -148,7 +148,7 @@ def test_with_a_workload_its_own_metrics_are_needed(inspect):
         ((STOPPED,), []),
     ],
 )
-def test_what_has_no_end_is_incomplete_and_not_invalid(inspect, records, begun):
+def test_missing_end_event_makes_a_log_incomplete_not_invalid(inspect, records, begun):
     report = inspect(*records)
 
     assert report.valid, report.problems
@@ -170,7 +170,7 @@ def test_folds_that_are_counted_and_missing_make_it_incomplete(inspect):
     report = inspect(*WHOLE[:-1], END | {"total_folds": 3})
 
     assert not report.complete
-    assert "total_folds is 3, and these folds have a fold_complete: 0" in str(report.gaps[0])
+    assert "total_folds is 3, but only these folds have a fold_complete: 0" in str(report.gaps[0])
 
 
 def test_epochs_of_nothing_that_began_are_incomplete(inspect):
@@ -207,7 +207,7 @@ def test_a_phase_that_sluice_knows_needs_its_fields(inspect):
 
 
 @pytest.mark.parametrize("cut", range(2, 60, 7))
-def test_a_torn_last_line_is_told_and_nothing_else_changes(inspect, cut):
+def test_a_incomplete_last_line_is_reported_and_nothing_else_changes(inspect, cut):
     line = json.dumps(END)[:-cut]
 
     report = inspect(*WHOLE[:-1], text=line)
@@ -226,7 +226,7 @@ def test_a_line_before_the_last_that_is_no_event_is_a_problem(inspect):
 
 
 @pytest.mark.parametrize("written", ['"NaN"', "NaN", "1e999", '"-Infinity"'])
-def test_numbers_that_are_not_finite_are_told_however_they_are_written(inspect, written):
+def test_non_finite_numbers_are_reported_in_every_notation(inspect, written):
     text = f'{{"event":"fold_complete","fold_id":0,"test_loss":{written},"grad":{written}}}\n'
 
     report = inspect(text=text)
@@ -252,7 +252,7 @@ def test_a_summary_that_says_nan_stays_text(tmp_path, clock):
 
 NO_LOGS = {
     "empty": (b"", b"\n\n"),
-    "no log": (
+    "not a log": (
         b"torn",
         b"a,b\n1,2\n",
         b"a,b\n1,2",
@@ -261,10 +261,10 @@ NO_LOGS = {
         bytes(range(256)) * 40,
         b"\x89PNG\r\n\x1a\n" + bytes(100),
     ),
-    "no json": (json.dumps(EPOCH).encode() + b"\nbroken\n" + json.dumps(EPOCH).encode(),),
-    "no event": (b'{"event": 3}\n', b'{"type": "fold_start"}\n'),
+    "invalid JSON": (json.dumps(EPOCH).encode() + b"\nbroken\n" + json.dumps(EPOCH).encode(),),
+    "no event type": (b'{"event": 3}\n', b'{"type": "fold_start"}\n'),
     "unknown event": (b'{"event": "fold_begin"}\n',),
-    "field missing": (b'{"event": "fold_complete"}\n',),
+    "missing field": (b'{"event": "fold_complete"}\n',),
     "wrong type": (b'{"event": "fold_complete", "fold_id": "0"}\n',),
 }
 
@@ -281,21 +281,21 @@ def test_each_mistake_is_one_problem_of_its_kind_with_its_own_response(tmp_path,
     assert [problem.kind for problem in report.problems] == [kind]
     assert report.num_problems == 1
     assert report.torn_line is None
-    response = respond_to(kind)
-    usual = ("field missing", "wrong type")
+    response = respond_to_log_problem(kind)
+    usual = ("missing field", "wrong type")
     assert (response == respond("log validation failed")) == (kind in usual)
     with pytest.raises(ContractError) as caught:
         validate_log(tmp_path / "log", test_metrics=None, headline=None)
     assert (caught.value.cause, caught.value.fix) == (response.cause, response.fix)
 
 
-def test_a_table_is_told_by_its_first_line(tmp_path):
+def test_table_in_place_of_a_log_is_reported_with_its_first_line(tmp_path):
     (tmp_path / "log").write_text("a,b\n" * 3000)
 
     (problem,) = inspect_log(tmp_path / "log", test_metrics=None, headline=None).problems
 
     assert str(problem) == (
-        "line 1: this is not an event log, it holds no event: "
+        "line 1: this is not an event log, it contains no event: "
         "the line must be one JSON object, got 'a,b'"
     )
 

@@ -1,4 +1,4 @@
-"""The rows with the highest loss are listed with what is unusual about them."""
+"""The rows with the highest loss are listed with their unusual features."""
 
 import math
 
@@ -31,21 +31,21 @@ def loss():
 ROWS = np.arange(50, 200)
 
 
-def test_the_planted_rows_come_first_with_what_stands_out(frame, loss):
+def test_planted_rows_come_first_with_their_unusual_features(frame, loss):
     first, second = find_hard_examples(loss, ROWS, frame, tuple("abcd"), count=2)
 
     assert (first.row, first.loss, first.times_median) == (str(DAYS[120].date()), 50.0, 25.0)
-    assert [s.feature for s in first.standouts] == ["b", "d", "c"]
-    assert first.standouts[0].value == -40
-    assert first.standouts[0].deviations < -20
+    assert [s.feature for s in first.unusual_features] == ["b", "d", "c"]
+    assert first.unusual_features[0].value == -40
+    assert first.unusual_features[0].deviations < -20
     assert second.row == str(DAYS[50].date())
-    assert second.standouts[0].feature == "b"
+    assert second.unusual_features[0].feature == "b"
 
 
 def test_deviations_are_those_of_a_normal_variable(frame, loss):
     hard = find_hard_examples(loss, ROWS, frame, ("a",), count=1)[0]
 
-    assert hard.standouts[0].deviations == pytest.approx(11, rel=0.25)
+    assert hard.unusual_features[0].deviations == pytest.approx(11, rel=0.25)
 
 
 def test_words_missing_columns_and_missing_cells_are_skipped(frame, loss):
@@ -53,16 +53,18 @@ def test_words_missing_columns_and_missing_cells_are_skipped(frame, loss):
 
     hard = find_hard_examples(loss, ROWS, frame, ("word", "gone", "d", "flag"), count=1)[0]
 
-    assert [s.feature for s in hard.standouts] == ["flag"]
+    assert [s.feature for s in hard.unusual_features] == ["flag"]
 
 
-def test_constant_and_empty_columns_never_stand_out(frame, loss):
+def test_constant_and_empty_columns_are_never_unusual(frame, loss):
     frame = frame.assign(same=3.0, empty=np.nan)
 
-    assert find_hard_examples(loss, ROWS, frame, ("same", "empty"), count=1)[0].standouts == ()
+    assert (
+        find_hard_examples(loss, ROWS, frame, ("same", "empty"), count=1)[0].unusual_features == ()
+    )
 
 
-def test_losses_that_are_not_finite_are_left_out_and_ties_keep_row_order(frame, loss):
+def test_losses_that_are_non_finite_are_left_out_and_ties_keep_row_order(frame, loss):
     loss[[3, 4]] = [np.nan, np.inf]
 
     hard = find_hard_examples(loss, ROWS, frame, ("a",), count=4)

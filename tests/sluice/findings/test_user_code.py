@@ -1,12 +1,12 @@
-"""Whose defect an exception is: the user's, or Sluice's own."""
+"""Attribution of exceptions to user code or to Sluice."""
 
 import pytest
 import torch
 from torch import nn
 
 from sluice.base.errors import ContractError, TrainingFailed
-from sluice.failfast.learning.probe import spread
-from sluice.findings.user_code import finding_from, training_error, users_code
+from sluice.failfast.learning.example_sampling import sample_evenly
+from sluice.findings.user_code import finding_from_error, training_error, wrap_user_errors
 from sluice.training.loop import mean_loss, predict
 from tests.support.synthetic import SineWorkload
 
@@ -20,7 +20,7 @@ def caught(call):
 
 
 def in_sluice():
-    spread(None, 3)
+    sample_evenly(None, 3)
 
 
 class OneArgument(SineWorkload):
@@ -59,15 +59,15 @@ USERS = {
 }
 
 
-def test_an_exception_of_sluices_own_line_is_a_defect_of_sluice():
+def test_exception_raised_by_sluice_is_a_bug_in_sluice():
     error = caught(in_sluice)
 
-    finding = finding_from(error)
-    assert finding.kind == "defect of Sluice"
-    assert "failfast/learning/probe.py" in finding.summary
-    assert "defect of Sluice" in finding.cause
+    finding = finding_from_error(error)
+    assert finding.kind == "bug in Sluice"
+    assert "failfast/learning/example_sampling.py" in finding.summary
+    assert "bug in Sluice" in finding.cause
     assert "Please report it" in finding.fix
-    with pytest.raises(ContractError, match="Please report it"), users_code("examples()"):
+    with pytest.raises(ContractError, match="Please report it"), wrap_user_errors("examples()"):
         raise error
     ended = training_error(error)
     assert isinstance(ended, TrainingFailed)
@@ -79,7 +79,7 @@ def test_an_exception_of_sluices_own_line_is_a_defect_of_sluice():
 def test_an_exception_that_the_users_code_causes_is_the_users(name):
     error = caught(USERS[name])
 
-    finding = finding_from(error)
-    assert finding.kind == "code raised"
-    assert "workload's or the model's own code" in finding.response[0]
+    finding = finding_from_error(error)
+    assert finding.kind == "user code raised"
+    assert "code of the workload or the model" in finding.response[0]
     assert "Correct the named line" in training_error(error).fix

@@ -1,4 +1,4 @@
-"""EVAL-1: expected calibration error over bins of equal mass."""
+"""EVAL-1: expected calibration error over bins with equal numbers of rows."""
 
 import numpy as np
 import pytest

@@ -17,7 +17,7 @@ def drawn(num_rows: int, num_classes: int, seed: int = 0):
     return np.array(target), probability
 
 
-def test_known_answers_by_hand():
+def test_known_answers_match_manual_values():
     probability = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.4, 0.6]])
 
     found = classification_metrics([0, 1, 1, 0], probability).values
@@ -79,7 +79,7 @@ def test_a_classifier_that_says_one_thing_has_no_correlation():
     assert found.values["auc"] == 0.5
 
 
-def test_a_diverged_model_has_no_metrics_and_it_is_said():
+def test_diverged_model_has_no_metrics_and_a_reason():
     found = classification_metrics([0, 1], [[0.5, 0.5], [np.nan, 1.0]])
 
     assert found.values == {}
@@ -94,15 +94,15 @@ def test_a_diverged_model_has_no_metrics_and_it_is_said():
         ([0, 0.5], np.full((2, 2), 0.5), "first 0.5 at row 1"),
         ([0, -1], np.full((2, 2), 0.5), "first -1 at row 1"),
         ([0, np.nan], np.full((2, 2), 0.5), "must be finite, got 1 of 2"),
-        ([0, 1], np.full((3, 2), 0.5), r"must be \(2, 2\), got \(3, 2\)"),
-        ([0, 1], np.full(2, 0.5), r"must be \(2, 2\), got \(2,\)"),
-        ([0, 1], np.ones((2, 1)), r"must be \(2, 2\), got \(2, 1\)"),
+        ([0, 1], np.full((3, 2), 0.5), r"must have the shape \(2, 2\), got \(3, 2\)"),
+        ([0, 1], np.full(2, 0.5), r"must have the shape \(2, 2\), got \(2,\)"),
+        ([0, 1], np.ones((2, 1)), r"must have the shape \(2, 2\), got \(2, 1\)"),
         ([], np.ones((0, 2)), "N at least 1"),
         ([0, 1], [[0.5, 0.5], [2.0, -1.0]], "first row 1 with smallest -1"),
         ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum 4"),
     ],
 )
-def test_what_is_no_classification_is_refused(target, probability, message):
+def test_invalid_classification_inputs_are_rejected(target, probability, message):
     with pytest.raises(ContractError, match=message):
         classification_metrics(target, probability)
 

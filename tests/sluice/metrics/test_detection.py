@@ -99,7 +99,7 @@ def test_a_diverged_detector_has_no_metrics_and_one_without_area_finds_nothing()
     assert detection_metrics(ONE, found((10, 10, 0, 0)), [0.5]).values[NAMES[0]] == 0.0
 
 
-def test_what_are_no_boxes_is_refused() -> None:
+def test_invalid_boxes_are_rejected() -> None:
     with pytest.raises(ContractError, match=r"got \(1,\), \(1,\) and \(1, 3\)"):
         Boxes(image=[1], label=[1], corners=[[0, 0, 1]])
     with pytest.raises(ContractError, match=r"\(2,\) and \(4, 2\)"):
@@ -125,7 +125,7 @@ def test_tensors_are_boxes() -> None:
         (np.array([0, "a"], object), "number and text"),
     ],
 )
-def test_a_box_without_a_name_is_refused(names: ArrayLike, got: str) -> None:
+def test_a_box_without_a_name_is_rejected(names: ArrayLike, got: str) -> None:
     """One more class that no detection can be of would take its share of the mean."""
     corners = [[0, 0, 1, 1]] * 2
 
@@ -135,7 +135,7 @@ def test_a_box_without_a_name_is_refused(names: ArrayLike, got: str) -> None:
         Boxes(image=names, label=[0, 0], corners=corners)
 
 
-def test_names_that_are_never_equal_are_refused() -> None:
+def test_names_that_are_never_equal_are_rejected() -> None:
     text = Boxes(image=["a"], label=["1"], corners=[[0, 0, 10, 10]])
     number = Boxes(image=[0], label=[1], corners=[[0, 0, 10, 10]])
 

@@ -18,7 +18,7 @@ def embed(text: str) -> list[tuple[float, float]]:
     return [VECTORS[word] for word in text.split()]
 
 
-def test_rouge_by_hand() -> None:
+def test_rouge_matches_manual_values() -> None:
     """As rouge-score 0.1.2 has it, without its stemmer."""
     found = generation_metrics(["The cat sat on the mat."], ["the mat: the cat!"], embed=None)
 
@@ -50,16 +50,16 @@ def test_words_in_another_order_earn_less_by_order_alone() -> None:
     assert found["rougeL"] == pytest.approx(1 / 4)
 
 
-def test_what_is_not_defined_is_absent_and_said() -> None:
+def test_undefined_metric_is_absent_with_a_reason() -> None:
     no_word = generation_metrics(["cat", "..."], ["cat", "cat"], embed=embed)
     no_vector = generation_metrics(["cat"], ["cat"], embed=lambda _: np.zeros((1, 2)))
 
     assert no_word.absent == dict.fromkeys(NAMES, "1 reference without a word, first at row 1")
-    assert no_vector.absent == {"bertscore": "the encoder's vectors of row 0 are not finite, or 0"}
+    assert no_vector.absent == {"bertscore": "the encoder's vectors of row 0 are non-finite, or 0"}
     assert no_vector.values["rouge1"] == 1.0
 
 
-def test_what_does_not_belong_together_is_refused() -> None:
+def test_mismatched_inputs_are_rejected() -> None:
     with pytest.raises(ContractError, match="got 2 and 1"):
         generation_metrics(["a", "b"], ["a"], embed=None)
     with pytest.raises(ContractError, match=r"one vector for each token of row 0.* got \(2,\)"):
@@ -73,11 +73,11 @@ def test_a_guess_among_equals_has_their_number_as_perplexity() -> None:
     assert perplexity([0.0, 0.0]).values == {"perplexity": 1.0}
 
 
-def test_perplexity_says_why_it_is_absent_and_refuses_losses() -> None:
+def test_perplexity_gives_the_reason_it_is_absent_and_rejects_losses() -> None:
     assert perplexity([-1.0, -math.inf]).absent == {
         "perplexity": "1 of 2 tokens have probability 0, or none"
     }
-    assert "beyond the largest number" in perplexity([-1e6]).absent["perplexity"]
+    assert "exceeds the largest float" in perplexity([-1e6]).absent["perplexity"]
     with pytest.raises(ContractError, match=r"at most 0, got 2\.5 at token 1"):
         perplexity([-1.0, 2.5])
     with pytest.raises(ContractError, match="N at least 1"):
@@ -103,10 +103,10 @@ def test_an_accent_is_of_its_letter_however_it_is_stored() -> None:
     [
         (["a"], [None], "generated texts must be texts, got one of type NoneType at row 0"),
         (["a", math.nan], ["a", "b"], "references must be texts, got one of type float at row 1"),
-        ("ab", "cd", "references must be several texts, got one"),
+        ("ab", "cd", "references must be a list of texts, got one"),
     ],
 )
-def test_what_is_no_text_is_refused(reference: Any, generated: Any, message: str) -> None:
+def test_non_string_is_rejected(reference: Any, generated: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         generation_metrics(reference, generated, embed=None)
 
@@ -115,11 +115,11 @@ def test_what_is_no_text_is_refused(reference: Any, generated: Any, message: str
     ("vectors", "message"),
     [
         ([], "one width for both texts of row 0"),
-        ([[1.0, 2.0], [3.0]], "row 0 that NumPy takes: .*inhomogeneous"),
-        (torch.ones(2, 2, requires_grad=True), "row 0 that NumPy takes: .*requires grad"),
-        (torch.ones(2, 2, dtype=torch.bfloat16), "row 0 that NumPy takes: .*BFloat16"),
+        ([[1.0, 2.0], [3.0]], "row 0 that NumPy accepts: .*inhomogeneous"),
+        (torch.ones(2, 2, requires_grad=True), "row 0 that NumPy accepts: .*requires grad"),
+        (torch.ones(2, 2, dtype=torch.bfloat16), "row 0 that NumPy accepts: .*BFloat16"),
     ],
 )
-def test_an_encoder_without_vectors_is_refused(vectors: Any, message: str) -> None:
+def test_an_encoder_without_vectors_is_rejected(vectors: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         generation_metrics(["a b"], ["a"], embed=lambda _: vectors)

@@ -1,4 +1,4 @@
-"""EVAL-1: metrics of rankings, query by query."""
+"""EVAL-1: metrics of rankings, averaged over queries."""
 
 import math
 
@@ -9,7 +9,7 @@ from sluice.base.errors import ContractError
 from sluice.metrics.ranking import ranking_metrics
 
 
-def test_known_answers_by_hand():
+def test_known_answers_match_manual_values():
     # Query a: places of relevance 0, 2, 1. Query b: the only relevant document comes first.
     found = ranking_metrics(
         [0, 2, 1, 1, 0], [9, 8, 7, 5, 4], ["a", "a", "a", "b", "b"], at=2
@@ -66,7 +66,7 @@ def test_queries_without_a_choice_are_left_out_and_counted():
     assert found.values["mrr"] == 1.0
 
 
-def test_what_is_not_defined_is_absent_and_said():
+def test_undefined_metric_is_absent_with_a_reason():
     none = ranking_metrics([0, 0, 1], [1, 2, 3], [0, 0, 1], at=3)
     graded = ranking_metrics([1, 2], [1, 2], [0, 0], at=3)
     diverged = ranking_metrics([0, 1], [np.nan, 1], [0, 0], at=3)
@@ -82,12 +82,12 @@ def test_what_is_not_defined_is_absent_and_said():
     ("relevance", "score", "query", "at", "message"),
     [
         ([0, -1], [1, 2], [0, 0], 3, "at least 0, got -1 at row 1"),
-        ([0, 1], [1, 2, 3], [0, 0], 3, r"scores must be \(2,\)"),
-        ([0, 1], [1, 2], [0], 3, r"Queries must be \(2,\)"),
+        ([0, 1], [1, 2, 3], [0, 0], 3, r"scores must have the shape \(2,\)"),
+        ([0, 1], [1, 2], [0], 3, r"Queries must have the shape \(2,\)"),
         ([0, 1], [1, 2], [0, 0], 0, "at least 1, got 0"),
         ([0, np.nan], [1, 2], [0, 0], 1, "relevances must be finite"),
     ],
 )
-def test_what_is_no_ranking_is_refused(relevance, score, query, at, message):
+def test_invalid_ranking_inputs_are_rejected(relevance, score, query, at, message):
     with pytest.raises(ContractError, match=message):
         ranking_metrics(relevance, score, query, at=at)

@@ -1,4 +1,4 @@
-"""EVAL-1: metrics of forecasts of numbers and of quantiles."""
+"""EVAL-1: metrics of point forecasts and quantile forecasts."""
 
 import math
 
@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.metrics.regression import NAMES, quantile_metrics, regression_metrics
 
 
-def test_known_answers_by_hand():
+def test_known_answers_match_manual_values():
     found = regression_metrics([1.0, 2.0, 4.0], [2.0, 2.0, 2.0 + 1e-9]).values
 
     assert found["mae"] == pytest.approx(1.0)
@@ -30,7 +30,7 @@ def test_spearman_is_the_correlation_of_ranks():
     assert found == pytest.approx(np.corrcoef(rankdata(target), rankdata(forecast))[0, 1])
 
 
-def test_what_is_not_defined_is_absent_and_said():
+def test_undefined_metric_is_absent_with_a_reason():
     found = regression_metrics([0.0, 0.0], [1.0, 2.0])
 
     assert found.absent == {
@@ -44,7 +44,7 @@ def test_what_is_not_defined_is_absent_and_said():
     assert set(regression_metrics([5.0], [4.0]).values) == {"mae", "mse", "rmse", "mape"}
 
 
-def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_refused():
+def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_rejected():
     found = regression_metrics([1.0, 2.0], [np.inf, 1.0])
 
     assert dict.fromkeys(NAMES, "1 of 2 forecasts are not finite") == found.absent
@@ -54,7 +54,7 @@ def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_refused():
         regression_metrics([[1.0], [2.0]], [1.0, 2.0])
 
 
-def test_pinball_by_hand_and_its_minimum_at_the_true_quantile():
+def test_pinball_matches_manual_values_and_its_minimum_at_the_true_quantile():
     found = quantile_metrics([1.0, 3.0], [[2.0, 2.0], [2.0, 5.0]], levels=(0.1, 0.9)).values
 
     assert found["pinball_0.1"] == pytest.approx((0.9 * 1 + 0.1 * 1) / 2)
@@ -70,8 +70,8 @@ def test_pinball_by_hand_and_its_minimum_at_the_true_quantile():
 
 
 @pytest.mark.parametrize("levels", [(), (0.5, 0.5), (0.9, 0.1), (0.0,), (1.0,), (math.nan,)])
-def test_levels_that_do_not_rise_inside_0_to_1_are_refused(levels):
-    with pytest.raises(ContractError, match="must rise"):
+def test_levels_that_do_not_rise_inside_0_to_1_are_rejected(levels):
+    with pytest.raises(ContractError, match="must be ascending"):
         quantile_metrics([1.0], np.ones((1, len(levels))), levels=levels)
 
 

@@ -1,4 +1,4 @@
-"""EVAL-1: what a position earned, and at what risk."""
+"""EVAL-1: return and risk metrics of a position."""
 
 import math
 
@@ -17,12 +17,12 @@ from sluice.metrics.trading import (
 )
 
 
-def test_sharpe_by_hand():
+def test_sharpe_matches_manual_values():
     # Mean 1, sample deviation 2.
     assert sharpe(np.array([-1.0, 1.0, 3.0]), rows_per_year=4) == pytest.approx(1 / 2 * 2)
 
 
-def test_sortino_by_hand():
+def test_sortino_matches_manual_values():
     # Mean 1; the squares of the losses 0 and 1 over three rows.
     found = sortino(np.array([-1.0, 1.0, 3.0]), rows_per_year=4)
 
@@ -76,17 +76,17 @@ def test_drawdown_agrees_with_a_plain_loop():
     assert max_drawdown(returns) == pytest.approx(deepest)
 
 
-def test_a_position_that_stays_is_traded_once():
+def test_constant_position_is_traded_once():
     assert turnover(np.full(10, 2.0), rows_per_year=10) == pytest.approx(2.0)
     assert turnover(np.array([1.0, -1.0]), rows_per_year=2) == pytest.approx(3.0)
 
 
-def test_a_hit_needs_something_at_stake():
+def test_hit_rate_ignores_rows_with_zero_return():
     assert hit_rate(np.array([0.1, -0.2, 0.0, 0.3])) == pytest.approx(2 / 3)
     assert math.isnan(hit_rate(np.zeros(3)))
 
 
-def test_what_a_position_earned_is_its_size_times_the_return():
+def test_return_of_a_position_is_its_size_times_the_asset_return():
     position, returns = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.1, -0.2])
 
     found = trading_metrics(position, returns, rows_per_year=252)
@@ -96,20 +96,20 @@ def test_what_a_position_earned_is_its_size_times_the_return():
     assert found.values["hit_rate"] == pytest.approx(1 / 3)
 
 
-def test_an_undefined_ratio_is_absent_and_said_not_0():
+def test_undefined_ratio_is_absent_with_a_reason():
     found = trading_metrics(np.zeros(4), np.full(4, 0.1), rows_per_year=252)
 
     assert set(found.absent) == {"sharpe", "sortino", "hit_rate"}
-    assert "at stake" in found.absent["hit_rate"]
+    assert "nonzero return" in found.absent["hit_rate"]
     assert math.isnan(found.numbers["sharpe"])
     assert found.values == {"max_drawdown": 0.0, "turnover": 0.0}
 
 
-def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_refused():
+def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_rejected():
     broken = np.array([1.0, np.nan])
 
     assert set(trading_metrics(broken, np.ones(2), rows_per_year=1).absent) == set(NAMES)
     with pytest.raises(ContractError, match=r"returns must be finite, got 1 of 2.* at row 1"):
         trading_metrics(np.ones(2), broken, rows_per_year=1)
-    with pytest.raises(ContractError, match=r"positions must be \(2,\), got \(3,\)"):
+    with pytest.raises(ContractError, match=r"positions must have the shape \(2,\), got \(3,\)"):
         trading_metrics(np.ones(3), np.ones(2), rows_per_year=1)

@@ -1,4 +1,4 @@
-"""TRAIN-1: the architectures, and the user's own by import path."""
+"""TRAIN-1: the built-in architectures, and user-defined ones by import path."""
 
 import pytest
 import torch
@@ -61,12 +61,12 @@ def test_own_class_is_called_with_sizes_and_settings():
         ("grru", "Did you mean 'gru'"),
         ("no_such_module_here:Net", "no_such_module_here"),
         (f"{__name__}:Owm", "Did you mean 'Own'"),
-        (f"{__name__}:no_module", "a class of torch.nn.Module, it is one of type builtins.func"),
+        (f"{__name__}:no_module", "torch.nn.Module, got an object of type builtins.func"),
         (f"{__name__}:Stubborn", "three arguments"),
-        ("sklearn.linear_model:LinearRegression", "A candidate is a torch.nn.Module today"),
+        ("sklearn.linear_model:LinearRegression", "A candidate must be a torch.nn.Module"),
     ],
 )
-def test_what_cannot_be_built_is_refused(name, cause):
+def test_invalid_architecture_is_rejected(name, cause):
     with pytest.raises(SettingsError, match=cause):
         build_network(3, 1, ModelSettings(architecture=name))
 
@@ -83,7 +83,7 @@ def test_options_reach_a_network_of_ones_own():
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "sluice.models.small_cnn:SmallCnn"])
-def test_options_that_nothing_reads_are_refused(name):
+def test_options_that_nothing_reads_are_rejected(name):
     settings = ModelSettings(architecture=name, options={"width": 5})
     with pytest.raises(SettingsError, match=r"has no options, got width.*settings\.options"):
         build_network(16, 1, settings)
@@ -94,6 +94,6 @@ def test_no_options_leave_no_trace_in_a_dump_so_digests_stay():
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1]]])
-def test_an_option_that_is_no_plain_value_is_refused(value):
+def test_an_option_that_is_no_plain_value_is_rejected(value):
     with pytest.raises(SettingsError, match=r"options\.width.*a list of these, got"):
         ModelSettings.parse({"options": {"width": value}}, where="defs.yaml")

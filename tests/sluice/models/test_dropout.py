@@ -1,4 +1,4 @@
-"""TRAIN-1: another dropout rate in mid-training is the one that the settings would have given."""
+"""TRAIN-1: changing the dropout rate during training equals building with that rate."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from sluice.models.build import build_network
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.training.settings import _WITH_DROPOUT, Change, TrainSettings, may_change
-from sluice.training.unit import train_unit
-from sluice.tuning.recipe import setup_of
-from sluice.tuning.records import Step
-from sluice.tuning.spaces import Setup
+from sluice.training.fold_run import train_fold_run
+from sluice.training.settings import _WITH_DROPOUT, TrainingChange, TrainSettings, may_change
+from sluice.tuning.records import ScheduleStep
+from sluice.tuning.schedule_to_settings import settings_from_schedule
+from sluice.tuning.spaces import TrialSettings
 from tests.sluice.training.conftest import make_specs
-from tests.sluice.training.test_unit import bits, ignore, interrupted
+from tests.sluice.training.test_fold_run import bits, ignore, interrupted
 
 NETWORKS = [*sorted(_WITH_DROPOUT), "sluice.models.small_cnn:SmallCnn"]
 
@@ -63,7 +63,9 @@ def test_a_network_of_ones_own_says_what_to_do_with_it():
     set_dropout(scaled, 0.3)
 
     assert network.rate == 0.3
-    with pytest.raises(ContractError, match=r"LastRowLinear cannot change.*set_dropout\(rate\)"):
+    with pytest.raises(
+        ContractError, match=r"LastRowLinear cannot be changed.*set_dropout\(rate\)"
+    ):
         require_dropout(build_network(2, 1, ModelSettings(architecture="linear")))
 
 
@@ -72,11 +74,11 @@ def test_a_unit_stopped_around_a_change_of_dropout_ends_with_the_same_bits(tmp_p
     model = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.1)
     path, rate = "model.dropout", "training.learning_rate"
     schedule = (
-        Step(from_epoch=0, params={path: 0.2, rate: 0.01}),
-        Step(from_epoch=1, params={path: 0.6, rate: 0.01}),
+        ScheduleStep(from_epoch=0, params={path: 0.2, rate: 0.01}),
+        ScheduleStep(from_epoch=1, params={path: 0.6, rate: 0.01}),
     )
-    setup = setup_of(Setup(model=model), schedule, where="test")
-    assert setup.training.changes == (Change(from_epoch=1, dropout=0.6),)
+    setup = settings_from_schedule(TrialSettings(model=model), schedule, where="test")
+    assert setup.training.changes == (TrainingChange(from_epoch=1, dropout=0.6),)
     assert setup.training.dropout_at(1) is None
 
     def spec(folder, changes):
@@ -88,22 +90,22 @@ def test_a_unit_stopped_around_a_change_of_dropout_ends_with_the_same_bits(tmp_p
         spec("b", setup.training.changes),
         spec("c", ()),
     )
-    expected = train_unit(whole, ignore)
+    expected = train_fold_run(whole, ignore)
     interrupted(cut, 2)
 
-    assert bits(train_unit(cut, ignore)) == bits(expected)
-    assert bits(train_unit(plain, ignore)) != bits(expected)
+    assert bits(train_fold_run(cut, ignore)) == bits(expected)
+    assert bits(train_fold_run(plain, ignore)) != bits(expected)
 
 
-def test_a_change_that_the_network_cannot_do_is_refused_before_the_first_epoch(tmp_path):
+def test_a_change_that_the_network_cannot_do_is_rejected_before_the_first_epoch(tmp_path):
     (spec,) = make_specs(
         tmp_path,
         model=ModelSettings(architecture="linear"),
-        changes=(Change(from_epoch=3, dropout=0.5),),
+        changes=(TrainingChange(from_epoch=3, dropout=0.5),),
     )
     heard = []
-    with pytest.raises(ContractError, match="LastRowLinear cannot change"):
-        train_unit(spec, heard.append)
+    with pytest.raises(ContractError, match="LastRowLinear cannot be changed"):
+        train_fold_run(spec, heard.append)
 
     assert [event.kind for event in heard] == ["started"]
 
@@ -112,4 +114,4 @@ def test_dropout_may_change_where_the_network_is_known_to_do_it():
     assert may_change("model.dropout", TrainSettings(), "gru")
     assert not may_change("model.dropout", TrainSettings(), "linear")
     assert not may_change("model.dropout", TrainSettings())
-    assert "dropout" not in Change(from_epoch=1, clip_norm=1.0).model_dump()
+    assert "dropout" not in TrainingChange(from_epoch=1, clip_norm=1.0).model_dump()

@@ -1,18 +1,18 @@
-"""POC-2: what the modules of a network read and gave."""
+"""POC-2: recorded inputs and outputs of a network's modules."""
 
 import pytest
 import torch
 from torch import nn
 
-from sluice.models.module_activity import watched
+from sluice.models.module_activity import record_activity
 
 
 def seen(model, *inputs):
-    with watched(model) as watch:
+    with record_activity(model) as recorder:
         for x in inputs:
-            watch.next_pass()
+            recorder.start_pass()
             model(x)
-    return watch.activity
+    return recorder.activity
 
 
 def test_units_count_as_active_when_they_ever_were():
@@ -38,7 +38,7 @@ def test_the_axis_of_the_units_follows_the_layer_before(model, shape, num_units)
     assert seen(model, torch.randn(shape))["1"].num_units == num_units
 
 
-def test_an_in_place_activation_does_not_change_what_was_seen_before_it():
+def test_in_place_activation_does_not_change_the_recorded_output():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(inplace=True))
     nn.init.eye_(model[0].weight)
 
@@ -60,18 +60,18 @@ def test_a_module_called_at_several_widths_is_not_judged():
     assert not found.dead
 
 
-def test_reading_only_zeros_is_told_from_reading_nothing():
+def test_zero_inputs_are_distinguished_from_no_inputs():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     nn.init.zeros_(model[0].weight)
     nn.init.zeros_(model[0].bias)
     found = seen(model, torch.ones(2, 3))
 
-    assert (found["0"].read, found["1"].read) == (True, False)
-    assert found["1"].fed_by == "0"
+    assert (found["0"].nonzero_input, found["1"].nonzero_input) == (True, False)
+    assert found["1"].previous_weighted == "0"
     assert seen(model, torch.ones(0, 3))["0"].num_examples == 0
 
 
-def test_modules_that_read_the_same_have_the_same_source():
+def test_modules_with_the_same_input_have_the_same_input_key():
     class Branches(nn.Module):
         def __init__(self):
             super().__init__()
@@ -82,12 +82,12 @@ def test_modules_that_read_the_same_have_the_same_source():
 
     found = seen(Branches(), torch.ones(2, 3))
 
-    assert found["one"].source == found["two"].source != found["three"].source
+    assert found["one"].input_key == found["two"].input_key != found["three"].input_key
 
 
 def test_hooks_go_even_when_the_model_raises():
     model = nn.Linear(3, 3)
-    with pytest.raises(RuntimeError), watched(model):
+    with pytest.raises(RuntimeError), record_activity(model):
         model(torch.ones(2, 4))
 
     assert not model._forward_hooks

@@ -1,4 +1,4 @@
-"""The built-in networks, against formulas written out."""
+"""The built-in networks, compared with explicit formulas."""
 
 import pytest
 import torch

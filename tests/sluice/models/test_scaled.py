@@ -1,4 +1,4 @@
-"""DATA-3: the normaliser is fitted on train rows and travels with the weights."""
+"""DATA-3: the scaling is fitted on train rows and stored with the weights."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The sLSTM against its formulas, at extreme inputs, and at work."""
+"""The sLSTM compared with its formulas, at extreme inputs, and in training."""
 
 import math
 

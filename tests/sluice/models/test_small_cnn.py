@@ -1,4 +1,4 @@
-"""TRAIN-1: a network of one's own by import path; this one ships."""
+"""TRAIN-1: a user-defined network by import path, here the one shipped with Sluice."""
 
 import pytest
 import torch
@@ -43,6 +43,6 @@ def test_layers_are_the_wide_convolutions(layers):
 
 
 @pytest.mark.parametrize("pixels", [63, 49])
-def test_pictures_that_are_not_square_and_even_are_refused(pixels):
+def test_pictures_that_are_not_square_and_even_are_rejected(pixels):
     with pytest.raises(SettingsError, match=f"got {pixels} pixels"):
         SmallCnn(pixels, 10, ModelSettings())

@@ -100,7 +100,7 @@ def test_layers_begin_with_different_weights():
         (32, 5, "got hidden 32 with heads 5: set hidden to 30 or 35"),
     ],
 )
-def test_a_width_that_heads_do_not_divide_is_refused(hidden, heads, said):
+def test_a_width_that_heads_do_not_divide_is_rejected(hidden, heads, said):
     """TUNE-2; the other architectures do not ask for heads."""
     values = {"architecture": "transformer", "hidden": hidden, "heads": heads}
     with pytest.raises(SettingsError, match=said):

@@ -1,4 +1,4 @@
-"""OBS-1: an alert is written once, told at least once, and never stops who raised it."""
+"""OBS-1: an alert is written once, posted at least once, and never stops its caller."""
 
 import fcntl
 import json
@@ -35,10 +35,10 @@ def alert(key: str = "r1/3", *, at: datetime = AT) -> Alert:
 
 
 class Receiver:
-    """A webhook that answers as it is told."""
+    """Webhook with configurable responses."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.received: list[tuple[str, dict[str, Any]]] = []
         self.statuses: list[int] = []
         self.delay_s = 0.0
         receiver = self
@@ -46,7 +46,7 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.heard.append((self.headers["Idempotency-Key"], json.loads(body)))
+                receiver.received.append((self.headers["Idempotency-Key"], json.loads(body)))
                 time.sleep(receiver.delay_s)
                 self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
                 self.end_headers()
@@ -60,7 +60,7 @@ class Receiver:
 
     @property
     def keys(self) -> list[str]:
-        return [key for key, _ in self.heard]
+        return [key for key, _ in self.received]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def home(tmp_path: Path) -> Home:
     return Home(root=tmp_path, registry_url="sqlite://")
 
 
-def test_an_alert_is_one_line_and_the_same_alert_is_no_second_one(home: Home) -> None:
+def test_an_alert_is_written_once_as_one_line(home: Home) -> None:
     first = raise_alert(alert(), home=home, environ={})
     raise_alert(alert(), home=home, environ={})
     raise_alert(alert("r1/4"), home=home, environ={})
@@ -90,18 +90,18 @@ def test_an_alert_is_one_line_and_the_same_alert_is_no_second_one(home: Home) ->
     assert read_alerts(home) == [alert(), alert("r1/4")]
 
 
-def test_the_webhook_hears_it_once_with_its_key(home: Home, receiver: Receiver) -> None:
+def test_the_webhook_receives_an_alert_once_with_its_key(home: Home, receiver: Receiver) -> None:
     raised = [raise_alert(alert(), home=home, environ=receiver.environ) for _ in range(2)]
 
     assert [r.posted for r in raised] == [1, 0]
-    [(key, body)] = receiver.heard
+    [(key, body)] = receiver.received
     assert key == body["key"] == "r1/3"
     assert body["text"] == (
         "[critical] m: The rollout went back. Errors: 9 of 100. See: sluice rollout status m"
     )
 
 
-def test_a_webhook_that_is_down_for_a_moment_is_asked_again(home: Home, receiver: Receiver) -> None:
+def test_a_temporarily_unavailable_webhook_is_retried(home: Home, receiver: Receiver) -> None:
     receiver.statuses = [503]
 
     raised = raise_alert(alert(), home=home, environ=receiver.environ)
@@ -110,36 +110,36 @@ def test_a_webhook_that_is_down_for_a_moment_is_asked_again(home: Home, receiver
     assert receiver.keys == ["r1/3", "r1/3"]
 
 
-def test_what_nobody_took_is_told_with_the_next_alert(
+def test_pending_alerts_are_posted_with_the_next_one(
     home: Home, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = {"SLUICE_ALERT_WEBHOOK": "http://127.0.0.1:9/secret"}
-    raise_alert(alert("old", at=AT - timedelta(days=2)), home=home, environ=gone, patience_s=0.1)
-    missed = raise_alert(alert("a"), home=home, environ=gone, patience_s=0.1)
-    told = raise_alert(alert("b"), home=home, environ=receiver.environ)
+    raise_alert(alert("old", at=AT - timedelta(days=2)), home=home, environ=gone, max_wait_s=0.1)
+    missed = raise_alert(alert("a"), home=home, environ=gone, max_wait_s=0.1)
+    raised = raise_alert(alert("b"), home=home, environ=receiver.environ)
 
     assert (missed.recorded, missed.posted, missed.waiting) == (True, 0, 1)
     assert "cannot be reached (ConnectionRefusedError)" in missed.problems[0]
     assert "secret" not in caplog.text
-    assert (told.posted, told.waiting) == (2, 0)
+    assert (raised.posted, raised.waiting) == (2, 0)
     assert receiver.keys == ["b", "a"]
 
 
-def test_a_refusal_is_final_for_now(home: Home, receiver: Receiver) -> None:
+def test_a_client_error_is_not_retried(home: Home, receiver: Receiver) -> None:
     receiver.statuses = [400]
 
     raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
     assert (raised.posted, raised.waiting) == (0, 1)
-    assert raised.problems == ("The webhook answered 400.",)
-    assert len(receiver.heard) == 1
+    assert raised.problems == ("The webhook returned status 400.",)
+    assert len(receiver.received) == 1
 
 
-def test_a_slow_webhook_holds_nobody_up(home: Home, receiver: Receiver) -> None:
+def test_a_slow_webhook_does_not_block_the_caller(home: Home, receiver: Receiver) -> None:
     receiver.delay_s = 20.0
     began = time.monotonic()
 
-    raised = raise_alert(alert(), home=home, environ=receiver.environ, patience_s=0.3)
+    raised = raise_alert(alert(), home=home, environ=receiver.environ, max_wait_s=0.3)
 
     assert time.monotonic() - began < 15
     assert (raised.posted, raised.waiting) == (0, 1)
@@ -159,14 +159,14 @@ def test_a_folder_that_cannot_be_written_stops_neither_post_nor_caller(
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "somewhere", "http://"])
-def test_a_webhook_that_is_no_web_address_is_named(home: Home, url: str) -> None:
+def test_an_invalid_webhook_url_is_reported(home: Home, url: str) -> None:
     raised = raise_alert(alert(), home=home, environ={"SLUICE_ALERT_WEBHOOK": url})
 
     assert raised.recorded
-    assert "must be an http or https URL" in raised.problems[0]
+    assert "is not an http or https URL" in raised.problems[0]
 
 
-def test_a_torn_line_costs_only_itself(home: Home) -> None:
+def test_an_incomplete_line_is_skipped(home: Home) -> None:
     raise_alert(alert("a"), home=home, environ={})
     with home.alerts.open("ab") as file:
         file.write(b'{"key": "tor')
@@ -175,19 +175,17 @@ def test_a_torn_line_costs_only_itself(home: Home) -> None:
     assert [a.key for a in read_alerts(home)] == ["a", "b"]
 
 
-def test_a_writer_that_hangs_holds_up_neither_post_nor_caller(
-    home: Home, receiver: Receiver
-) -> None:
+def test_a_hung_writer_blocks_neither_post_nor_caller(home: Home, receiver: Receiver) -> None:
     with home.alerts.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
     assert (raised.recorded, raised.posted) == (False, 1)
-    assert "another process holds the file" in raised.problems[0]
+    assert "another process has locked the file" in raised.problems[0]
 
 
-def test_writers_at_once_write_each_alert_once_and_whole(home: Home) -> None:
-    """Each opens the file for itself, so that threads exclude each other as processes do."""
+def test_concurrent_writers_write_each_alert_once_and_complete(home: Home) -> None:
+    """Each thread opens the file separately, so that file locks work as between processes."""
     together = threading.Barrier(4)
 
     def write(writer: int) -> None:

@@ -56,7 +56,7 @@ def test_a_missing_mask_and_one_that_is_off_by_one_fail(mask):
     answer = ask(Speaker(mask))
 
     assert answer.outcome == "fail"
-    assert "outputs at earlier positions moved at 3 of 3 cuts" in answer.seen
+    assert "outputs at earlier positions changed at 3 of 3 cuts" in answer.seen
     assert "leak" in answer.why
     assert "Mask all later positions" in answer.fix
 
@@ -79,10 +79,10 @@ def test_time_steps_of_numbers(both_ways, outcome):
 @pytest.mark.parametrize(
     ("network", "x", "reason"),
     [
-        (nn.Linear(3, 2), torch.randn(4, 3), "shorter input is refused|no output per position"),
-        (nn.Conv2d(3, 3, 3, padding=1), torch.randn(4, 3, 5, 5), "shorter input is refused"),
-        (nn.Linear(3, 3), torch.randn(4, 3), "shorter input is refused"),
-        (nn.Linear(3, 3), torch.randn(4), "no positions"),
+        (nn.Linear(3, 2), torch.randn(4, 3), "shorter input raises|not one output per position"),
+        (nn.Conv2d(3, 3, 3, padding=1), torch.randn(4, 3, 5, 5), "shorter input raises"),
+        (nn.Linear(3, 3), torch.randn(4, 3), "shorter input raises"),
+        (nn.Linear(3, 3), torch.randn(4), "no sequence dimension"),
     ],
 )
 def test_what_has_no_positions_is_skipped_with_the_reason(network, x, reason):

@@ -87,10 +87,14 @@ def test_an_unused_parameter_is_no_fault():
 @pytest.mark.parametrize(
     ("between", "why", "tensor"),
     [
-        (lambda h: h.detach(), "Non-differentiable step on its way: detach()", "first.weight"),
-        (torch.round, "Non-differentiable step on its way: round()", "first.weight"),
-        (lambda h: h * h.detach(), "a part of the way is cut", "first.weight"),
-        (WrongSquare.apply, "backward of WrongSquare is not the slope", "first.weight"),
+        (
+            lambda h: h.detach(),
+            "Non-differentiable operation on its path: detach()",
+            "first.weight",
+        ),
+        (torch.round, "Non-differentiable operation on its path: round()", "first.weight"),
+        (lambda h: h * h.detach(), "A part of the path is cut", "first.weight"),
+        (WrongSquare.apply, "backward of WrongSquare does not match", "first.weight"),
         (SingleNorm(), "Single precision inside: _to_copy() to float32 in 'between'", None),
     ],
 )

@@ -45,15 +45,15 @@ def test_sound_layers_pass(between):
 @pytest.mark.parametrize(
     ("between", "seen", "why"),
     [
-        (AlwaysOn(0.5), "After eval() 'between' is still in training mode", "train() of its own"),
+        (AlwaysOn(0.5), "After eval(), 'between' is still in training mode", "overrides train()"),
         (nn.functional.dropout, "Two passes over the same 8 rows", "Dropout is still on"),
         (TrainsForEver(8), "changes 'between.running_mean'", "batch normalisation"),
         (
             nn.BatchNorm1d(8, track_running_stats=False),
-            "With 4 other rows beside them the outputs of 4 rows move",
-            "look at 'between'",
+            "With 4 other rows in the batch, the outputs of 4 rows change",
+            "check 'between'",
         ),
-        (lambda h: h - h.mean(dim=0), "outputs of 4 rows move", "normalisation over rows"),
+        (lambda h: h - h.mean(dim=0), "outputs of 4 rows change", "normalisation over rows"),
     ],
 )
 def test_each_fault_is_named(between, seen, why):

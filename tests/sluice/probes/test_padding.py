@@ -62,7 +62,7 @@ def test_no_mask_an_inverted_one_and_a_mean_over_padding_fail(mask, pool):
     answer = ask(Tagger(mask, pool))
 
     assert answer.outcome == "fail"
-    assert "9 of 24 positions are padding and were changed" in answer.seen
+    assert "9 of 24 positions are padding and were perturbed" in answer.seen
     assert "mask" in answer.why
     assert answer.fix
 

@@ -8,8 +8,8 @@ from torch.optim import lr_scheduler
 
 from sluice.base.errors import ContractError, SettingsError
 from sluice.probes import schedule
-from sluice.probes.schedule import RatePlan, judge_rates, probe_scheduler, probe_train_settings
-from sluice.training.settings import Change, TrainSettings
+from sluice.probes.schedule import RatePlan, compare_rates, probe_scheduler, probe_train_settings
+from sluice.training.settings import TrainingChange, TrainSettings
 
 WARMUP, STEPS = 10, 100
 PLAN = RatePlan(total_steps=STEPS, peak_step=WARMUP, peak_rate=0.1, final_rate=0.0)
@@ -90,10 +90,10 @@ def test_torchs_own_schedules_pass(make, plan):
             lambda step: share(step, warmup=11),
             "ends at step 11, planned is step 10: 1 step late, off by one",
         ),
-        (lambda step: 0 * step, "it never leaves 0"),
+        (lambda step: 0 * step, "The rate is 0 at all"),
         (lambda step: step // 10 if step < 10 else share(step), "0 for the first 10 steps"),
         (lambda step: share(step, steps=25), "ends early: the final rate is reached at step 25"),
-        (lambda step: share(step, steps=200), "does not come to its end"),
+        (lambda step: share(step, steps=200), "does not reach its end"),
         (lambda step: abs(math.cos(step / 20)) if step > 10 else share(step), "rises again"),
         (lambda step: share(step) / 2, "The largest rate is 0.05, planned is 0.1"),
         (lambda step: math.nan if step == 40 else share(step), "rate of step 40 is nan"),
@@ -139,7 +139,7 @@ def test_the_trainers_own_schedule_passes(warmup_share, final, steps):
         max_epochs=5,
         warmup_share=warmup_share,
         final_rate_share=final,
-        changes=(Change(from_epoch=2, learning_rate=0.5),),
+        changes=(TrainingChange(from_epoch=2, learning_rate=0.5),),
     )
 
     answer = probe_train_settings(settings, steps_per_epoch=steps)
@@ -148,9 +148,11 @@ def test_the_trainers_own_schedule_passes(warmup_share, final, steps):
 
 
 def test_a_trainers_schedule_that_is_off_by_one_fails(monkeypatch):
-    right = schedule.rate_at
+    right = schedule.learning_rate_at
     monkeypatch.setattr(
-        schedule, "rate_at", lambda step, total, now: right(min(step + 1, total - 1), total, now)
+        schedule,
+        "learning_rate_at",
+        lambda step, total, now: right(min(step + 1, total - 1), total, now),
     )
 
     assert probe_train_settings(TrainSettings(), steps_per_epoch=20).outcome == "fail"
@@ -159,9 +161,9 @@ def test_a_trainers_schedule_that_is_off_by_one_fails(monkeypatch):
 def test_bad_input_is_refused():
     with pytest.raises(ContractError, match=r"scheduler of torch\.optim\.lr_scheduler"):
         probe_scheduler(share, PLAN)
-    with pytest.raises(ContractError, match="each of 100 steps is needed, got 3"):
-        judge_rates([0.1, 0.2, 0.3], PLAN)
-    with pytest.raises(SettingsError, match="peak_step must lie before the end"):
+    with pytest.raises(ContractError, match="each of 100 steps is required, got 3"):
+        compare_rates([0.1, 0.2, 0.3], PLAN)
+    with pytest.raises(SettingsError, match="peak_step must be before the end"):
         RatePlan.parse(PLAN.model_dump() | {"peak_step": 100}, where="plan")
     with pytest.raises(SettingsError, match="final_rate must not be above"):
         RatePlan.parse(PLAN.model_dump() | {"final_rate": 1.0}, where="plan")

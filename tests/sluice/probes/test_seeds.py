@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sluice.models.settings import ModelSettings
-from sluice.probes.seeds import judge_randomness, probe_seeds
+from sluice.probes.seeds import probe_seeds, result_of_audit
 from sluice.training.generator_sharing import SharedGenerator
 from sluice.training.randomness_report import examine_randomness
 from sluice.training.settings import TrainSettings
@@ -28,7 +28,7 @@ def report():
 
 
 def test_a_seeded_workload_passes(report):
-    answer = judge_randomness(report)
+    answer = result_of_audit(report)
 
     assert answer.outcome == "pass"
     assert answer.numbers["sources"] >= 8
@@ -46,13 +46,13 @@ def test_a_part_that_draws_from_a_global_generator_is_named():
 
 def test_a_shared_and_an_unseeded_generator_are_named(report):
     shared = SharedGenerator(users=("dropout", "order"), why="both draw the same numbers")
-    answer = judge_randomness(report.model_copy(update={"shared": (shared,)}))
+    answer = result_of_audit(report.model_copy(update={"shared": (shared,)}))
     assert answer.outcome == "fail"
     assert "dropout and order: both draw the same numbers" in answer.seen
 
     torch_source = next(s for s in report.audit.sources if s.name == "torch CPU")
     unseeded = torch_source.model_copy(update={"status": "other seed"})
     audit = report.audit.model_copy(update={"sources": (unseeded,)})
-    answer = judge_randomness(report.model_copy(update={"audit": audit}))
+    answer = result_of_audit(report.model_copy(update={"audit": audit}))
     assert answer.outcome == "fail"
     assert "torch CPU, other seed" in answer.seen

@@ -24,7 +24,7 @@ def sampler(rank, world, *, seed=0, shuffle=True, drop_last=False):
 
 
 def ask(rows, labels=LABELS, *, uneven=1):
-    return probe_shards(rows, num_rows=ROWS, labels_N=labels, most_uneven_rows=uneven)
+    return probe_shards(rows, num_rows=ROWS, labels_N=labels, max_uneven_rows=uneven)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -35,7 +35,7 @@ def test_a_distributed_sampler_passes(world, drop_last):
     answer = ask(rows)
 
     assert answer.outcome == "pass", answer.seen
-    assert answer.numbers["chance_of_labels"] > 1e-6
+    assert answer.numbers["labels_p_value"] > 1e-6
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -57,7 +57,7 @@ def shuffled(rank, world):
     [
         (
             shuffled,
-            "1,001 of 1,001 rows are on several ranks, the first is row 0; 0 are on none. "
+            "1,001 of 1,001 rows are on several ranks (the first is row 0), and 0 on none. "
             "All ranks have the same rows.",
         ),
         (lambda r, w: sampler(r, w, seed=7 * r), "rows are on several ranks"),
@@ -69,7 +69,7 @@ def shuffled(rank, world):
             lambda r, _: range(0, 900) if r == 0 else range(900, ROWS),
             "Rank 0 has 900 rows and rank 1 has 101",
         ),
-        (lambda r, w: [*range(r, ROWS, w), *range(r, 40, w)], "rows come twice on one rank"),
+        (lambda r, w: [*range(r, ROWS, w), *range(r, 40, w)], "rows are duplicated on one rank"),
     ],
 )
 def test_each_fault_of_membership_is_named(make, said):
@@ -121,9 +121,9 @@ def test_random_shards_are_rarely_called_unlike():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ContractError, match="at least two ranks, got 1"):
+    with pytest.raises(ContractError, match="at least two ranks are required, got 1"):
         ask([range(ROWS)])
     with pytest.raises(ContractError, match="rank 1 has 1001"):
         ask([range(500), range(500, ROWS + 1)])
-    with pytest.raises(ContractError, match="label for each of 1001 rows is needed, got 5"):
+    with pytest.raises(ContractError, match="label for each of 1001 rows is required, got 5"):
         ask([range(500), range(500, ROWS)], LABELS[:5])

@@ -107,7 +107,7 @@ def test_bad_tokenizers_are_refused():
 
     with pytest.raises(ContractError, match=r"serving tokenizer must have encode\(text\), got str"):
         probe_tokenizers(Words(), "bert")
-    with pytest.raises(ContractError, match="must give ids"):
+    with pytest.raises(ContractError, match="must return ids"):
         probe_tokenizers(Words(), NoIds())
     with pytest.raises(ContractError, match="raised KeyError"):
         probe_tokenizers(Raises(), Words())

@@ -1,4 +1,4 @@
-"""A network of two modules of a user's, and a version of it in production."""
+"""A network of two user modules, and a version of it in production."""
 
 import sys
 from pathlib import Path
@@ -10,10 +10,10 @@ import torch
 from sluice.base.artifacts import ArtifactStore
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.registry.code_comparison import collect_own_modules
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
-from sluice.registry.own_code import collect_own_modules
-from sluice.registry.stored_code import CODE, pack_code
+from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.training.code import identify_code
 from sluice.training.weights import pack_model
 from tests.sluice.registry.ledger_samples import MODEL, SETTINGS, sample_lineage
@@ -57,13 +57,13 @@ class UserCode:
             sys.modules.pop(name, None)
 
     def running(self) -> dict[str, ModuleType]:
-        """Return the modules as this process has them; ``sys.modules.update`` puts them back."""
+        """Return the modules of this process; ``sys.modules.update`` restores them."""
         import probe_net  # noqa: F401
 
         return {name: sys.modules[name] for name in _NAMES}
 
     def change(self, layers: str = OTHER_LAYERS) -> None:
-        """Change the activation, and let the process start again."""
+        """Change the activation and simulate a restart of the process."""
         (self.folder / "probe_layers.py").write_text(layers)
         self.forget()
 
@@ -85,14 +85,18 @@ class UserCode:
         lineage = with_settings(lineage, SETTINGS | {"model": settings.model_dump(mode="json")})
         identity = identify_code(SineWorkload(), settings)
         code = store.put(pack_code(collect_own_modules(SineWorkload(), settings)))
-        update = {"code": identity.digest, "code_identity": identity, "artifacts": {CODE: code}}
+        update = {
+            "code": identity.digest,
+            "code_identity": identity,
+            "artifacts": {CODE_ROLE: code},
+        }
         return named(lineage.model_copy(update=update))
 
 
 def promote_version(
     ledger: Ledger, store: ArtifactStore, lineage: Lineage, before: int | None = None
 ) -> int:
-    """Put a version into production on the evidence that it needs."""
+    """Promote a version with the required evidence."""
     reference = BASELINE if before is None else ledger.version(MODEL, before).candidate
     number = approve(ledger, lineage, reference)
     ledger.promote(MODEL, number, expected=before, actor="a", reason="r", store=store)

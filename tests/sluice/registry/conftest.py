@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL of our own on a socket in a temporary folder; its URL."""
+    """URL of a PostgreSQL started for the tests on a socket in a temporary folder."""
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     found = str(binaries[-1]) if binaries else shutil.which("initdb")
@@ -67,12 +67,12 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty registry of its own: the embedded database, and PostgreSQL where there is one."""
+    """An empty registry: the embedded database, and PostgreSQL if available."""
     return empty_registry(request, tmp_path)
 
 
 def empty_registry(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty registry in the database that the request is about."""
+    """Return the URL of an empty registry in the requested kind of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'registry.db'}"
     import psycopg

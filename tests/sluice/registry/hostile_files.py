@@ -1,4 +1,4 @@
-"""Version files forged so that every digest in them fits: what an attacker can write."""
+"""Forged version files with consistent digests, as an attacker can write them."""
 
 import json
 import zipfile
@@ -18,7 +18,7 @@ def read_parts(file: Path) -> Parts:
 
 
 def write_parts(file: Path, parts: Parts) -> None:
-    """Write a file whose manifest fits its parts."""
+    """Write a file whose manifest matches its parts."""
     manifest = json.loads(parts["manifest.json"])
     manifest["parts"] = {
         name: digest_bytes(content)
@@ -36,13 +36,13 @@ def write_zip(file: Path, parts: Parts) -> None:
 
 
 def forge_version(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the description and let config and candidate be the digests of what is there."""
+    """Change the description and recompute config and candidate digests."""
     parts = read_parts(file)
     version = json.loads(parts["version.json"])
     change(version)
     lineage = version["lineage"]
     lineage["config"] = digest_json(lineage["resolved_config"])
-    lineage["candidate"] = Lineage.model_validate(lineage).candidate_of_parts()
+    lineage["candidate"] = Lineage.model_validate(lineage).compute_candidate()
     parts["version.json"] = json.dumps(version).encode()
     write_parts(file, parts)
 
@@ -53,7 +53,7 @@ def forge_model(file: Path, **settings: object) -> None:
 
 
 def forge_weights(file: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change the bytes of every member's weights, and name them by their new digest."""
+    """Change the weights of every member and store them under the new digest."""
     parts = read_parts(file)
     text = parts["version.json"].decode()
     for member in json.loads(text)["lineage"]["members"]:
@@ -66,7 +66,7 @@ def forge_weights(file: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
-    """Return a change of weights that changes their header, whose length fits again."""
+    """Return a change of the header of weights, with a consistent length."""
 
     def changed(content: bytes) -> bytes:
         length = int.from_bytes(content[:8], "little")
@@ -80,7 +80,7 @@ def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes],
 
 
 def with_text(text: bytes) -> Callable[[bytes], bytes]:
-    """Return a change of weights that puts another text in the place of the header."""
+    """Return a change of weights that replaces the header."""
 
     def changed(content: bytes) -> bytes:
         rest = content[8 + int.from_bytes(content[:8], "little") :]
@@ -90,7 +90,7 @@ def with_text(text: bytes) -> Callable[[bytes], bytes]:
 
 
 def with_facts(**facts: object) -> Callable[[bytes], bytes]:
-    """Return a change of weights that changes what the header states of the network."""
+    """Return a change of the network's values in the header of weights."""
 
     def change(header: dict[str, Any]) -> None:
         stated = json.loads(header["__metadata__"]["sluice"]) | facts

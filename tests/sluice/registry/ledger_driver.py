@@ -24,7 +24,7 @@ from sluice.base.receipts import Receipt
 from sluice.registry import loading
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
-from sluice.registry.records import Event
+from sluice.registry.records import HistoryEvent
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -163,12 +163,12 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
     bench.prepare()
     draw = random.Random(5)
     for _ in range(rounds):
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 while True:
-                    os.write(tell, b".")
+                    os.write(write_end, b".")
                     if bench.production() == 3:
                         bench.rollback(3)
                     else:
@@ -176,12 +176,12 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
             finally:
                 os._exit(1)
         for _ in range(draw.randint(2, 3)):  # dots, not seconds: a busy machine moves as often
-            assert os.read(told, 1)
+            assert os.read(read_end, 1)
         time.sleep(draw.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        os.close(told)
-        os.close(tell)
+        os.close(read_end)
+        os.close(write_end)
         assert bench.production() in (2, 3)
     with bench.open() as ledger:
         moves = len(ledger.history(MODEL))
@@ -233,15 +233,15 @@ def race_to_promote(bench: Bench, num_promoters: int) -> list[str]:
     return said
 
 
-def kill_publisher(bench: Bench, told: Path, stride: int) -> dict[str, list[str]]:
-    """Kill a publisher at its steps; return what its consumer heard, and the history.
+def kill_publisher(bench: Bench, received: Path, stride: int) -> dict[str, list[str]]:
+    """Kill a publisher at its steps; return what its consumer received, and the history.
 
     The consumer writes each key to a file before it answers, as one that did its work.
     """
     bench.prepare()
 
-    def deliver(event: Event) -> Delivery:
-        with told.open("a") as file:
+    def deliver(event: HistoryEvent) -> Delivery:
+        with received.open("a") as file:
             file.write(f"{event.key} {event.entry.id}\n")
         return Delivery(ok=True, reason="")
 
@@ -261,7 +261,7 @@ def kill_publisher(bench: Bench, told: Path, stride: int) -> dict[str, list[str]
     bench.production()
     with bench.open() as ledger:
         history = [str(entry.id) for entry in ledger.history(MODEL)]
-    return {"heard": told.read_text().splitlines(), "history": history}
+    return {"received": received.read_text().splitlines(), "history": history}
 
 
 def race_to_register(bench: Bench) -> dict[str, list[str]]:
@@ -309,7 +309,7 @@ def main() -> None:
     elif mode == "race":
         result = race_to_promote(bench, int(number))
     elif mode == "publish":
-        result = kill_publisher(bench, Path(artifacts).with_name("told"), int(number))
+        result = kill_publisher(bench, Path(artifacts).with_name("received"), int(number))
     else:
         result = race_to_register(bench)
     print(json.dumps(result))

@@ -31,7 +31,7 @@ CONFIG = digest_json(SETTINGS)
 
 
 class InterruptedStore(ArtifactStore):
-    """Something happens while the first artifact is read: a promotion reads them for seconds."""
+    """Runs an action while the first artifact is read; a promotion reads artifacts for seconds."""
 
     def __init__(self, root: Path, happens: Callable[[], object]) -> None:
         super().__init__(root)
@@ -44,7 +44,7 @@ class InterruptedStore(ArtifactStore):
 
 
 class Clock:
-    """A clock that moves one second on at every look."""
+    """Clock that advances one second per call."""
 
     def __init__(self, start: datetime = NOW) -> None:
         self.now = start
@@ -55,7 +55,7 @@ class Clock:
 
 
 def sample_weights(value: float) -> bytes:
-    """Return a linear network whose every weight is ``value``; the sample's config builds it."""
+    """Return a linear network with all weights ``value``, as built by the sample's config."""
     network = LastRowLinear(2, 1)
     torch.nn.init.constant_(network.head.weight, value)
     torch.nn.init.constant_(network.head.bias, value)
@@ -65,7 +65,7 @@ def sample_weights(value: float) -> bytes:
 
 
 def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -> Lineage:
-    """Return complete lineage of two members whose artifacts are in the store."""
+    """Return complete lineage of two members with their artifacts in the store."""
     members = tuple(
         Member(
             seed=seed,
@@ -105,7 +105,7 @@ def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -
         ),
         created_at=NOW,
     )
-    return draft.model_copy(update={"candidate": draft.candidate_of_parts()})
+    return draft.model_copy(update={"candidate": draft.compute_candidate()})
 
 
 def as_version(lineage: Lineage, *, is_imported: bool = False) -> Version:
@@ -194,7 +194,7 @@ def register_sample(
 
 
 def promote_chain(ledger: Ledger, store: ArtifactStore, count: int) -> None:
-    """Register and promote versions 1 to ``count``, each judged against the one before."""
+    """Register and promote versions 1 to ``count``, each evaluated against the previous one."""
     reference, before = BASELINE, None
     for salt in range(1, count + 1):
         number = register_sample(ledger, store, salt=salt, reference=reference)
@@ -209,5 +209,5 @@ def artifact_path(store_root: Path, digest: str) -> Path:
 
 
 def decided(ledger: Ledger, receipt: Receipt, *, model: str = MODEL) -> Receipt:
-    """Return the ledger's answer to the receipt's question, offering the receipt as the answer."""
+    """Return the ledger's decision on the receipt's subject, proposing the receipt."""
     return ledger.decide(model, receipt.subject, lambda _: receipt)

@@ -1,4 +1,4 @@
-"""For files in which most tests are about the ledger and not about what keeps it."""
+"""Fixture for tests of the ledger that do not depend on the kind of database."""
 
 from pathlib import Path
 
@@ -14,5 +14,5 @@ ON_BOTH = pytest.mark.parametrize(
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty registry of its own, in PostgreSQL only where all is tested."""
+    """An empty registry, in PostgreSQL only in the exhaustive tests."""
     return empty_registry(request, tmp_path)

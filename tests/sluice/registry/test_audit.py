@@ -1,4 +1,4 @@
-"""The audit: what was changed, what was refused, and what proves it."""
+"""Audit trail: changes, rejected attempts and their signatures."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from sluice.registry import refusals
 from sluice.registry.audit import AuditRecord
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
-from sluice.rollout import changes
+from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -20,8 +20,8 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
+from tests.sluice.registry.test_log_signatures import attack
 from tests.sluice.registry.test_roles import keys as keys
-from tests.sluice.registry.test_signed_lines import attack
 
 KEY = SigningKey(b"k" * 32)
 
@@ -30,7 +30,7 @@ def refused(ledger: RolloutLedger) -> list[AuditRecord]:
     return [record for record in ledger.audit() if record.outcome == "refused"]
 
 
-def test_every_change_is_there_with_its_signature(url: str, store: ArtifactStore) -> None:
+def test_audit_lists_every_change_with_its_signature(url: str, store: ArtifactStore) -> None:
     clock = Clock()
     with RolloutLedger.open(url, clock=clock, key=KEY) as ledger:
         promote_chain(ledger, store, 2)
@@ -38,7 +38,7 @@ def test_every_change_is_there_with_its_signature(url: str, store: ArtifactStore
             ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
         )
         begun = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="go")
-        stopped = changes.abort(begun.rollout, now=clock(), actor="bob", reason="no")
+        stopped = transitions.abort(begun.rollout, now=clock(), actor="bob", reason="no")
         ledger.record_transition(begun.rollout, stopped)
         half = clock.now
         ledger.rollback(MODEL, expected=2, actor="ada", reason="errors", store=store)
@@ -67,7 +67,7 @@ def test_every_change_is_there_with_its_signature(url: str, store: ArtifactStore
     assert [r.action for r in later] == ["rollback", "register"]
 
 
-def test_refused_attempts_are_kept_and_need_no_signature(url: str, store: ArtifactStore) -> None:
+def test_rejected_attempts_are_recorded_without_a_signature(url: str, store: ArtifactStore) -> None:
     with RolloutLedger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 1)
         ledger.register(MODEL, sample_lineage(store, salt=2), [])
@@ -83,7 +83,7 @@ def test_refused_attempts_are_kept_and_need_no_signature(url: str, store: Artifa
             with pytest.raises(SluiceError):
                 attempt()
         found = refused(ledger)
-        assert ledger.unsigned()[1] == []
+        assert ledger.unsigned_lines()[1] == []
         assert ledger.verify(None, store=store, key=KEY) == []
 
     assert [(r.action, r.error, r.from_version, r.to_version) for r in found] == [
@@ -100,7 +100,7 @@ def test_refused_attempts_are_kept_and_need_no_signature(url: str, store: Artifa
     assert len(found[3].actor) == 200
 
 
-def test_attempt_with_anothers_name_or_on_forged_history_is_kept(
+def test_attempt_under_a_false_name_or_on_forged_history_is_recorded(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -112,8 +112,8 @@ def test_attempt_with_anothers_name_or_on_forged_history_is_kept(
         for actor, error in (("bob", GateBlocked), ("ada", IntegrityError)):
             with pytest.raises(error):
                 ledger.promote(MODEL, 1, expected=None, actor=actor, reason="r", store=store)
-        head, _ = ledger.unsigned()
-        with pytest.raises(GateBlocked, match="'bob' belongs to another key"):
+        head, _ = ledger.unsigned_lines()
+        with pytest.raises(GateBlocked, match="'bob' has another key"):
             ledger.sign(head, actor="bob")
         ledger.sign(head, actor="ada")
         records = ledger.audit(key=keys["bob"])
@@ -128,9 +128,7 @@ def test_attempt_with_anothers_name_or_on_forged_history_is_kept(
     assert (bridge.actor, bridge.signature, bridge.line) == ("ada", "bridged", head.lines)
 
 
-def test_row_past_the_ledger_and_a_foreign_signature_are_shown(
-    tmp_path: Path, store: ArtifactStore
-) -> None:
+def test_audit_shows_unlogged_rows_and_unknown_keys(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"o" * 32)) as ledger:
         promote_chain(ledger, store, 1)
@@ -146,10 +144,10 @@ def test_row_past_the_ledger_and_a_foreign_signature_are_shown(
     assert {r.signature for r in records[:-1]} == {"unknown_key"}
 
 
-def test_flood_of_attempts_is_bounded_and_says_so(
+def test_number_of_recorded_attempts_is_limited_with_a_note(
     tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "MAX_A_DAY", 3)
+    monkeypatch.setattr(refusals, "MAX_PER_DAY", 3)
     clock = Clock()
     with RolloutLedger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=clock) as ledger:
         for days in (0, 1):
@@ -160,4 +158,4 @@ def test_flood_of_attempts_is_bounded_and_says_so(
         found = refused(ledger)
 
     assert len(found) == 6
-    assert ["No more refused" in str(r.refused_because) for r in found] == [False, False, True] * 2
+    assert ["Further rejected" in str(r.refused_because) for r in found] == [False, False, True] * 2

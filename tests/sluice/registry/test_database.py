@@ -1,4 +1,4 @@
-"""Opening the ledger's database: what is refused, and what the message says."""
+"""Opening the registry's database: rejected databases and their messages."""
 
 import sqlite3
 import subprocess
@@ -16,13 +16,13 @@ from sluice.registry.tables import SCHEMA_VERSION, models, version_receipts
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
 
 
-def test_makes_the_folders_above(tmp_path: Path) -> None:
+def test_creates_parent_folders(tmp_path: Path) -> None:
     Database.open(f"sqlite:///{tmp_path / 'a' / 'b' / 'registry.db'}", create=True).close()
 
     assert (tmp_path / "a" / "b" / "registry.db").is_file()
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
+def test_opening_without_create_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new" / "registry.db"
 
     with pytest.raises(UnknownVersion, match=r"no registry at sqlite:.*sluice run"):
@@ -32,7 +32,7 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["not a url", "sqlite://", "sqlite:///:memory:"])
-def test_refuses_a_url_that_cannot_hold_a_ledger(url: str) -> None:
+def test_unusable_url_is_rejected(url: str) -> None:
     with pytest.raises(SettingsError, match="registry URL"):
         Database.open(url, create=True)
 
@@ -45,13 +45,13 @@ def test_missing_driver_names_the_extra() -> None:
 def test_unreachable_server_is_named_without_its_password() -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
 
-    with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server runs") as caught:
+    with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server is running") as caught:
         Database.open("postgresql://ada:s3cret@localhost:1/x?connect_timeout=2", create=True)
 
     assert "s3cret" not in str(caught.value)
 
 
-def test_read_only_registry_can_be_looked_at_and_not_changed(
+def test_read_only_registry_can_be_read_but_not_changed(
     tmp_path: Path, store: ArtifactStore
 ) -> None:
     path = tmp_path / "registry.db"
@@ -69,14 +69,14 @@ def test_read_only_registry_can_be_looked_at_and_not_changed(
                 attempt()
 
 
-def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StorageError, match=r"folder .*file/deep cannot be made"):
+    with pytest.raises(StorageError, match=r"folder .*file/deep cannot be created"):
         Database.open(f"sqlite:///{tmp_path / 'file' / 'deep' / 'registry.db'}", create=True)
 
 
-def test_file_that_is_no_database(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     path.write_bytes(b"some text, and more of it than a header has" * 20)
 
@@ -93,12 +93,13 @@ def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
     connection.close()
 
     with pytest.raises(
-        StorageError, match=f"has schema version {number}, and this Sluice reads {SCHEMA_VERSION}"
+        StorageError,
+        match=f"has schema version {number}, but this Sluice supports {SCHEMA_VERSION}",
     ):
         Database.open(url, create=True)
 
 
-def test_stray_table_of_the_same_name_is_not_taken_for_ours(tmp_path: Path) -> None:
+def test_foreign_table_of_the_same_name_is_rejected(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "registry.db") as connection:
         connection.execute("CREATE TABLE sluice_schema_version (other TEXT)")
     connection.close()
@@ -123,7 +124,7 @@ def test_writer_that_never_ends_is_reported(
 
 
 def test_failed_write_is_undone(url: str) -> None:
-    """A block that raises keeps nothing, whatever it raises."""
+    """A block that raises any exception is rolled back."""
     database = Database.open(url, create=True)
 
     def add_and_break() -> None:
@@ -138,7 +139,7 @@ def test_failed_write_is_undone(url: str) -> None:
     database.close()
 
 
-def test_row_about_a_version_that_is_not_there_is_refused(url: str) -> None:
+def test_row_about_a_missing_version_is_rejected(url: str) -> None:
     database = Database.open(url, create=True)
     values = {"model": "x", "number": 1, "receipt": "a" * 64, "linked_at": Clock()()}
 
@@ -151,7 +152,7 @@ def test_row_about_a_version_that_is_not_there_is_refused(url: str) -> None:
     database.close()
 
 
-def test_reader_sees_one_state_throughout(url: str) -> None:
+def test_reader_sees_one_snapshot(url: str) -> None:
     database = Database.open(url, create=True)
     with database.read() as reader:
         assert reader.execute(sa.select(models.c.name)).all() == []

@@ -1,4 +1,4 @@
-"""A version as a page for people: what is for machines alone does not bury what is for them."""
+"""Display of a version: machine-readable details do not hide the important ones."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, promotion_receipt
 
 
-def test_a_long_list_of_the_evidence_is_told_by_its_first(
+def test_a_long_list_of_the_evidence_is_shortened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
@@ -20,9 +20,9 @@ def test_a_long_list_of_the_evidence_is_told_by_its_first(
         version = ledger.version(MODEL, 1)
     receipt = promotion_receipt(version.candidate)
     lists = {"rows": {"hashes": list(range(1000, 1200))}, "seeds": list(range(12))}
-    told = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
+    changed = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
 
-    Console(width=200).print(version_page(version, [told], [], reference=None))
+    Console(width=200).print(version_page(version, [changed], [], reference=None))
 
     page = " ".join(capsys.readouterr().out.split())
     assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page

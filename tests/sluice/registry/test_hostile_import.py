@@ -1,4 +1,4 @@
-"""A version file from a stranger: nothing in it chooses code, and every fact in it is bounded."""
+"""Untrusted version files: they cannot choose code, and all their values are limited."""
 
 import json
 import os
@@ -52,7 +52,7 @@ NOTHING = CodeAcceptance(accepted=(), trusted=())
 
 
 class Home:
-    """The registry that imports, and its store."""
+    """The importing registry and its store."""
 
     def __init__(self, ledger: Ledger, store: ArtifactStore) -> None:
         self.ledger = ledger
@@ -93,7 +93,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, UserCode]:
-    """A version whose network is a user's, with its modules stored in the file."""
+    """A version with a user's network and its modules stored in the file."""
     code, store = UserCode(tmp_path / "user", monkeypatch), ArtifactStore(tmp_path / "away")
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as ledger:
         ledger.register(MODEL, code.lineage(store), [])
@@ -105,7 +105,7 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Us
 
 
 @pytest.mark.parametrize("path", ["cProfile:run", "os:system", "builtins:eval", "code:interact"])
-def test_file_that_names_a_function_and_its_argument_runs_nothing(
+def test_import_of_a_file_naming_a_function_executes_nothing(
     home: Home, file: Path, tmp_path: Path, path: str
 ) -> None:
     mark = tmp_path / "executed"
@@ -122,14 +122,12 @@ def test_file_that_names_a_function_and_its_argument_runs_nothing(
     assert not mark.exists()
 
 
-def test_callable_that_is_no_network_is_not_called_even_when_it_is_trusted(
-    home: Home, file: Path
-) -> None:
+def test_trusted_callable_that_is_not_a_network_is_not_called(home: Home, file: Path) -> None:
     forge_model(file, architecture=f"{__name__}:must_not_run")
 
     version = home.bring(file, trust=[f"{__name__}:must_not_run"])
 
-    with pytest.raises(IntegrityError, match=r"must be a class of torch\.nn\.Module"):
+    with pytest.raises(IntegrityError, match=r"must be a subclass of torch\.nn\.Module"):
         load_networks(version, home.store)
 
 
@@ -137,12 +135,12 @@ def must_not_run(*_: object) -> None:
     raise AssertionError("called although it is no class of networks")
 
 
-def test_module_that_only_a_file_names_is_not_even_imported(
+def test_module_named_only_by_a_file_is_not_imported(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
     file, _ = user_file
 
-    with pytest.raises(UntrustedCode, match="and names probe_net:Net") as refused:
+    with pytest.raises(UntrustedCode, match="but names probe_net:Net") as refused:
         home.bring(file)
 
     assert "--trust probe_net:Net" in refused.value.fix
@@ -164,11 +162,11 @@ def test_trusted_code_is_recorded_and_runs(home: Home, user_file: tuple[Path, Us
 
 
 def test_trust_must_name_code_of_the_version(home: Home, file: Path) -> None:
-    with pytest.raises(SettingsError, match="'other:Net' is not: it names tests"):
+    with pytest.raises(SettingsError, match="'other:Net' is not: the version names tests"):
         home.bring(file, trust=["other:Net"])
 
 
-def test_trust_may_be_given_by_importing_again(
+def test_trust_can_be_added_by_importing_again(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
     file, _ = user_file
@@ -182,10 +180,10 @@ def test_trust_may_be_given_by_importing_again(
     assert actions == ["import", "accept", "accept", "trust"]
 
 
-def test_stored_code_of_an_import_runs_only_when_it_is_trusted(
+def test_stored_code_of_an_imported_version_runs_only_if_trusted(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
-    """The path is the pipeline's own; the module in the file only has its name."""
+    """The pipeline has the path; the module in the file only shares its name."""
     file, _ = user_file
     own = (WORKLOAD, "probe_net:Net")
     version = home.bring(file, own=own)
@@ -199,14 +197,14 @@ def test_stored_code_of_an_import_runs_only_when_it_is_trusted(
 
 
 @pytest.mark.usefixtures("user_file")
-def test_code_that_was_accepted_by_nobody_is_refused_wherever_a_version_is_built(
+def test_unaccepted_code_is_rejected_wherever_a_version_is_built(
     home: Home, tmp_path: Path
 ) -> None:
-    """Also one that an older Sluice imported, or a row that was written past the ledger."""
+    """Also a version imported by an older Sluice, or a row not written by Sluice."""
     store = ArtifactStore(tmp_path / "away")
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as away:
         lineage = away.version(MODEL, 1).lineage
-    done = home.ledger.adopt(lineage, [], actor="eve", reason="a file", code=NOTHING)
+    done = home.ledger.import_version(lineage, [], actor="eve", reason="a file", code=NOTHING)
     version = done.version
 
     for build in (
@@ -222,7 +220,7 @@ def test_code_that_was_accepted_by_nobody_is_refused_wherever_a_version_is_built
     assert "probe_net" not in sys.modules
 
 
-def test_what_was_trained_here_needs_no_trust(home: Home, file: Path) -> None:
+def test_locally_trained_version_needs_no_trust(home: Home, file: Path) -> None:
     home.ledger.register(MODEL, sample_lineage(home.store, salt=7), [])
 
     assert home.bring(file, own=()).accepted_code == (WORKLOAD,)
@@ -238,7 +236,9 @@ def test_what_was_trained_here_needs_no_trust(home: Home, file: Path) -> None:
     "path",
     ["os:system", "a/b:C", "..evil:C", "a:b:c", "a:", ":b", "a:b\x1b[2J", "x" * 300 + ":y", 7],
 )
-def test_paths_that_are_none_are_refused_of_every_version(tmp_path: Path, path: object) -> None:
+def test_malformed_import_paths_are_rejected_for_every_version(
+    tmp_path: Path, path: object
+) -> None:
     lineage = sample_lineage(ArtifactStore(tmp_path))
     lineage = with_settings(lineage, SETTINGS | {"workload": path})
 
@@ -273,15 +273,15 @@ def test_facts_in_the_header_of_weights_are_parsed_strictly(
     assert home.ledger.models() == []
 
 
-def test_weights_that_are_stored_already_are_held_to_the_same_header(
+def test_already_stored_weights_are_checked_the_same_way(
     home: Home,
 ) -> None:
     member = sample_lineage(home.store).members[0]
     digest = home.store.put(with_facts(num_features="2")(home.store.get(member.weights)))
 
-    with pytest.raises(IntegrityError, match="its fact 'num_features' is refused"):
+    with pytest.raises(IntegrityError, match="its metadata field 'num_features' is invalid"):
         require_intact(home.store, digest, what="weights", is_weights=True)
-    with pytest.raises(ContractError, match="its fact 'num_features' is refused"):
+    with pytest.raises(ContractError, match="its metadata field 'num_features' is invalid"):
         load_member(
             member.model_copy(update={"weights": digest}),
             SineWorkload(),
@@ -300,13 +300,13 @@ def many_receipts(version: dict) -> None:
         (lambda v: v["lineage"].update(model="../../evil"), "lower-case letters"),
         (lambda v: v["lineage"].update(model="evil\x1b[2J"), "lower-case letters"),
         (lambda v: v["lineage"].update(model="m" * 201), "lower-case letters"),
-        (lambda v: v["lineage"]["artifacts"].update({"../x": "a" * 64}), "has the role"),
-        (lambda v: v["lineage"]["members"][0].update(event_log="../../etc/passwd"), "no digest"),
+        (lambda v: v["lineage"]["artifacts"].update({"../x": "a" * 64}), "has the invalid role"),
+        (lambda v: v["lineage"]["members"][0].update(event_log="../../etc/passwd"), "is malformed"),
         (lambda v: v["lineage"]["members"][0].update(seed=2**70), "more than 64 bits"),
         (lambda v: v["receipts"][0].update(reason="x" * 30_000), "30,000 characters"),
         (lambda v: v["receipts"][0].update(reason="a\0b"), "NUL"),
-        (lambda v: v["receipts"][0].update(reason="\ud800"), "no Unicode"),
-        (lambda v: v["receipts"][0].update(gate="g" * 41), "names the gate"),
+        (lambda v: v["receipts"][0].update(reason="\ud800"), "not valid Unicode"),
+        (lambda v: v["receipts"][0].update(gate="g" * 41), "has the invalid gate"),
         (lambda v: v["lineage"].update(training_seconds=float("nan")), "lacks training_seconds"),
         (lambda v: v["lineage"]["resolved_config"].pop("workload"), "'module:Class', got 'None'"),
         (lambda v: v["lineage"]["resolved_config"].update(workload_settings=[]), "workload_sett"),
@@ -354,7 +354,7 @@ def test_sizes_of_a_file_are_bounded(home: Home, file: Path) -> None:
 def test_special_files_are_refused_at_once(
     home: Home, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    """A pipe without a writer would keep its reader for ever, /dev/zero would fill the memory."""
+    """A pipe without a writer would block forever; /dev/zero would exhaust the memory."""
     file = tmp_path / "special"
     make(file)
     digest = "ab" * 32
@@ -371,8 +371,8 @@ def test_special_files_are_refused_at_once(
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def test_weights_are_refused_when_two_readers_could_differ(home: Home, file: Path) -> None:
-    """A key twice: one parser takes the first, another one the last."""
+def test_ambiguous_safetensors_files_are_rejected(home: Home, file: Path) -> None:
+    """A duplicate key: some parsers use the first value, others the last."""
 
     def doubled(header: dict) -> bytes:
         text = json.dumps(header)
@@ -381,7 +381,7 @@ def test_weights_are_refused_when_two_readers_could_differ(home: Home, file: Pat
         ).encode()
 
     forge_weights(file, with_header(doubled))
-    with pytest.raises(IntegrityError, match="'x_mean' is there twice"):
+    with pytest.raises(IntegrityError, match="'x_mean' is duplicated"):
         home.bring(file)
     forge_weights(file, with_text(b"{}"))
     with pytest.raises(IntegrityError, match="0 tensors"):

@@ -1,4 +1,4 @@
-"""Further attacks by a version file: what its paths reach, what its settings and tables ask for."""
+"""Further attacks by version files through paths, settings and tables."""
 
 import io
 import json
@@ -23,15 +23,15 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, IntegrityError, SluiceError, UntrustedCode
 from sluice.config.pipeline import defs_folder, find_pipeline
-from sluice.drift.held_out import held_out_losses
 from sluice.drift.reference_file import load_reference
+from sluice.drift.reference_store import read_held_out_losses
 from sluice.evaluation.reference import score_version
 from sluice.models.build import ARCHITECTURES, build_network, sketch_network
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import load_members, load_networks
-from sluice.registry.public_keys import PrivateKey, TrustedKeys
-from sluice.registry.stored_code import CODE, StoredModule, pack_code
+from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys
+from sluice.registry.stored_code import CODE_ROLE, StoredModule, pack_code
 from sluice.registry.transfer import export_version, import_version
 from sluice.rehearsal.replay import open_replay
 from sluice.training.weights import differing_shapes
@@ -70,9 +70,7 @@ __all__ = ["file", "home", "user_file"]
         "sluice.models.:Net",
     ],
 )
-def test_path_that_leaves_sluice_through_an_import_is_not_sluices_own(
-    home: Home, file: Path, path: str
-) -> None:
+def test_class_imported_into_a_sluice_module_needs_trust(home: Home, file: Path, path: str) -> None:
     forge_model(file, architecture=path)
 
     with pytest.raises(SluiceError) as refused:
@@ -82,7 +80,7 @@ def test_path_that_leaves_sluice_through_an_import_is_not_sluices_own(
     assert home.ledger.models() == []
 
 
-def test_class_that_is_written_in_sluice_needs_no_trust(home: Home, file: Path) -> None:
+def test_class_defined_in_sluice_needs_no_trust(home: Home, file: Path) -> None:
     forge_model(file, architecture="sluice.models.small_cnn:SmallCnn")
 
     assert home.bring(file).accepted_code == (WORKLOAD,)
@@ -134,15 +132,15 @@ def overlapping(parts: dict[str, bytes], *, num_names: int) -> bytes:
     return body + end + tail
 
 
-def test_parts_that_share_bytes_do_not_fill_the_memory(home: Home, file: Path) -> None:
-    """Every digest in the manifest fits; 300 parts of 200 kB lie in a file of 250 kB."""
+def test_overlapping_parts_do_not_exhaust_the_memory(home: Home, file: Path) -> None:
+    """Every digest in the manifest matches; 300 parts of 200 kB are in a file of 250 kB."""
     file.write_bytes(overlapping(read_parts(file), num_names=300))
     size = file.stat().st_size
     assert size < 300_000
 
     tracemalloc.start()
     try:
-        with pytest.raises(IntegrityError, match="its parts share bytes"):
+        with pytest.raises(IntegrityError, match="its parts overlap"):
             home.bring(file)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -181,7 +179,9 @@ def with_artifact(file: Path, role: str, content: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_table_of_an_import_does_not_fill_the_memory(home: Home, file: Path, bomb: bytes) -> None:
+def test_table_of_an_import_does_not_exhaust_the_memory(
+    home: Home, file: Path, bomb: bytes
+) -> None:
     for role in ("losses", "held-out losses", "drift features"):
         with_artifact(file, role, bomb)
     version = home.bring(file)
@@ -195,7 +195,7 @@ def test_table_of_an_import_does_not_fill_the_memory(home: Home, file: Path, bom
         lambda: score_version(
             version, workload, raw, frame, workload.plan_folds(frame), home.store
         ),
-        lambda: held_out_losses(digest, home.store),
+        lambda: read_held_out_losses(digest, home.store),
         lambda: load_reference(digest, home.store),
     ):
         with pytest.raises(IntegrityError, match="as rows in memory it would be too large"):
@@ -214,7 +214,7 @@ def test_table_of_an_import_does_not_fill_the_memory(home: Home, file: Path, bom
         {"loss": pa.array([[1.0]])},
     ],
 )
-def test_recorded_losses_of_other_types_are_refused(
+def test_recorded_losses_of_other_types_are_rejected(
     home: Home, file: Path, column: dict[str, object]
 ) -> None:
     buffer = io.BytesIO()
@@ -235,7 +235,7 @@ def test_recorded_losses_of_other_types_are_refused(
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the largest tensor that takes memory while it is active."""
+    """Records the largest tensor that allocates memory while active."""
 
     num_bytes = 0
 
@@ -249,13 +249,13 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gru", "transformer"])
-def test_network_that_settings_state_is_not_built_unless_the_weights_fit(
+def test_network_is_built_only_if_the_weights_match_its_settings(
     home: Home, file: Path, architecture: str
 ) -> None:
     forge_model(file, architecture=architecture, hidden=2_048, layers=1)
     version = home.bring(file)
 
-    with LargestTensor() as seen, pytest.raises(IntegrityError, match="must fit the network"):
+    with LargestTensor() as seen, pytest.raises(IntegrityError, match="do not fit the network"):
         load_networks(version, home.store)
 
     assert seen.num_bytes < 100_000
@@ -294,7 +294,7 @@ class VocabularyWorkload(SineWorkload):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_data_file_that_an_import_names_has_an_end(
+def test_data_file_named_by_an_import_is_bounded(
     home: Home, file: Path, tmp_path: Path, kind: str
 ) -> None:
     path = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
@@ -306,7 +306,7 @@ def test_data_file_that_an_import_names_has_an_end(
     version = home.bring(file, own=[workload])
     signal.setitimer(signal.ITIMER_REAL, 20)  # ends the test process rather than hanging it
     try:
-        with pytest.raises(SluiceError, match="no regular file"):
+        with pytest.raises(SluiceError, match="not a regular file"):
             load_members(version, version.lineage.members, home.store)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -317,7 +317,7 @@ def test_data_file_that_an_import_names_has_an_end(
 
 @pytest.fixture
 def asked() -> Iterator[tuple[str, list[str]]]:
-    """A server that notes the paths it is asked for, and its address."""
+    """A server that records the requested paths, and its address."""
     paths: list[str] = []
 
     class Noting(BaseHTTPRequestHandler):
@@ -342,7 +342,7 @@ def asked() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.slow
-def test_rehearsal_does_not_ask_an_address_that_came_in_a_file(
+def test_rehearsal_does_not_contact_an_address_from_a_file(
     home: Home,
     file: Path,
     asked: tuple[str, list[str]],
@@ -366,16 +366,16 @@ def test_rehearsal_does_not_ask_an_address_that_came_in_a_file(
 # ---- 7: the identity of a candidate, which binds its weights and no other artifact
 
 
-def test_forged_modules_of_a_candidate_do_not_outlive_its_training_here(
+def test_local_training_replaces_forged_modules_of_a_candidate(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
-    """The candidate is the honest one's, the archive is not; then the honest one is trained."""
+    """The candidate is genuine, the archive forged; then the genuine one is trained."""
     file, code = user_file
     evil = pack_code(
         {"probe_net": StoredModule(source=b"raise SystemExit('evil')", is_package=False)}
     )
     parts = read_parts(file)
-    honest = json.loads(parts["version.json"])["lineage"]["artifacts"][CODE]
+    honest = json.loads(parts["version.json"])["lineage"]["artifacts"][CODE_ROLE]
     del parts[f"artifacts/{honest}"]
     parts[f"artifacts/{digest_bytes(evil)}"] = evil
     parts["version.json"] = parts["version.json"].replace(
@@ -385,13 +385,13 @@ def test_forged_modules_of_a_candidate_do_not_outlive_its_training_here(
     version = home.bring(file, trust=["probe_net:Net"], own=[WORKLOAD])
     all_trusted = home.bring(file, trust=["probe_net:Net", WORKLOAD])
 
-    with pytest.raises(IntegrityError, match="the stored code must be that of its code digest"):
+    with pytest.raises(IntegrityError, match="the stored code must match its code digest"):
         load_members(all_trusted, version.lineage.members, home.store, code="stored")
     home.ledger.register(MODEL, code.lineage(home.store), [])
 
     own = home.ledger.version(MODEL, version.number)
     assert (own.is_imported, own.trusted_code) == (False, ())
-    assert own.lineage.artifacts[CODE] == honest
+    assert own.lineage.artifacts[CODE_ROLE] == honest
     assert home.bring(file, trust=["probe_net:Net"]) == own
     assert load_members(own, own.lineage.members, home.store, code="stored")
 
@@ -408,10 +408,10 @@ def change_reference(version: dict) -> None:
 
 
 @pytest.mark.parametrize("change", [change_metrics, change_reference])
-def test_signed_file_does_not_vouch_for_a_forged_one_of_the_same_candidate(
+def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
     home: Home, file: Path, tmp_path: Path, change: Callable[[dict], None]
 ) -> None:
-    key = PrivateKey(bytes(32))
+    key = ExporterPrivateKey(bytes(32))
     trusted = TrustedKeys({"team_a": key.public})
     signed = tmp_path / "signed"
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as away:
@@ -420,7 +420,7 @@ def test_signed_file_does_not_vouch_for_a_forged_one_of_the_same_candidate(
     forge_version(file, change)
     forged = home.bring(file)
 
-    with pytest.raises(ContractError, match="must tell what the first file told"):
+    with pytest.raises(ContractError, match="must agree with the first file"):
         import_version(
             home.ledger,
             signed,

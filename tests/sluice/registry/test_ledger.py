@@ -1,4 +1,4 @@
-"""REG-1: immutable versions with full lineage; one recorded answer per question."""
+"""REG-1: immutable versions with full lineage; one recorded decision per subject."""
 
 import sqlite3
 import threading
@@ -15,7 +15,7 @@ from sluice.base.errors import ContractError, StorageError, UnknownVersion
 from sluice.base.receipts import Receipt
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.database import Database
-from sluice.registry.evidence import Judge
+from sluice.registry.evidence import DecisionFunction
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
@@ -101,8 +101,8 @@ def test_state_follows_evidence_and_pointer(ledger: Ledger, store: ArtifactStore
     assert states() == ["archived", "production", "dev"]
 
 
-def test_every_change_of_state_is_a_line_of_history(ledger: Ledger, store: ArtifactStore) -> None:
-    """REG-1: dev to staging on evidence, back to dev when newer evidence says no."""
+def test_every_change_of_state_has_a_history_entry(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-1: dev to staging on evidence, back to dev on newer negative evidence."""
     lineage = sample_lineage(store, salt=1)
     yes = promotion_receipt(lineage.candidate)
     no = promotion_receipt(lineage.candidate, outcome="REJECT", window="b" * 64)
@@ -115,7 +115,7 @@ def test_every_change_of_state_is_a_line_of_history(ledger: Ledger, store: Artif
     lines = ledger.history(MODEL)
     assert [line.action for line in lines] == ["register", "stage", "unstage"]
     assert [line.receipt for line in lines] == [None, yes.digest, no.digest]
-    assert lines[2].reason == "the promotion gate said REJECT"
+    assert lines[2].reason == "outcome of the promotion gate: REJECT"
     assert {line.actor for line in lines} == {"nightly"}
     assert all(line.revision is None for line in lines)
 
@@ -129,8 +129,8 @@ def test_receipt_about_another_candidate_stages_nothing(
     assert ledger.version(MODEL, 1).state == "dev"
 
 
-def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
-    """STAT: asking again until the gate says yes must not work."""
+def test_the_first_decision_is_final(ledger: Ledger) -> None:
+    """STAT: repeating the evaluation until it passes must not work."""
     no = promotion_receipt(OTHER, outcome="INCONCLUSIVE")
     yes = promotion_receipt(OTHER, outcome="PROMOTE")
 
@@ -146,13 +146,15 @@ def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
     assert ledger.find_decision("another", **question) is None
 
 
-def test_a_judge_hears_every_earlier_answer_of_its_model_and_is_asked_once(ledger: Ledger) -> None:
-    """STAT-3: how much of alpha is left on a window depends on what was asked before."""
-    heard = []
+def test_the_decision_function_gets_all_earlier_decisions_and_is_called_once(
+    ledger: Ledger,
+) -> None:
+    """STAT-3: the remaining alpha on a window depends on earlier decisions."""
+    received = []
 
-    def judge_of(receipt: Receipt) -> Judge:
+    def judge_of(receipt: Receipt) -> DecisionFunction:
         def judge(earlier: Sequence[Receipt]) -> Receipt:
-            heard.append([each.digest for each in earlier])
+            received.append([each.digest for each in earlier])
             return receipt
 
         return judge
@@ -162,14 +164,14 @@ def test_a_judge_hears_every_earlier_answer_of_its_model_and_is_asked_once(ledge
     for receipt in (first, second, first):
         ledger.decide(MODEL, receipt.subject, judge_of(receipt))
 
-    assert heard == [[], [first.digest]]
+    assert received == [[], [first.digest]]
 
 
-def test_an_answer_to_another_question_is_refused_and_nothing_is_filed(ledger: Ledger) -> None:
+def test_a_receipt_about_another_decision_is_rejected_and_not_stored(ledger: Ledger) -> None:
     asked, answered = promotion_receipt(OTHER), promotion_receipt("e" * 64)
 
     for wrong in (answered, poc_receipt()):
-        with pytest.raises(ContractError, match="An answer of the promotion gate to the question"):
+        with pytest.raises(ContractError, match="A promotion receipt about the requested decision"):
             ledger.decide(MODEL, asked.subject, lambda _, wrong=wrong: wrong)
 
     assert ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW) is None
@@ -225,18 +227,20 @@ def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore)
     assert ledger.version_of("another", candidate) is None
 
 
-def test_register_refuses_a_second_answer(ledger: Ledger, store: ArtifactStore) -> None:
+def test_register_rejects_a_second_decision(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
 
-    with pytest.raises(ContractError, match=r"judged on this window .* already"):
+    with pytest.raises(
+        ContractError, match=r"decision on this candidate, window and reference is final"
+    ):
         ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate)])
 
     assert ledger.versions(MODEL) == []
 
 
 @pytest.mark.parametrize("role", ["candidate", "reference", "window"])
-def test_promotion_receipt_must_name_its_question(
+def test_promotion_receipt_must_have_all_decision_roles(
     ledger: Ledger, store: ArtifactStore, role: str
 ) -> None:
     lineage = sample_lineage(store)
@@ -251,7 +255,7 @@ def test_promotion_receipt_must_name_its_question(
 def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store).model_copy(update={"data": OTHER})
 
-    with pytest.raises(ContractError, match="data, config, code and weights make"):
+    with pytest.raises(ContractError, match="data, config, code and weights give"):
         ledger.register(MODEL, lineage, [])
     with pytest.raises(ContractError, match="lineage of model 'x' is required"):
         ledger.register("x", sample_lineage(store), [])
@@ -260,7 +264,9 @@ def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: Arti
             ledger.register(name, sample_lineage(store, model=name), [])
 
 
-def test_unknown_model_and_version_name_what_there_is(ledger: Ledger, store: ArtifactStore) -> None:
+def test_unknown_model_or_version_lists_the_known_ones(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     register_sample(ledger, store, salt=1)
 
     with pytest.raises(UnknownVersion, match="Did you mean 'sp500_volatility'"):
@@ -296,7 +302,7 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
         imported = sample_lineage(store, salt=7)
         code = CodeAcceptance(accepted=(), trusted=())
-        ledger.adopt(imported, [poc_receipt()], actor="a", reason="r", code=code)
+        ledger.import_version(imported, [poc_receipt()], actor="a", reason="r", code=code)
         ledger.register(MODEL, imported, [])
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
@@ -320,7 +326,7 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
 
 @ON_BOTH
 def test_failed_registration_leaves_nothing(ledger: Ledger, store: ArtifactStore) -> None:
-    """The second receipt is refused after the version row was written: all of it goes."""
+    """The second receipt is rejected after the version row was written: all is rolled back."""
     lineage = sample_lineage(store)
     decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
     with pytest.raises(ContractError):
@@ -335,7 +341,7 @@ def test_config_digest_is_part_of_the_candidate(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
 
     assert lineage.config == CONFIG
-    assert lineage.model_copy(update={"config": OTHER}).candidate_of_parts() != lineage.candidate
+    assert lineage.model_copy(update={"config": OTHER}).compute_candidate() != lineage.candidate
 
 
 def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: ArtifactStore) -> None:
@@ -356,7 +362,7 @@ def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: Art
             other.close()
 
 
-def test_what_was_in_production_at_a_moment(ledger: Ledger, store: ArtifactStore) -> None:
+def test_production_version_at_a_time(ledger: Ledger, store: ArtifactStore) -> None:
     """REG-2: between any two moves, at a move itself, before the first, and after a rollback."""
     promote_chain(ledger, store, 2)
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
@@ -376,12 +382,12 @@ def test_what_was_in_production_at_a_moment(ledger: Ledger, store: ArtifactStore
     assert (found.action, found.actor) == ("rollback", "bob")
 
 
-def test_moment_must_be_past_and_have_a_zone(ledger: Ledger, store: ArtifactStore) -> None:
+def test_time_must_be_past_and_have_a_zone(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=1)
 
-    with pytest.raises(ContractError, match="needs its time zone"):
+    with pytest.raises(ContractError, match="must have a time zone"):
         ledger.production_at(MODEL, NOW.replace(tzinfo=None))
-    with pytest.raises(ContractError, match="has not come yet"):
+    with pytest.raises(ContractError, match="is in the future"):
         ledger.production_at(MODEL, NOW + timedelta(days=1))
     with pytest.raises(UnknownVersion, match="no model 'x'"):
         ledger.production_at("x", NOW)
@@ -399,19 +405,19 @@ def test_clock_that_goes_back_does_not_reorder_the_past(url: str, store: Artifac
 
 
 @ON_BOTH
-def test_nobody_waits_for_a_judge_and_one_that_was_overtaken_judges_again(
+def test_decisions_run_without_a_lock_and_repeat_after_a_concurrent_one(
     url: str, ledger: Ledger
 ) -> None:
-    """STAT-3: judging takes seconds; writers of other models must not wait, nor miss a line."""
+    """STAT-3: evaluation takes seconds; writers of other models must not wait or miss a line."""
     asked, other = promotion_receipt(OTHER), promotion_receipt("e" * 64)
-    heard = []
+    received = []
 
     def slow(earlier: Sequence[Receipt]) -> Receipt:
-        heard.append(len(earlier))
-        if len(heard) == 1:
+        received.append(len(earlier))
+        if len(received) == 1:
             with Ledger.open(url, clock=Clock()) as another:
                 decided(another, other)
         return asked
 
     assert ledger.decide(MODEL, asked.subject, slow).digest == asked.digest
-    assert heard == [0, 1]
+    assert received == [0, 1]

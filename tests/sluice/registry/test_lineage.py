@@ -16,7 +16,7 @@ def test_complete_lineage_lacks_nothing(store: ArtifactStore) -> None:
     assert sample_lineage(store).missing_fields() == ()
 
 
-def test_unknown_commit_is_an_answer(store: ArtifactStore) -> None:
+def test_unknown_commit_is_accepted(store: ArtifactStore) -> None:
     outside = GitState(commit="unknown", dirty=None, diff=None)
 
     assert sample_lineage(store).model_copy(update={"git": outside}).missing_fields() == ()
@@ -73,7 +73,7 @@ def test_time_without_zone_is_refused(store: ArtifactStore) -> None:
         Lineage.model_validate(values)
 
 
-def test_candidate_is_the_one_training_computed(store: ArtifactStore) -> None:
+def test_candidate_equals_the_digest_of_the_training(store: ArtifactStore) -> None:
     """Independent of log, times and reuse, exactly as TrainedModels has it."""
     lineage = sample_lineage(store)
     trained = TrainedModels(
@@ -87,7 +87,7 @@ def test_candidate_is_the_one_training_computed(store: ArtifactStore) -> None:
         reused=1,
     )
 
-    assert lineage.candidate_of_parts() == trained.candidate
+    assert lineage.compute_candidate() == trained.candidate
 
 
 def test_every_artifact_has_a_role_of_its_own(store: ArtifactStore) -> None:

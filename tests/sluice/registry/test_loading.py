@@ -1,4 +1,4 @@
-"""REG-2, REG-3: what goes into production was loaded first, as serving would load it."""
+"""REG-2, REG-3: a version is loaded as in serving before it is promoted."""
 
 import pickle
 from pathlib import Path
@@ -37,7 +37,7 @@ def with_settings(lineage: Lineage, settings: dict[str, Any]) -> Lineage:
 
 
 def named(lineage: Lineage) -> Lineage:
-    return lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+    return lineage.model_copy(update={"candidate": lineage.compute_candidate()})
 
 
 def approve(ledger: Ledger, lineage: Lineage, reference: str = BASELINE) -> int:
@@ -52,7 +52,9 @@ def promote(ledger: Ledger, store: ArtifactStore, number: int) -> None:
     ledger.promote(MODEL, number, expected=None, actor="a", reason="r", store=store)
 
 
-def test_networks_predict_what_their_weights_say(ledger: Ledger, store: ArtifactStore) -> None:
+def test_loaded_networks_predict_with_the_stored_weights(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     """A linear network whose weights are all 1.5: 1.5 * (last row + mean row) + 1.5."""
     lineage = sample_lineage(store, salt=1)
     version = ledger.register(MODEL, lineage, []).version
@@ -68,17 +70,20 @@ def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage,
     return {
         "another architecture": (
             with_config(good, model={"architecture": "gru", "hidden": 4}),
-            "version 1 does not load: The weights of seed 0.* must fit",
+            "version 1 cannot be loaded: The weights of seed 0.* do not fit",
         ),
         "another class": (
             with_config(good, workload="tests.support.synthetic:Gone"),
-            "version 1 does not load: .*Gone",
+            "version 1 cannot be loaded: .*Gone",
         ),
         "no model": (
             with_settings(good, {"x": 1}),
             "lack workload, workload_settings, model",
         ),
-        "pickle": (with_weights(good, store.put(pickled)), "and is a Python pickle.*runs whatever"),
+        "pickle": (
+            with_weights(good, store.put(pickled)),
+            "and is a Python pickle.*executes arbitrary code",
+        ),
         "torch.save": (with_weights(good, store.put(saved)), "as torch.save writes it"),
     }
 
@@ -87,7 +92,7 @@ CASES = ("another architecture", "another class", "no model", "pickle", "torch.s
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_does_not_load_is_not_promoted(
+def test_unloadable_version_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path, case: str
 ) -> None:
     lineage, said = unloadable(store, tmp_path)[case]
@@ -102,11 +107,11 @@ def test_what_does_not_load_is_not_promoted(
 def test_rollback_loads_before_it_moves(
     ledger: Ledger, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes are all right, and the network they belong to is gone."""
+    """The bytes are intact, but their network no longer exists."""
     promote_chain(ledger, store, 2)
     monkeypatch.delattr("tests.support.synthetic.SineWorkload")
 
-    with pytest.raises(IntegrityError, match=r"version 1 does not load.*nothing was moved"):
+    with pytest.raises(IntegrityError, match=r"version 1 cannot be loaded.*nothing was moved"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
     assert ledger.production_number(MODEL) == 2

@@ -1,4 +1,4 @@
-"""REG-2: the hash chain finds what was done past the ledger, triggers or not."""
+"""REG-2: the hash chain reveals manipulations, with or without triggers."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from sluice.base.errors import IntegrityError
 from sluice.registry import append_only, log_verification
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
-from sluice.registry.records import Finding
+from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import APPEND_ONLY, LOGGED, log
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -24,7 +24,7 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Intruder:
-    """SQL behind the ledger's back on either database, the triggers dropped and created again."""
+    """Manipulate either database with SQL; triggers are dropped and recreated."""
 
     def __init__(self, url: str) -> None:
         self.database = Database.open(url, create=True)
@@ -44,7 +44,7 @@ class Intruder:
                 connection.execute(sa.text(f"ALTER TABLE {table.name} DISABLE TRIGGER ALL"))
         for statement in statements:
             assert connection.execute(sa.text(statement)).rowcount > 0, statement
-        append_only.restore(connection)
+        append_only.restore_triggers(connection)
 
     def lines(self) -> list[sa.Row[tuple[object, ...]]]:
         with self.database.read() as connection:
@@ -60,14 +60,14 @@ def intruder(ledger: Ledger, url: str, store: ArtifactStore) -> Iterator[Intrude
     found.database.close()
 
 
-def log_findings(ledger: Ledger, store: ArtifactStore) -> list[Finding]:
+def log_findings(ledger: Ledger, store: ArtifactStore) -> list[RegistryFinding]:
     return [f for f in ledger.verify(MODEL, store=store) if f.problem == "log"]
 
 
-def test_chain_is_what_an_auditor_computes_by_hand(
+def test_chain_equals_an_independent_computation(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
-    """An independent reading: SHA-256 over [number, table, key, content, previous] as JSON."""
+    """Independent computation: SHA-256 of [number, table, key, content, previous] as JSON."""
     assert log_findings(ledger, store) == []
     previous = "0" * 64
     lines = intruder.lines()
@@ -82,14 +82,14 @@ def test_chain_is_what_an_auditor_computes_by_hand(
 
 
 def test_every_row_has_its_line(intruder: Intruder) -> None:
-    told = {(line.entity, line.key) for line in intruder.lines()}
+    logged = {(line.entity, line.key) for line in intruder.lines()}
     with intruder.database.read() as connection:
         num_rows = sum(
             connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one()
             for t in LOGGED
         )
 
-    assert len(told) == num_rows == len(intruder.lines())
+    assert len(logged) == num_rows == len(intruder.lines())
 
 
 LAST = "(SELECT max(number) FROM sluice_log)"
@@ -108,19 +108,19 @@ SWAP_HISTORY = (
 TAMPERING: list[tuple[Sequence[str], str]] = [
     (["UPDATE sluice_log SET content = 'f' || substr(content, 2) WHERE number = 4"], "changed"),
     (["DELETE FROM sluice_log WHERE number = 4"], "Line 4 is missing"),
-    ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head says"),
+    ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head has"),
     (SWAP, "does not follow"),
-    (SWAP_HISTORY, "not as line"),
-    (["UPDATE sluice_log_head SET lines = lines - 1"], "its head says"),
-    (["DELETE FROM sluice_log_head"], "lost its head"),
-    (["UPDATE sluice_history SET actor = 'eve' WHERE id = 3"], "sluice_history [3] is not as"),
-    (["UPDATE sluice_history SET at = '2025-03-14T09:00:00.000000+00:00'"], "not as line"),
-    (["DELETE FROM sluice_history WHERE id = 6"], "the row is gone"),
-    (["DELETE FROM sluice_recordings WHERE id = 3"], "the row is gone"),
-    (["DELETE FROM sluice_decisions WHERE id = 1"], "the row is gone"),
-    (["DELETE FROM sluice_version_receipts WHERE id = 4"], "the row is gone"),
-    (["UPDATE sluice_versions SET lineage = replace(lineage, '0.643', '0.1')"], "not as line"),
-    (["UPDATE sluice_receipts SET recorded_at = '2020-01-01T00:00:00+00:00'"], "not as line"),
+    (SWAP_HISTORY, "not match line"),
+    (["UPDATE sluice_log_head SET lines = lines - 1"], "its head has"),
+    (["DELETE FROM sluice_log_head"], "head of the registry's log is missing"),
+    (["UPDATE sluice_history SET actor = 'eve' WHERE id = 3"], "sluice_history [3] does not match"),
+    (["UPDATE sluice_history SET at = '2025-03-14T09:00:00.000000+00:00'"], "not match line"),
+    (["DELETE FROM sluice_history WHERE id = 6"], "the row is missing"),
+    (["DELETE FROM sluice_recordings WHERE id = 3"], "the row is missing"),
+    (["DELETE FROM sluice_decisions WHERE id = 1"], "the row is missing"),
+    (["DELETE FROM sluice_version_receipts WHERE id = 4"], "the row is missing"),
+    (["UPDATE sluice_versions SET lineage = replace(lineage, '0.643', '0.1')"], "not match line"),
+    (["UPDATE sluice_receipts SET recorded_at = '2020-01-01T00:00:00+00:00'"], "not match line"),
     (["INSERT INTO sluice_models VALUES ('x', '2025-01-01T00:00:00+00:00')"], "has no line"),
 ]
 
@@ -142,8 +142,10 @@ def test_verify_finds_what_was_tampered_with(intruder: Intruder) -> None:
     assert seen == [said for _, said in TAMPERING]
 
 
-def test_removed_model_is_missed(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
-    """One chain over all models: rows of a model that is gone altogether are still in it."""
+def test_removed_model_is_detected(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    """One chain over all models: it still contains the rows of a removed model."""
     ledger.register("other", sample_lineage(store, salt=5, model="other"), [])
     intruder.run(
         *(f"DELETE FROM {t} WHERE model = 'other'" for t in ("sluice_history", "sluice_pointers")),
@@ -154,20 +156,20 @@ def test_removed_model_is_missed(ledger: Ledger, store: ArtifactStore, intruder:
     gone = [f.what for f in ledger.verify(None, store=store)]
 
     assert len(gone) == 3
-    assert all("the row is gone" in what for what in gone)
+    assert all("the row is missing" in what for what in gone)
 
 
-def test_writing_past_a_lost_head_is_refused(ledger: Ledger, intruder: Intruder) -> None:
+def test_missing_head_blocks_writes(ledger: Ledger, intruder: Intruder) -> None:
     intruder.run("DELETE FROM sluice_log_head")
 
-    with pytest.raises(IntegrityError, match="lost its head"):
+    with pytest.raises(IntegrityError, match="head of the registry's log is missing"):
         ledger.record_receipt(poc_receipt())
 
 
 def test_insert_or_replace_passes_the_triggers_and_is_found(
     tmp_path: Path, store: ArtifactStore
 ) -> None:
-    """SQLite fires no delete trigger for REPLACE: the fence has this gap, the log has not."""
+    """SQLite fires no delete trigger for REPLACE; the log reveals the change."""
     import sqlite3
 
     path = tmp_path / "r.db"

@@ -1,4 +1,4 @@
-"""A registry made by the first schema opens, keeps everything, and gets its log."""
+"""A registry with schema 1 is opened, keeps its content, and gets a log."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +12,7 @@ from sluice.registry import log, migrations, tables
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
-from sluice.registry.records import Event
+from sluice.registry.records import HistoryEvent
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
@@ -59,18 +59,20 @@ def test_old_registry_keeps_everything_and_verifies(old: str, store: ArtifactSto
         assert ledger.verify(None, store=store) == []
 
 
-def test_old_history_is_not_told_to_the_mirror_again(old: str, store: ArtifactStore) -> None:
-    told: list[str] = []
+def test_migrated_history_is_not_delivered_to_the_mirror_again(
+    old: str, store: ArtifactStore
+) -> None:
+    delivered: list[str] = []
 
-    def deliver(event: Event) -> Delivery:
-        told.append(event.entry.action)
+    def deliver(event: HistoryEvent) -> Delivery:
+        delivered.append(event.entry.action)
         return Delivery(ok=True, reason="")
 
     with Ledger.open(old, clock=later()) as ledger:
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
-        ledger.publish(MODEL, migrations.MIRROR, deliver)
+        ledger.publish(MODEL, migrations.MIRROR_CONSUMER, deliver)
 
-    assert told == ["rollback"]
+    assert delivered == ["rollback"]
 
 
 def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
@@ -96,7 +98,9 @@ def test_migration_happens_once_when_several_open_at_once(old: str, store: Artif
         assert ledger.verify(None, store=store) == []
 
 
-def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: ArtifactStore) -> None:
+def test_migration_from_schema_2_adds_rollouts_and_loses_nothing(
+    old: str, store: ArtifactStore
+) -> None:
     engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         migrations.STEPS[1](connection)
@@ -106,7 +110,7 @@ def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: Artifact
 
     with RolloutLedger.open(old, clock=later()) as ledger:
         assert ledger.rollout(MODEL) is None
-        weights = ledger.weights(MODEL)
+        weights = ledger.traffic_split(MODEL)
         assert weights is not None
         assert weights.production == ledger.version(MODEL, 2).candidate
         assert len(ledger.history(MODEL)) == 7
@@ -121,7 +125,7 @@ def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: Artifact
     database.close()
 
 
-def test_fourth_schema_gets_a_place_for_what_was_made_here(old: str, store: ArtifactStore) -> None:
+def test_migration_from_schema_4_adds_own_lineages(old: str, store: ArtifactStore) -> None:
     Ledger.open(old, clock=later()).close()
     engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
@@ -141,10 +145,10 @@ def test_fourth_schema_gets_a_place_for_what_was_made_here(old: str, store: Arti
     database.close()
 
 
-def test_fifth_schema_keeps_its_signatures(old: str, store: ArtifactStore) -> None:
+def test_migration_from_schema_5_keeps_signatures(old: str, store: ArtifactStore) -> None:
     key = SigningKey(b"k" * 32)
     with Ledger.open(old, clock=later(), key=key) as ledger:
-        head, _ = ledger.unsigned()
+        head, _ = ledger.unsigned_lines()
     engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE sluice_refusals"))
@@ -171,14 +175,14 @@ def test_fifth_schema_keeps_its_signatures(old: str, store: ArtifactStore) -> No
 
 
 class Killed(BaseException):
-    """Stands for a process that ends here."""
+    """Simulates the end of the process at this point."""
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_migration_that_dies_anywhere_leaves_the_old_schema_whole(
+def test_crash_during_a_migration_leaves_the_old_schema_intact(
     stride: int, old: str, store: ArtifactStore
 ) -> None:
-    """At its statements in turn; each time the first schema is still there, alone."""
+    """Crash at each statement; the first schema must still be intact."""
     engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
     step = 1
     while dies_at(step, old):
@@ -194,7 +198,7 @@ def test_migration_that_dies_anywhere_leaves_the_old_schema_whole(
 
 
 def dies_at(step: int, url: str) -> bool:
-    """Open the registry and stop at the ``step``-th statement; say whether it came so far."""
+    """Open the registry and stop at the ``step``-th statement; return whether it was reached."""
     count = 0
 
     def touch(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""ROLL-2: what servers report, on SQLite and PostgreSQL."""
+"""ROLL-2: reports of servers, on SQLite and PostgreSQL."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,9 +11,9 @@ from sluice.base.errors import IntegrityError, SamplesRefused, StorageError
 from sluice.registry import observations as module
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import samples
-from sluice.rollout.agreement import Agreement
-from sluice.rollout.observations import ArmCounts, Window
-from sluice.rollout.samples import Report, Sample, ServerState
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.prediction_agreement import PredictionAgreement
+from sluice.rollout.samples import Sample, ServerReport, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
@@ -32,7 +32,7 @@ def rollout(ledger: RolloutLedger, store: ArtifactStore) -> Rollout:
     return start(ledger)
 
 
-AGREEMENT = Agreement(difference=0.5, spread=1.0, rows=10)
+AGREEMENT = PredictionAgreement(difference=0.5, spread=1.0, rows=10)
 
 
 def start(ledger: RolloutLedger) -> Rollout:
@@ -49,14 +49,14 @@ def report(
     epoch: int | None = None,
     requests: int = 0,
     kept: tuple[Sample, ...] = (),
-) -> Report:
+) -> ServerReport:
     at = NOW + timedelta(hours=1, seconds=after_s)
     state = ServerState(
         server=server, model=MODEL, at=at, started_at=NOW, epoch=2, production=1, challenger=2
     )
     window = None
     if rollout is not None:
-        window = Window(
+        window = TrafficCounts(
             rollout=rollout.id,
             epoch=rollout.epoch if epoch is None else epoch,
             since=rollout.step_since + timedelta(seconds=len(server)),
@@ -64,7 +64,7 @@ def report(
             production=ArmCounts(requests=10 * requests),
             challenger=ArmCounts(requests=requests, errors=requests // 2),
         )
-    return Report(state=state, window=window, samples=kept)
+    return ServerReport(state=state, window=window, samples=kept)
 
 
 def sample(number: int, rollout: str | None = None) -> Sample:
@@ -80,7 +80,7 @@ def sample(number: int, rollout: str | None = None) -> Sample:
     )
 
 
-def test_a_window_adds_the_servers_up_and_knows_one_step_only(
+def test_counts_are_summed_over_servers_for_one_step(
     ledger: RolloutLedger, rollout: Rollout
 ) -> None:
     seen = ledger.observations
@@ -99,7 +99,7 @@ def test_a_window_adds_the_servers_up_and_knows_one_step_only(
     assert found.until == NOW + timedelta(hours=1, seconds=9)
 
 
-def test_servers_are_those_heard_of_lately_with_their_last_word(ledger: RolloutLedger) -> None:
+def test_servers_are_listed_by_their_latest_report(ledger: RolloutLedger) -> None:
     seen = ledger.observations
     for after_s in (0, 50):
         seen.write(report("a", after_s=after_s))
@@ -111,10 +111,10 @@ def test_servers_are_those_heard_of_lately_with_their_last_word(ledger: RolloutL
     assert seen.servers("another", since=NOW) == []
 
 
-def test_samples_come_back_whole_newest_last_and_old_ones_go(
+def test_samples_round_trip_in_order_and_old_ones_are_pruned(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT_SAMPLES", 5)
+    monkeypatch.setattr(module, "MAX_SAMPLES", 5)
     seen = ledger.observations
     seen.write(report(kept=tuple(sample(i) for i in range(4))))
     seen.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
@@ -127,13 +127,11 @@ def test_samples_come_back_whole_newest_last_and_old_ones_go(
 
 def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
     poison = sample(1, rollout.id).model_copy(update={"key": key, "challenger": ((1.0,),)})
-    with pytest.raises(SamplesRefused, match="does not take 2 samples"):
+    with pytest.raises(SamplesRefused, match="cannot store 2 samples"):
         ledger.observations.write(report(rollout=rollout, requests=4, kept=(sample(0), poison)))
 
 
-def test_samples_that_no_database_takes_hold_up_no_counts(
-    ledger: RolloutLedger, rollout: Rollout
-) -> None:
+def test_unstorable_samples_do_not_block_counts(ledger: RolloutLedger, rollout: Rollout) -> None:
     write_refused_sample(ledger, rollout, "\ud800")
 
     seen = ledger.observations
@@ -146,7 +144,7 @@ def test_samples_that_no_database_takes_hold_up_no_counts(
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("key", ["row\0", "x" * 201])
-def test_samples_that_postgresql_does_not_take_hold_up_no_counts(
+def test_samples_rejected_by_postgresql_do_not_block_counts(
     ledger: RolloutLedger, rollout: Rollout, key: str
 ) -> None:
     write_refused_sample(ledger, rollout, key)
@@ -155,10 +153,10 @@ def test_samples_that_postgresql_does_not_take_hold_up_no_counts(
     assert ledger.observations.samples(MODEL, newest=9) == []
 
 
-def test_the_first_pair_of_each_row_waits_for_its_label_beyond_all_pruning(
+def test_the_first_pair_of_each_row_is_never_pruned_during_a_rollout(
     ledger: RolloutLedger, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT_SAMPLES", 3)
+    monkeypatch.setattr(module, "MAX_SAMPLES", 3)
     seen = ledger.observations
 
     def pair(number: int, said: float) -> Sample:
@@ -177,7 +175,7 @@ def test_the_first_pair_of_each_row_waits_for_its_label_beyond_all_pruning(
     assert seen.pairs("another") == []
 
 
-def test_notes_are_kept_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
+def test_notes_are_stored_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
     seen = ledger.observations
 
     assert seen.agreement(rollout.id) == AGREEMENT
@@ -185,10 +183,10 @@ def test_notes_are_kept_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> N
     assert seen.quality(rollout.id) == []
 
 
-def test_no_rollout_begins_without_what_was_measured(
+def test_a_rollout_starts_only_with_its_measured_agreement(
     ledger: RolloutLedger, store: ArtifactStore, url: str
 ) -> None:
-    """Whoever dies in between would leave one whose predictions nobody compares."""
+    """A crash in between would leave a rollout without comparison of predictions."""
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
     engine = sa.create_engine(url)
@@ -209,5 +207,5 @@ def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> N
         connection.execute(sa.update(samples).values(payload="{}"))
     engine.dispose()
 
-    with pytest.raises(IntegrityError, match="Sample that a server reported cannot be read: at"):
+    with pytest.raises(IntegrityError, match="Sample reported by a server cannot be read: at"):
         ledger.observations.samples(MODEL, newest=1)

@@ -1,11 +1,11 @@
-"""REG-2: every line of history is told at least once, in order, under one key."""
+"""REG-2: every history entry is delivered at least once, in order, under one key."""
 
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
-from sluice.registry.records import Event
+from sluice.registry.records import HistoryEvent
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     promote_chain,
@@ -15,27 +15,27 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Consumer:
-    """Hears events; fails at chosen ones, dies at chosen ones."""
+    """Consumer that fails or dies at chosen events."""
 
     def __init__(self) -> None:
-        self.heard: list[Event] = []
+        self.received: list[HistoryEvent] = []
         self.fails_at: str | None = None
         self.dies_at: str | None = None
 
-    def __call__(self, event: Event) -> Delivery:
+    def __call__(self, event: HistoryEvent) -> Delivery:
         if event.entry.action == self.fails_at:
             return Delivery(ok=False, reason="out of order")
-        self.heard.append(event)
+        self.received.append(event)
         if event.entry.action == self.dies_at:
-            raise KeyboardInterrupt  # told, and gone before it was noted
+            raise KeyboardInterrupt  # delivered, but not recorded
         return Delivery(ok=True, reason=event.entry.action)
 
     @property
     def actions(self) -> list[str]:
-        return [event.entry.action for event in self.heard]
+        return [event.entry.action for event in self.received]
 
 
-def test_each_move_is_told_once_and_in_order(ledger: Ledger, store: ArtifactStore) -> None:
+def test_each_move_is_delivered_once_and_in_order(ledger: Ledger, store: ArtifactStore) -> None:
     promote_chain(ledger, store, 2)
     consumer = Consumer()
 
@@ -46,9 +46,9 @@ def test_each_move_is_told_once_and_in_order(ledger: Ledger, store: ArtifactStor
 
     steps = ["register", "stage", "promote"]
     assert consumer.actions == [*steps, *steps, "rollback"]
-    assert [e.entry for e in consumer.heard] == ledger.history(MODEL)
+    assert [e.entry for e in consumer.received] == ledger.history(MODEL)
     assert [(p.delivered, p.waiting) for p in (first, second, third)] == [(6, 0), (1, 0), (0, 0)]
-    assert len({event.key for event in consumer.heard}) == 7
+    assert len({event.key for event in consumer.received}) == 7
     assert first.reasons == (*steps, *steps)
 
 
@@ -69,7 +69,7 @@ def test_consumers_and_models_do_not_wait_for_each_other(
     assert ledger.publish("nothing", "sound", sound).delivered == 0
 
 
-def test_failure_holds_back_what_comes_after_it(ledger: Ledger, store: ArtifactStore) -> None:
+def test_failed_delivery_blocks_later_events(ledger: Ledger, store: ArtifactStore) -> None:
     promote_chain(ledger, store, 1)
     consumer = Consumer()
     consumer.fails_at = "stage"
@@ -84,7 +84,7 @@ def test_failure_holds_back_what_comes_after_it(ledger: Ledger, store: ArtifactS
     assert consumer.actions == ["register", "stage", "promote"]
 
 
-def test_death_between_telling_and_noting_tells_it_again_under_the_same_key(
+def test_crash_before_recording_repeats_the_delivery_under_the_same_key(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 1)
@@ -97,24 +97,22 @@ def test_death_between_telling_and_noting_tells_it_again_under_the_same_key(
     ledger.publish(MODEL, "board", consumer)
 
     assert consumer.actions == ["register", "stage", "stage", "promote"]
-    assert consumer.heard[1] == consumer.heard[2]
+    assert consumer.received[1] == consumer.received[2]
 
 
-def test_two_publishers_at_once_lose_nothing_and_fail_not(
-    ledger: Ledger, store: ArtifactStore
-) -> None:
-    """The second one tells everything while the first one is at its first event."""
+def test_concurrent_publishers_lose_nothing(ledger: Ledger, store: ArtifactStore) -> None:
+    """The second publisher delivers everything while the first is at its first event."""
     promote_chain(ledger, store, 1)
     inner, outer = Consumer(), Consumer()
 
-    def slow(event: Event) -> Delivery:
-        if not inner.heard:
+    def slow(event: HistoryEvent) -> Delivery:
+        if not inner.received:
             ledger.publish(MODEL, "board", inner)
         return outer(event)
 
-    told = ledger.publish(MODEL, "board", slow)
+    published = ledger.publish(MODEL, "board", slow)
 
-    assert told.delivered == 3
-    assert inner.heard == outer.heard
+    assert published.delivered == 3
+    assert inner.received == outer.received
     assert ledger.publish(MODEL, "board", outer).delivered == 0
     assert ledger.verify(None, store=store) == []

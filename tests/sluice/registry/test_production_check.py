@@ -1,4 +1,4 @@
-"""What whoever acts on the production pointer finds after somebody reached past the ledger."""
+"""Every use of the production pointer detects manipulations of the database."""
 
 import contextlib
 import shutil
@@ -10,18 +10,18 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import IntegrityError, RegistryUnsound
+from sluice.base.errors import IntegrityError, RegistryInconsistent
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.registry import append_only, production_check
 from sluice.registry.database import Database
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import APPEND_ONLY
-from sluice.rollout import changes
+from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -56,7 +56,7 @@ ATTACKS: dict[str, Sequence[str]] = {
         TO_DEV,
         MOVE.format(action="promote", to=4, receipt="receipt"),
     ],
-    "pointer and a move on its own receipt, which the log does not tell of": [
+    "pointer and a move on its own receipt, which is not in the log": [
         TO_STAGING,
         MOVE.format(action="promote", to=3, receipt=OWN),
     ],
@@ -167,26 +167,26 @@ def disarm(connection: sa.Connection) -> None:
 
 @dataclass
 class Attacked:
-    """A registry with versions 1 and 2 promoted, 3 staging, 4 dev; and who writes past it."""
+    """A registry with versions 1 and 2 promoted, 3 staging, 4 dev; and an attacker."""
 
     url: str
     ledger: RolloutLedger
     store: ArtifactStore
 
     def write(self, *statements: str, is_silent: bool = True) -> None:
-        """Write past the ledger; silent: the triggers are as before afterwards."""
+        """Manipulate the database; silent: restore the triggers afterwards."""
         database = Database.open(self.url, create=False)
         with database.write() as connection:
             if is_silent:
                 disarm(connection)
             apply(connection, statements)
             if is_silent:
-                append_only.restore(connection)
+                append_only.restore_triggers(connection)
         database.close()
 
     def load(self) -> int:
-        """Return the version that a server which starts now would serve."""
-        weights = LedgerWeights(self.ledger, MODEL).read()
+        """Return the version that a newly started server would serve."""
+        weights = LedgerTrafficSplit(self.ledger, MODEL).read()
         version = self.ledger.served_version(MODEL, weights.production)
         assert version is not None
         return version.number
@@ -220,27 +220,25 @@ def attacked(filled: Path, tmp_path: Path) -> Iterator[Attacked]:
 
 @pytest.fixture
 def attacked_anywhere(url: str, store: ArtifactStore) -> Iterator[Attacked]:
-    """A registry in the embedded database, and in PostgreSQL where there is one."""
+    """A registry in the embedded database, and in PostgreSQL if available."""
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         fill(ledger, store)
         yield Attacked(url, ledger, store)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_server_follows_and_starts_on_what_the_registry_agrees_about_only(
-    attacked: Attacked, name: str
-) -> None:
-    """A server that polls finds it at its next poll where something it serves by changed."""
-    source = LedgerWeights(attacked.ledger, MODEL, recheck_s=0.0)
+def test_a_server_uses_only_a_consistent_registry(attacked: Attacked, name: str) -> None:
+    """A polling server detects a change of its served state at the next poll."""
+    source = LedgerTrafficSplit(attacked.ledger, MODEL, registry_check_interval_s=0.0)
     source.read()
     assert attacked.load() == 2
 
     attacked.write(*ATTACKS[name])
 
-    with pytest.raises(RegistryUnsound, match="sluice registry verify") as refusal:
+    with pytest.raises(RegistryInconsistent, match="sluice registry verify") as refusal:
         source.read()
     assert refusal.value.num_findings >= 1
-    with pytest.raises(RegistryUnsound):
+    with pytest.raises(RegistryInconsistent):
         attacked.load()
     # Whatever the check of one version finds, verify finds as well.
     assert attacked.ledger.verify(MODEL, store=attacked.store) != []
@@ -248,7 +246,7 @@ def test_a_server_follows_and_starts_on_what_the_registry_agrees_about_only(
 
 
 def test_both_databases_find_the_same(attacked_anywhere: Attacked) -> None:
-    """Each attack in a transaction of its own that is undone."""
+    """Each attack runs in a transaction that is rolled back."""
     database = Database.open(attacked_anywhere.url, create=False)
     missed = []
     with contextlib.suppress(Undo), database.write() as connection:
@@ -256,7 +254,7 @@ def test_both_databases_find_the_same(attacked_anywhere: Attacked) -> None:
             undo = connection.begin_nested()
             disarm(connection)
             apply(connection, statements)
-            append_only.restore(connection)
+            append_only.restore_triggers(connection)
             findings = production_check.check_production(connection, MODEL)
             undo.rollback()
             if not findings:
@@ -269,7 +267,7 @@ def test_both_databases_find_the_same(attacked_anywhere: Attacked) -> None:
 
 
 class Undo(Exception):
-    """Ends a transaction without keeping it."""
+    """Rolls back a transaction."""
 
 
 ACTS: dict[str, Callable[[Attacked], object]] = {
@@ -287,27 +285,31 @@ ACTS: dict[str, Callable[[Attacked], object]] = {
         MODEL, 3, RolloutSettings(), actor="a", reason="r"
     ),
     "compare with production": lambda it: it.ledger.production(MODEL),
-    "drive a rollout": lambda it: it.ledger.weights(MODEL),
+    "drive a rollout": lambda it: it.ledger.traffic_split(MODEL),
 }
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_nobody_acts_on_a_moved_pointer(attacked: Attacked, act: str) -> None:
+def test_every_use_rejects_a_moved_pointer(attacked: Attacked, act: str) -> None:
     attacked.write(TO_DEV)
 
-    with pytest.raises(IntegrityError, match="pointer says version 4"):
+    with pytest.raises(IntegrityError, match="pointer has version 4"):
         ACTS[act](attacked)
 
     assert [e.revision for e in attacked.ledger.history(MODEL) if e.revision is not None] == [1, 2]
 
 
-def test_a_rollout_that_held_does_not_move_a_moved_pointer(attacked: Attacked) -> None:
-    """It is not withdrawn either: nothing is wrong with its challenger."""
+def test_a_completed_rollout_does_not_move_a_manipulated_pointer(attacked: Attacked) -> None:
+    """It is not rolled back either, because its challenger is healthy."""
     ledger, clock = attacked.ledger, Clock()
     one_step = RolloutSettings(strategy="ab", shares=(0.5,))
     started = ledger.start_rollout(MODEL, 3, one_step, actor="a", reason="r").rollout
     held = started.model_copy(
-        update={"phase": "held", "epoch": started.epoch + 1, "revision": started.revision + 1}
+        update={
+            "phase": "awaiting_promotion",
+            "epoch": started.epoch + 1,
+            "revision": started.revision + 1,
+        }
     )
     ledger.record_transition(
         started,
@@ -317,7 +319,7 @@ def test_a_rollout_that_held_does_not_move_a_moved_pointer(attacked: Attacked) -
     )
     attacked.write("UPDATE sluice_pointers SET version = 4")
 
-    with pytest.raises(IntegrityError, match="pointer says version 4"):
+    with pytest.raises(IntegrityError, match="pointer has version 4"):
         ledger.finish_rollout(MODEL, actor="a", store=attacked.store)
 
     assert ledger.rollout(MODEL) == held
@@ -342,13 +344,13 @@ GIVE_TO_DEV = (
     ],
     ids=["head", "head and transition", "all rows", "receipt", "lineage of the challenger"],
 )
-def test_a_rollout_sends_nobody_to_a_version_that_it_was_not_started_for(
+def test_a_rollout_does_not_route_to_another_version(
     attacked: Attacked, statements: Sequence[str]
 ) -> None:
     ledger = attacked.ledger
     three, four = (ledger.version(MODEL, number).candidate for number in (3, 4))
     ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r")
-    source = LedgerWeights(ledger, MODEL)
+    source = LedgerTrafficSplit(ledger, MODEL)
     assert source.read().challenger == three
 
     attacked.write(
@@ -356,14 +358,14 @@ def test_a_rollout_sends_nobody_to_a_version_that_it_was_not_started_for(
     )
 
     if "receipt" not in statements[0]:  # found at once, by what changed
-        with pytest.raises(RegistryUnsound):
+        with pytest.raises(RegistryInconsistent):
             source.read()
-    with pytest.raises(RegistryUnsound):
-        ledger.weights(MODEL)
+    with pytest.raises(RegistryInconsistent):
+        ledger.traffic_split(MODEL)
     assert ledger.verify(MODEL, store=attacked.store) != []
 
 
-def test_triggers_of_the_registry_are_its_own(attacked_anywhere: Attacked) -> None:
+def test_changed_triggers_are_found(attacked_anywhere: Attacked) -> None:
     attacked = attacked_anywhere
     chosen = SQLITE_TRIGGERS if attacked.url.startswith("sqlite") else POSTGRESQL_TRIGGERS
     for name, statements in chosen.items():
@@ -371,8 +373,8 @@ def test_triggers_of_the_registry_are_its_own(attacked_anywhere: Attacked) -> No
 
         findings = attacked.ledger.verify(None, store=attacked.store)
         assert [finding.problem for finding in findings] == ["trigger"], name
-        with pytest.raises(RegistryUnsound, match="restore-triggers"):
-            LedgerWeights(attacked.ledger, MODEL).read()
+        with pytest.raises(RegistryInconsistent, match="restore-triggers"):
+            LedgerTrafficSplit(attacked.ledger, MODEL).read()
 
         assert attacked.ledger.restore_triggers() > 0
         assert attacked.ledger.verify(None, store=attacked.store) == [], name
@@ -380,25 +382,25 @@ def test_triggers_of_the_registry_are_its_own(attacked_anywhere: Attacked) -> No
 
 
 def test_triggers_are_not_restored_over_an_edited_row(attacked: Attacked) -> None:
-    """Else the command would hide that somebody dropped them to edit."""
+    """Otherwise the command would hide that triggers were dropped for an edit."""
     database = Database.open(attacked.url, create=False)
     with database.write() as connection:
         disarm(connection)
         apply(connection, ["UPDATE sluice_history SET actor = 'eve' WHERE id = 1"])
     database.close()
 
-    with pytest.raises(RegistryUnsound, match=r"sluice_history \[1\] is not as line"):
+    with pytest.raises(RegistryInconsistent, match=r"sluice_history \[1\] does not match line"):
         attacked.ledger.restore_triggers()
 
     problems = {finding.problem for finding in attacked.ledger.verify(None, store=attacked.store)}
     assert problems == {"log", "trigger"}
 
 
-def test_a_check_is_repeated_at_a_change_or_after_its_time(attacked_anywhere: Attacked) -> None:
-    """An edit that shows in nothing that is read at each poll is found by the repeated check."""
+def test_the_check_is_repeated_after_a_change_or_an_interval(attacked_anywhere: Attacked) -> None:
+    """The repeated check finds an edit that does not affect the polled state."""
     attacked = attacked_anywhere
-    patient = LedgerWeights(attacked.ledger, MODEL, recheck_s=3600)
-    hasty = LedgerWeights(attacked.ledger, MODEL, recheck_s=0.0)
+    patient = LedgerTrafficSplit(attacked.ledger, MODEL, registry_check_interval_s=3600)
+    hasty = LedgerTrafficSplit(attacked.ledger, MODEL, registry_check_interval_s=0.0)
     before = patient.read()
     assert hasty.read() == before
 
@@ -406,19 +408,19 @@ def test_a_check_is_repeated_at_a_change_or_after_its_time(attacked_anywhere: At
     # The schema of SQLite changed with the triggers, which is a change.
     if attacked.url.startswith("postgresql"):
         assert patient.read() == before
-    with pytest.raises(RegistryUnsound):
+    with pytest.raises(RegistryInconsistent):
         hasty.read()
 
     attacked.write("UPDATE sluice_pointers SET revision = revision + 1")
-    with pytest.raises(RegistryUnsound):
+    with pytest.raises(RegistryInconsistent):
         patient.read()
 
 
-def test_what_is_mended_is_followed_again(attacked: Attacked) -> None:
-    source = LedgerWeights(attacked.ledger, MODEL)
+def test_a_repaired_registry_is_used_again(attacked: Attacked) -> None:
+    source = LedgerTrafficSplit(attacked.ledger, MODEL)
     before = source.read()
     attacked.write("UPDATE sluice_pointers SET version = 4")
-    with pytest.raises(RegistryUnsound):
+    with pytest.raises(RegistryInconsistent):
         source.read()
 
     attacked.write("UPDATE sluice_pointers SET version = 2")
@@ -426,7 +428,7 @@ def test_what_is_mended_is_followed_again(attacked: Attacked) -> None:
     assert source.read() == before
 
 
-def test_a_sound_registry_has_no_finding_after_every_kind_of_move(attacked: Attacked) -> None:
+def test_a_consistent_registry_has_no_finding_after_every_kind_of_move(attacked: Attacked) -> None:
     """Promotion, rollback, reinstatement, a rollout started and aborted, another model."""
     ledger, store = attacked.ledger, attacked.store
     ledger.register("other", sample_lineage(store, salt=6, model="other"), [])
@@ -439,7 +441,7 @@ def test_a_sound_registry_has_no_finding_after_every_kind_of_move(attacked: Atta
     assert ledger.production_findings(MODEL) == []
     ledger.record_transition(
         started.rollout,
-        changes.abort(started.rollout, now=Clock()(), actor="a", reason="r"),
+        transitions.abort(started.rollout, now=Clock()(), actor="a", reason="r"),
     )
 
     assert ledger.production_findings(MODEL) == ledger.production_findings("other") == []
@@ -450,17 +452,17 @@ def test_a_sound_registry_has_no_finding_after_every_kind_of_move(attacked: Atta
 def test_an_edited_lineage_does_not_load_between_the_check_and_the_load(
     attacked: Attacked,
 ) -> None:
-    weights = LedgerWeights(attacked.ledger, MODEL).read()
+    weights = LedgerTrafficSplit(attacked.ledger, MODEL).read()
     attacked.write(*ATTACKS["lineage shows other metrics"])
 
-    with pytest.raises(RegistryUnsound, match="is not as line"):
+    with pytest.raises(RegistryInconsistent, match="does not match line"):
         LedgerModels(attacked.ledger, MODEL, attacked.store).load(weights.production)
 
 
 def test_a_server_does_not_start_on_a_moved_pointer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The refusal names the finding and the command that lists all of them."""
+    """The error names the finding and the command that lists all."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
@@ -475,5 +477,5 @@ def test_a_server_does_not_start_on_a_moved_pointer(
     assert run_command(["serve", MODEL, "--port", "0"]) == 2
 
     said = " ".join(capsys.readouterr().err.split())
-    assert "the pointer says version 2 after 2 moves, the history 1 after 1" in said
+    assert "the pointer has version 2 after 2 moves, the history 1 after 1" in said
     assert "sluice registry verify" in said

@@ -1,4 +1,4 @@
-"""More attacks by somebody who writes past the ledger: whole rows gone, other tables, other keys.
+"""Further manipulations of the database: removed rows, other tables, other keys.
 
 Each is another mechanism than the edits in ``test_production_check``.
 """
@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import GateBlocked, RegistryUnsound
+from sluice.base.errors import GateBlocked, RegistryInconsistent
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
-from sluice.rollout import changes
+from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -49,7 +49,7 @@ def attacked_anywhere(url: str, store: ArtifactStore) -> Iterator[Attacked]:
 
 
 class Signed:
-    """A registry whose every change is signed, and a server that has the key."""
+    """A registry with signed changes, and a server with the key."""
 
     def __init__(self, folder: Path) -> None:
         keys = folder / "keys"
@@ -82,29 +82,29 @@ def signed(tmp_path: Path) -> Iterator[Signed]:
     made.ledger.close()
 
 
-def test_a_server_with_the_key_follows_no_move_that_nobody_signed(signed: Signed) -> None:
-    """The forger's rows, lines and head are what the ledger itself would have written."""
-    source = LedgerWeights(signed.ledger, MODEL)
+def test_a_server_with_the_key_ignores_unsigned_moves(signed: Signed) -> None:
+    """The forged rows, lines and head are those that the ledger would have written."""
+    source = LedgerTrafficSplit(signed.ledger, MODEL)
     source.read()
     with signed.open(None) as forger:
         third = signed.promote_third(forger)
         assert forger.verify(None, store=signed.store) == []
 
-    with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+    with pytest.raises(RegistryInconsistent, match="not signed by a known key"):
         source.read()
     with signed.open(signed.key) as again:
-        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
-            LedgerWeights(again, MODEL).read()
-        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+        with pytest.raises(RegistryInconsistent, match="not signed by a known key"):
+            LedgerTrafficSplit(again, MODEL).read()
+        with pytest.raises(RegistryInconsistent, match="not signed by a known key"):
             LedgerModels(again, MODEL, signed.store).load(third)
-        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+        with pytest.raises(RegistryInconsistent, match="not signed by a known key"):
             again.production(MODEL)
         assert again.production_findings(MODEL) != []
 
 
-def test_a_server_with_the_key_starts_on_no_older_copy(signed: Signed) -> None:
-    """The copy holds together by itself; the last signed line is kept beside the key."""
-    source = LedgerWeights(signed.ledger, MODEL)
+def test_a_server_with_the_key_rejects_an_older_copy(signed: Signed) -> None:
+    """The copy is consistent in itself; the anchor is beside the key."""
+    source = LedgerTrafficSplit(signed.ledger, MODEL)
     copy = signed.path.with_suffix(".copy")
     with sqlite3.connect(signed.path) as database, sqlite3.connect(copy) as to:
         database.backup(to)
@@ -119,22 +119,22 @@ def test_a_server_with_the_key_starts_on_no_older_copy(signed: Signed) -> None:
         assert unkeyed.production_number(MODEL) == 2
         assert unkeyed.verify(None, store=signed.store) == []
     for ledger in (signed.ledger, signed.open(signed.key)):
-        with pytest.raises(RegistryUnsound, match="the database ends with line"):
-            LedgerWeights(ledger, MODEL).read()
-    with pytest.raises(RegistryUnsound):
+        with pytest.raises(RegistryInconsistent, match="the database ends with line"):
+            LedgerTrafficSplit(ledger, MODEL).read()
+    with pytest.raises(RegistryInconsistent):
         source.read()
 
 
 LOOKS: dict[str, Callable[[Signed], object]] = {
-    "a server": lambda it: LedgerWeights(it.ledger, MODEL).read(),
+    "a server": lambda it: LedgerTrafficSplit(it.ledger, MODEL).read(),
     "verify": lambda it: it.ledger.verify(MODEL, store=it.store, key=it.key),
     "its findings": lambda it: it.ledger.production_findings(MODEL),
 }
 
 
 @pytest.mark.parametrize("who", LOOKS)
-def test_a_signed_move_while_somebody_checks_is_no_finding(signed: Signed, who: str) -> None:
-    """The check sees the database as of before the move, and the line kept outside after it."""
+def test_a_signed_move_during_a_check_is_not_a_finding(signed: Signed, who: str) -> None:
+    """The check reads the database before the move and the anchor after it."""
     moved: list[str] = []
 
     def promote(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -143,33 +143,35 @@ def test_a_signed_move_while_somebody_checks_is_no_finding(signed: Signed, who: 
             with signed.open(signed.key) as other:
                 moved[0] = signed.promote_third(other)
 
-    LedgerWeights(signed.ledger, MODEL).read()  # makes the secret
+    LedgerTrafficSplit(signed.ledger, MODEL).read()  # makes the secret
     sa.event.listen(signed.ledger._database._engine, "after_cursor_execute", promote)
 
     for _ in range(2):
         seen = LOOKS[who](signed)  # a server would raise
         assert seen if who == "a server" else seen == []
-    assert LedgerWeights(signed.ledger, MODEL).read().production == moved[0] != ""
+    assert LedgerTrafficSplit(signed.ledger, MODEL).read().production == moved[0] != ""
 
 
 def test_a_challenger_that_was_rolled_back_does_not_come_back(attacked: Attacked) -> None:
-    """The last transition goes, and the head stands where the one before left it."""
+    """The last transition is removed, and the head reset to the previous one."""
     ledger, clock = attacked.ledger, Clock()
     begun = ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r").rollout
     ledger.record_transition(
-        begun, changes.abort(begun, now=clock(), actor="bob", reason="it errs")
+        begun, transitions.abort(begun, now=clock(), actor="bob", reason="it errs")
     )
-    assert LedgerWeights(ledger, MODEL).read().challenger is None
+    assert LedgerTrafficSplit(ledger, MODEL).read().challenger is None
 
     attacked.write(
         "DELETE FROM sluice_rollout_transitions WHERE outcome = 'abort'",
         f"UPDATE sluice_rollout_heads SET revision = 0, state = '{begun.model_dump_json()}'",
     )
 
-    with pytest.raises(RegistryUnsound, match=r"sluice_rollout_transitions .* the row is gone"):
-        LedgerWeights(ledger, MODEL).read()  # a server that starts now
-    with pytest.raises(RegistryUnsound):
-        ledger.weights(MODEL)  # who drives the rollout
+    with pytest.raises(
+        RegistryInconsistent, match=r"sluice_rollout_transitions .* the row is missing"
+    ):
+        LedgerTrafficSplit(ledger, MODEL).read()  # a server that starts now
+    with pytest.raises(RegistryInconsistent):
+        ledger.traffic_split(MODEL)  # who drives the rollout
 
 
 FAILED = "(SELECT digest FROM sluice_receipts WHERE gate = 'poc' AND payload LIKE '%\"fail\"%')"
@@ -191,10 +193,10 @@ HIDE_A_NO: dict[str, Sequence[str]] = {
 
 
 @pytest.mark.parametrize("name", HIDE_A_NO)
-def test_no_verdict_is_taken_out_of_the_evidence(
+def test_a_verdict_cannot_be_removed_from_the_evidence(
     attacked: Attacked, tmp_path: Path, name: str
 ) -> None:
-    """Version 3 was approved, and its POC gate said no afterwards, yes, and no again."""
+    """Version 3 was approved; afterwards its POC gate failed, passed, and failed again."""
     ledger, store = attacked.ledger, attacked.store
     three = ledger.version(MODEL, 3).lineage
     for passed in (False, True, False):
@@ -219,15 +221,15 @@ def test_no_verdict_is_taken_out_of_the_evidence(
             database.execute(definition)
 
     for act in acts:
-        with pytest.raises(RegistryUnsound, match="sluice registry verify"):
+        with pytest.raises(RegistryInconsistent, match="sluice registry verify"):
             act()
     assert ledger.production_number(MODEL) == 2
 
 
 @pytest.mark.slow
-def test_a_table_that_answers_otherwise_now_and_then_is_none(attacked: Attacked) -> None:
-    """A view answers the check with the right version, and who acts on it with another."""
-    source = LedgerWeights(attacked.ledger, MODEL)
+def test_a_view_in_place_of_a_table_is_found(attacked: Attacked) -> None:
+    """A view returns the correct version to the check and another one to the user."""
+    source = LedgerTrafficSplit(attacked.ledger, MODEL)
     before = source.read()
     attacked.write(
         "ALTER TABLE sluice_pointers RENAME TO kept",
@@ -240,8 +242,8 @@ def test_a_table_that_answers_otherwise_now_and_then_is_none(attacked: Attacked)
     for _ in range(60):
         try:
             assert source.read() == before
-        except RegistryUnsound as error:
-            refused += "is no table" in str(error)
+        except RegistryInconsistent as error:
+            refused += "is not a plain table" in str(error)
     assert refused > 0
     findings = attacked.ledger.verify(None, store=attacked.store)
     assert "sluice_pointers" in " ".join(f.what for f in findings if f.problem == "table")
@@ -288,17 +290,17 @@ TABLES_AS_BEFORE: dict[str, Sequence[str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_tables_of_postgresql_are_tables_and_nothing_more(attacked_anywhere: Attacked) -> None:
+def test_postgresql_tables_must_be_plain_tables(attacked_anywhere: Attacked) -> None:
     attacked = attacked_anywhere
-    source = LedgerWeights(attacked.ledger, MODEL, recheck_s=3600)
+    source = LedgerTrafficSplit(attacked.ledger, MODEL, registry_check_interval_s=3600)
     before = source.read()
     for name, statements in POSTGRESQL_TABLES.items():
         attacked.write(*statements, is_silent=False)
 
         for _ in range(8):
-            with contextlib.suppress(RegistryUnsound):
+            with contextlib.suppress(RegistryInconsistent):
                 assert source.read() == before, name
-        with pytest.raises(RegistryUnsound):
+        with pytest.raises(RegistryInconsistent):
             source.read()
         findings = attacked.ledger.verify(None, store=attacked.store)
         assert "table" in {finding.problem for finding in findings}, name

@@ -69,7 +69,7 @@ def test_promotion_moves_pointer_and_writes_history(ledger: Ledger, store: Artif
     assert "production is now version 1 (before: nothing)" in done.summary
 
 
-def test_promoting_what_is_in_production_changes_nothing(
+def test_promoting_the_production_version_changes_nothing(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 1)
@@ -88,14 +88,14 @@ POC, BAD_POC, ALIEN_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(
 @pytest.mark.parametrize(
     ("poc", "subject", "outcome", "cause"),
     [
-        ([], {}, "PROMOTE", "receipt of the poc gate is required, and there is none"),
-        ([BAD_POC], {}, "PROMOTE", "poc gate said fail: POC-5"),
+        ([], {}, "PROMOTE", "receipt of the poc gate is required and missing"),
+        ([BAD_POC], {}, "PROMOTE", "poc gate is fail: POC-5"),
         ([ALIEN_POC], {}, "PROMOTE", "poc receipt is about another data"),
-        ([POC, BAD_POC], {}, "PROMOTE", "poc gate said fail"),
-        ([POC], None, "PROMOTE", "receipt of the promotion gate is required, and there is none"),
-        ([POC], {}, "REJECT", "promotion gate said REJECT"),
-        ([POC], {}, "EQUIVALENT", "promotion gate said EQUIVALENT"),
-        ([POC], {}, "INCONCLUSIVE", "promotion gate said INCONCLUSIVE"),
+        ([POC, BAD_POC], {}, "PROMOTE", "poc gate is fail"),
+        ([POC], None, "PROMOTE", "receipt of the promotion gate is required and missing"),
+        ([POC], {}, "REJECT", "promotion gate is REJECT"),
+        ([POC], {}, "EQUIVALENT", "promotion gate is EQUIVALENT"),
+        ([POC], {}, "INCONCLUSIVE", "promotion gate is INCONCLUSIVE"),
         ([POC], {"candidate": OTHER}, "PROMOTE", "promotion receipt is about another candidate"),
         ([POC], {"reference": OTHER}, "PROMOTE", "promotion receipt is about another reference"),
         ([POC], {"data": OTHER}, "PROMOTE", "promotion receipt is about another data"),
@@ -130,12 +130,12 @@ AS_WRITTEN = poc_receipt(config=OTHER)
 @pytest.mark.parametrize(
     ("receipts", "cause"),
     [
-        ([AS_WRITTEN], "search gate is required, and there is none"),
+        ([AS_WRITTEN], "search gate is required and missing"),
         ([AS_WRITTEN, search_receipt(searched=OTHER, found=OTHER)], "about another found"),
         ([POC, search_receipt(searched=OTHER)], "poc receipt is about another config"),
     ],
 )
-def test_settings_that_a_search_found_need_its_receipt_and_the_gate_before_it(
+def test_searched_settings_need_the_search_receipt_and_the_poc_gate(
     ledger: Ledger, store: ArtifactStore, receipts: Sequence[Receipt], cause: str
 ) -> None:
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
@@ -145,9 +145,7 @@ def test_settings_that_a_search_found_need_its_receipt_and_the_gate_before_it(
         promote(ledger, store, 1, None)
 
 
-def test_search_leads_from_the_gated_settings_to_those_of_the_version(
-    ledger: Ledger, store: ArtifactStore
-) -> None:
+def test_search_must_start_from_the_gated_settings(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
     search = search_receipt(searched=OTHER)
     ledger.register(MODEL, lineage, [AS_WRITTEN, search, promotion_receipt(lineage.candidate)])
@@ -157,10 +155,10 @@ def test_search_leads_from_the_gated_settings_to_those_of_the_version(
     assert production(ledger) == 1
 
 
-def test_receipt_must_be_about_what_is_in_production_now(
+def test_receipt_must_be_about_the_current_production_version(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """Beating the baseline says nothing about beating the version that serves."""
+    """Beating the baseline does not imply beating the production version."""
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2)  # judged against the baseline
 
@@ -174,7 +172,7 @@ def test_receipt_must_be_about_what_is_in_production_now(
     assert production(ledger) == 2
 
 
-def test_later_judgement_about_another_reference_is_beside_the_point(
+def test_later_verdict_about_another_reference_is_ignored(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     """3 beat 1, then lost to 2; 2 was rolled back, so what counts is that 3 beat 1."""
@@ -190,7 +188,7 @@ def test_later_judgement_about_another_reference_is_beside_the_point(
             promotion_receipt(lineage.candidate, reference=second, outcome="REJECT"),
         ],
     )
-    with pytest.raises(GateBlocked, match="said REJECT"):
+    with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, store, 3, 2)
     rollback(ledger, store, 2)
 
@@ -199,18 +197,20 @@ def test_later_judgement_about_another_reference_is_beside_the_point(
     assert production(ledger) == 3
 
 
-def test_a_later_no_outweighs_an_earlier_yes(ledger: Ledger, store: ArtifactStore) -> None:
+def test_a_later_rejection_overrides_an_earlier_approval(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     register_sample(ledger, store, salt=1)
     lineage = ledger.version(MODEL, 1).lineage
     later = promotion_receipt(lineage.candidate, window="a" * 64, outcome="REJECT")
     ledger.register(MODEL, lineage, [later])
 
-    with pytest.raises(GateBlocked, match="said REJECT"):
+    with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, store, 1, None)
 
 
 @ON_BOTH
-def test_no_that_is_filed_while_the_networks_load_is_heard(
+def test_rejection_stored_while_networks_load_counts(
     url: str, ledger: Ledger, store: ArtifactStore, tmp_path: Path
 ) -> None:
     register_sample(ledger, store, salt=1)
@@ -221,37 +221,37 @@ def test_no_that_is_filed_while_the_networks_load_is_heard(
         with Ledger.open(url, clock=Clock()) as another:
             another.register(MODEL, lineage, [later])
 
-    with pytest.raises(GateBlocked, match="said REJECT"):
+    with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, InterruptedStore(tmp_path / "artifacts", file_it), 1, None)
 
     assert production(ledger) is None
 
 
-def test_yes_that_is_handed_over_again_is_no_newer_than_the_no(
+def test_repeated_promotion_receipt_does_not_override_a_rejection(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """A run on the old window finds its standing answer and registers it with the version."""
-    test_a_later_no_outweighs_an_earlier_yes(ledger, store)
+    """A run on the old window finds its earlier decision and registers it with the version."""
+    test_a_later_rejection_overrides_an_earlier_approval(ledger, store)
     lineage = ledger.version(MODEL, 1).lineage
     ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
 
-    with pytest.raises(GateBlocked, match="said REJECT"):
+    with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, store, 1, None)
     newest = ledger.find_receipt("promotion", {"candidate": lineage.candidate})
     assert newest is not None
     assert newest.outcome == "REJECT"
 
 
-def test_answer_about_the_same_candidate_of_another_model_is_no_newer_one_here(
+def test_decision_of_another_model_does_not_count_here(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """Two pipelines that differ in name alone share candidates, and so their receipts."""
-    test_a_later_no_outweighs_an_earlier_yes(ledger, store)
+    """Two pipelines that differ only in name share candidates, and so their receipts."""
+    test_a_later_rejection_overrides_an_earlier_approval(ledger, store)
     twin = sample_lineage(store, salt=1, model="other")
     ledger.register("other", twin, [promotion_receipt(twin.candidate)])
 
     assert ledger.version(MODEL, 1).candidate == twin.candidate
-    with pytest.raises(GateBlocked, match="said REJECT"):
+    with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, store, 1, None)
 
 
@@ -265,7 +265,7 @@ def record(ledger: Ledger, _: Lineage, receipt: Receipt) -> None:
 
 @ON_BOTH
 @pytest.mark.parametrize("say", [hand_over, record])
-def test_gate_that_says_the_same_again_has_the_last_word(
+def test_repeated_receipt_of_a_gate_becomes_its_latest(
     ledger: Ledger,
     store: ArtifactStore,
     say: Callable[[Ledger, Lineage, Receipt], None],
@@ -274,7 +274,7 @@ def test_gate_that_says_the_same_again_has_the_last_word(
     lineage = sample_lineage(store)
     ledger.register(MODEL, lineage, [BAD_POC, promotion_receipt(lineage.candidate), POC])
     say(ledger, lineage, BAD_POC)
-    with pytest.raises(GateBlocked, match="poc gate said fail"):
+    with pytest.raises(GateBlocked, match="poc gate is fail"):
         promote(ledger, store, 1, None)
 
     say(ledger, lineage, POC)
@@ -286,10 +286,8 @@ def test_gate_that_says_the_same_again_has_the_last_word(
     assert ledger.verify(MODEL, store=store) == []
 
 
-def test_poc_gate_on_other_settings_is_beside_the_point(
-    ledger: Ledger, store: ArtifactStore
-) -> None:
-    """Two searches that start from other settings find the same ones."""
+def test_poc_receipt_for_other_settings_is_ignored(ledger: Ledger, store: ArtifactStore) -> None:
+    """Two searches from different settings find the same settings."""
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
     first = search_receipt(searched=OTHER)
     again = first.model_copy(update={"evidence": {"num_trials": 21}})
@@ -310,7 +308,7 @@ def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore
     bare = full.model_copy(update={"metrics": {}, "training_seconds": float("nan")})
     ledger.register(MODEL, bare, [poc_receipt(), promotion_receipt(bare.candidate)])
 
-    with pytest.raises(GateBlocked, match=r"lacks in its lineage: metrics, training_seconds\."):
+    with pytest.raises(GateBlocked, match=r"lacks: metrics, training_seconds\."):
         promote(ledger, store, 1, None)
 
 
@@ -319,7 +317,7 @@ def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore
 def test_damaged_artifact_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path, role: str, damage: str
 ) -> None:
-    """REG-3: every artifact is read back before the pointer moves."""
+    """REG-3: every artifact is verified before the pointer moves."""
     register_sample(ledger, store, salt=1)
     member = ledger.version(MODEL, 1).lineage.members[1]
     path = artifact_path(tmp_path / "artifacts", getattr(member, role))
@@ -347,7 +345,9 @@ def test_unexpected_production_is_a_conflict(ledger: Ledger, store: ArtifactStor
     assert production(ledger) == 2
 
 
-def test_two_rollbacks_go_two_back_and_never_return(ledger: Ledger, store: ArtifactStore) -> None:
+def test_two_rollbacks_go_back_two_versions_and_never_return(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     promote_chain(ledger, store, 3)
     previous = ledger.previous_production(MODEL)
     assert previous is not None
@@ -355,7 +355,7 @@ def test_two_rollbacks_go_two_back_and_never_return(ledger: Ledger, store: Artif
 
     assert rollback(ledger, store, 3) == 2
     assert rollback(ledger, store, 2) == 1
-    with pytest.raises(UnknownVersion, match="no version before it is left"):
+    with pytest.raises(UnknownVersion, match="no earlier version is left"):
         rollback(ledger, store, 1)
 
     assert production(ledger) == 1
@@ -366,7 +366,7 @@ def test_two_rollbacks_go_two_back_and_never_return(ledger: Ledger, store: Artif
     assert ledger.verify(MODEL, store=store) == []
 
 
-def test_rollback_after_a_new_promotion_skips_what_was_left(
+def test_rollback_after_a_new_promotion_skips_rolled_back_versions(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     """1, 2, back to 1, then 3: the version before 3 is 1, not the faulty 2."""
@@ -378,7 +378,7 @@ def test_rollback_after_a_new_promotion_skips_what_was_left(
     assert rollback(ledger, store, 3) == 1
 
 
-def test_rolled_back_version_returns_only_on_purpose(ledger: Ledger, store: ArtifactStore) -> None:
+def test_rolled_back_version_requires_reinstate(ledger: Ledger, store: ArtifactStore) -> None:
     """Its receipt against version 1 is still true; a sensor must not act on it again."""
     promote_chain(ledger, store, 2)
     rollback(ledger, store, 2)
@@ -409,10 +409,8 @@ def test_rolled_back_version_returns_on_newer_evidence(
     assert production(ledger) == 2
 
 
-def test_clock_that_was_ahead_at_the_approval_brings_nothing_back(
-    url: str, store: ArtifactStore
-) -> None:
-    """What came later is told by the log: the clock was set back before the rollback."""
+def test_clock_ahead_at_the_approval_does_not_reinstate(url: str, store: ArtifactStore) -> None:
+    """The log determines the order: the clock was set back before the rollback."""
     with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
         promote_chain(now, store, 1)
         register_sample(ahead, store, salt=2, reference=now.version(MODEL, 1).candidate)
@@ -423,7 +421,7 @@ def test_clock_that_was_ahead_at_the_approval_brings_nothing_back(
             promote(now, store, 2, 1)
 
 
-def test_clock_that_was_ahead_at_the_rollback_keeps_nothing_out(
+def test_clock_ahead_at_the_rollback_does_not_block_newer_evidence(
     url: str, store: ArtifactStore
 ) -> None:
     with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
@@ -439,15 +437,15 @@ def test_clock_that_was_ahead_at_the_rollback_keeps_nothing_out(
         assert production(now) == 2
 
 
-def test_reinstate_is_no_way_around_the_gate(ledger: Ledger, store: ArtifactStore) -> None:
+def test_reinstate_does_not_bypass_the_gate(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     ledger.register(MODEL, lineage, [poc_receipt()])
 
-    with pytest.raises(GateBlocked, match="there is none"):
+    with pytest.raises(GateBlocked, match="required and missing"):
         ledger.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store, reinstate=True)
 
 
-def test_rollback_refuses_a_version_that_would_not_load(
+def test_rollback_rejects_an_unloadable_version(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path
 ) -> None:
     promote_chain(ledger, store, 2)
@@ -461,7 +459,7 @@ def test_rollback_refuses_a_version_that_would_not_load(
 
 
 def test_rollback_with_a_stale_view_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
-    """Two operators who both see version 3 fail must not go two versions back."""
+    """Two operators who both roll back version 3 must not go two versions back."""
     promote_chain(ledger, store, 3)
     rollback(ledger, store, 3)
 
@@ -469,23 +467,23 @@ def test_rollback_with_a_stale_view_is_a_conflict(ledger: Ledger, store: Artifac
         rollback(ledger, store, 3)
 
 
-def test_rollback_of_nothing_is_refused(ledger: Ledger, store: ArtifactStore) -> None:
+def test_rollback_without_production_is_rejected(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=1)
 
-    with pytest.raises(SluiceError, match="version 1 was expected in production, and no version"):
+    with pytest.raises(SluiceError, match="version 1 was expected in production, but no version"):
         rollback(ledger, store, 1)
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ({"actor": " "}, "needs actor"),
-        ({"reason": ""}, "needs reason"),
+        ({"actor": " "}, "requires actor"),
+        ({"reason": ""}, "requires reason"),
         ({"actor": "\udcff"}, "actor must be text in UTF-8"),
         ({"reason": "a\ud800"}, "reason must be text in UTF-8"),
     ],
 )
-def test_who_and_why_are_required(
+def test_actor_and_reason_are_required(
     ledger: Ledger, store: ArtifactStore, words: dict[str, str], what: str
 ) -> None:
     promote_chain(ledger, store, 2)

@@ -1,4 +1,4 @@
-"""A version moves only under the rules that the verdict it rests on was given under (REG-2)."""
+"""REG-2: a version is promoted only under the rules of its verdict."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.sluice.registry.ledger_samples import (
 from tests.sluice.registry.one_database import url as url
 
 NOW, BEFORE = "b" * 64, "a" * 64
-REFUSED = "was judged under other settings of gate, guards or suites"
+REFUSED = "was evaluated under gate, guard or suite settings"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def ledger(url: str) -> Iterator[RolloutLedger]:
 
 
 def judge_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
-    """Version 1 is in production, and version 2 beat it under the rules of now."""
+    """Version 1 is in production, and version 2 beat it under the current rules."""
     promote_chain(ledger, store, 1)
     lineage = sample_lineage(store, salt=2)
     reference = ledger.version(MODEL, 1).candidate
@@ -41,7 +41,7 @@ def judge_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
 
 
 def file_yes_under_other_rules(url: str) -> None:
-    """What a run of a changed pipeline on a newer window does."""
+    """Simulates a run of a changed pipeline on a newer window."""
     with RolloutLedger.open(url, clock=Clock()) as another:
         lineage = another.version(MODEL, 2).lineage
         later = promotion_receipt(
@@ -66,9 +66,11 @@ def start(ledger: RolloutLedger, rules: str) -> Transition:
 
 
 def hold(ledger: RolloutLedger, begun: Transition) -> None:
-    """Let every step of the rollout have held."""
+    """Let every step of the rollout pass."""
     before = begun.rollout
-    held = before.model_copy(update={"phase": "held", "revision": before.revision + 1})
+    held = before.model_copy(
+        update={"phase": "awaiting_promotion", "revision": before.revision + 1}
+    )
     changed = begun.model_copy(update={"outcome": "advance", "rollout": held})
     ledger.record_transition(before, changed)
 
@@ -77,7 +79,7 @@ def hold(ledger: RolloutLedger, begun: Transition) -> None:
     ("against_first", "against_second", "is_allowed"),
     [(BEFORE, NOW, False), (NOW, BEFORE, True)],
 )
-def test_rules_are_those_of_the_verdict_about_what_is_in_production(
+def test_rules_are_compared_with_the_verdict_against_production(
     ledger: RolloutLedger,
     store: ArtifactStore,
     against_first: str,
@@ -111,7 +113,7 @@ def test_rules_are_those_of_the_verdict_about_what_is_in_production(
     assert ledger.production_number(MODEL) == 1
 
 
-def test_version_that_nobody_judged_is_left_to_the_evidence(
+def test_version_without_a_verdict_is_rejected_by_the_evidence_check(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     ledger.register(MODEL, sample_lineage(store), [poc_receipt()])
@@ -120,10 +122,10 @@ def test_version_that_nobody_judged_is_left_to_the_evidence(
         promote(ledger, store, 1, None)
 
 
-def test_yes_under_other_rules_that_is_filed_while_the_networks_load_is_heard(
+def test_verdict_under_other_rules_stored_while_networks_load_counts(
     url: str, ledger: RolloutLedger, store: ArtifactStore, tmp_path: Path
 ) -> None:
-    """The check stands in the transaction that moves, not before it."""
+    """The check is part of the transaction that moves the pointer."""
     judge_second(ledger, store)
     slow = InterruptedStore(tmp_path / "artifacts", lambda: file_yes_under_other_rules(url))
 

@@ -1,4 +1,4 @@
-"""Who may sign what: names bound to keys, and promotions that need two people."""
+"""Signing roles: actors bound to keys, and promotions with two persons."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ from sluice.base.errors import GateBlocked, SettingsError
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
-from sluice.registry.signing import Ed25519SigningKey, PublicKey, SigningKey
+from sluice.registry.signing import Ed25519SigningKey, Ed25519VerifyingKey, SigningKey
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -31,7 +31,7 @@ PEOPLE = ("ada", "bob", "pipeline")
 
 
 def personal_key(path: Path) -> tuple[SigningKey, str]:
-    """Make a personal key; return it, and its public half as it is listed."""
+    """Create a personal key; return it and its public key in the format of the list."""
     private = Ed25519PrivateKey.generate()
     path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)
@@ -50,7 +50,7 @@ def list_keys(folder: Path, lines: list[str]) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, SigningKey]:
-    """The key of each person, all in one folder with the list of their public halves."""
+    """The key of each person, in one folder with the list of public keys."""
     made = {name: personal_key(tmp_path / f"{name}.key") for name in PEOPLE}
     list_keys(tmp_path, ["actors:", *(f"  {name}: {made[name][1]}" for name in PEOPLE)])
     return {name: key for name, (key, _) in made.items()}
@@ -87,11 +87,11 @@ def test_change_under_another_name_is_refused(
     begin(url, store, keys)
 
     for name, whose in (("bob", "another key"), ("mallory", "no key"), ("Ada", "no key")):
-        with pytest.raises(GateBlocked, match=rf"'{name}' belongs to {whose} .*--actor ada"):
+        with pytest.raises(GateBlocked, match=rf"'{name}' has {whose} .*--actor ada"):
             promote(url, store, keys["ada"], name)
     with Ledger.open(url, clock=Clock(), key=keys["ada"]) as ledger:
         assert ledger.production_number(MODEL) == 1
-        with pytest.raises(GateBlocked, match="'pipeline' belongs to another key"):
+        with pytest.raises(GateBlocked, match="'pipeline' has another key"):
             register_sample(ledger, store, salt=3)
         assert len(ledger.versions(MODEL)) == 2
     promote(url, store, keys["ada"], "ada")
@@ -100,7 +100,7 @@ def test_change_under_another_name_is_refused(
 
 
 class Modified(Ledger):
-    """A client of bob's that writes any name into the history, and signs as bob."""
+    """A modified client that writes any actor into the history and signs as bob."""
 
     @contextlib.contextmanager
     def _write(self, actor: str | None = None) -> Iterator[Connection]:
@@ -119,10 +119,10 @@ def test_modified_client_that_writes_another_name_is_found(
 
     with Ledger.open(url, clock=Clock()) as ledger:
         (found,) = ledger.verify(None, store=store, key=keys["ada"])
-    assert "(promote to version 2) names 'ada' and is signed with another key" in found.what
+    assert "(promote to version 2) names 'ada' but is signed with another key" in found.what
 
 
-def test_name_that_a_list_of_ones_own_binds_is_found_with_the_common_list(
+def test_private_key_list_is_found_with_the_shared_list(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -135,7 +135,7 @@ def test_name_that_a_list_of_ones_own_binds_is_found_with_the_common_list(
 
     with Ledger.open(url, clock=Clock()) as ledger:
         (found,) = ledger.verify(None, store=store, key=keys["ada"])
-    assert "signed under the name 'chief'" in found.what
+    assert "signed as 'chief'" in found.what
 
 
 @pytest.mark.parametrize("who", [[], ["ada"]])
@@ -148,11 +148,11 @@ def test_promotion_needs_a_second_person(
     for name in who:
         approve(url, keys[name], name)
 
-    with pytest.raises(GateBlocked, match=r"approval of another actor.*registry approve"):
+    with pytest.raises(GateBlocked, match=r"approval of an actor other.*registry approve"):
         promote(url, store, keys["ada"], "ada")
     with (
         RolloutLedger.open(url, clock=Clock(), key=keys["ada"]) as ledger,
-        pytest.raises(GateBlocked, match="approval of another actor"),
+        pytest.raises(GateBlocked, match="approval of an actor other"),
     ):
         ledger.start_rollout(MODEL, 2, RolloutSettings(), actor="ada", reason="r")
     approve(url, keys["bob"], "bob")
@@ -162,12 +162,12 @@ def test_promotion_needs_a_second_person(
         found = ledger.verify(None, store=store, key=keys["bob"])
     # The first version was promoted by ada alone, after the moment from which two are needed.
     assert [f.what for f in found] == [
-        f"{MODEL}: line 3 of the history (promote to version 1) was made without the approval of "
+        f"{MODEL}: entry 3 of the history (promote to version 1) was made without the approval of "
         "another actor."
     ]
 
 
-def test_approval_that_another_wrote_or_of_something_else_does_not_count(
+def test_forged_or_unrelated_approval_is_invalid(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -191,17 +191,17 @@ def test_approval_that_another_wrote_or_of_something_else_does_not_count(
     with Ledger.open(url, clock=Clock(), key=keys["pipeline"]) as ledger:
         ledger.register(MODEL, lineage, copies)
 
-    with pytest.raises(GateBlocked, match="approval of another actor"):
+    with pytest.raises(GateBlocked, match="approval of an actor other"):
         promote(url, store, keys["ada"], "ada")
 
 
-def test_approval_is_of_what_is_in_production_now(
+def test_approval_is_for_the_current_production_version(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock(), key=keys["pipeline"]) as ledger:
         register_sample(ledger, store, salt=1)
-        with pytest.raises(GateBlocked, match="'ada' belongs to another key"):
+        with pytest.raises(GateBlocked, match="'ada' has another key"):
             ledger.approve(MODEL, 1, actor="ada", reason="r")
         with pytest.raises(ValueError, match="reason"):
             ledger.approve(MODEL, 1, actor="pipeline", reason=" ")
@@ -212,36 +212,36 @@ def test_approval_is_of_what_is_in_production_now(
         ledger.approve(MODEL, 1, actor="ada", reason="r")
 
 
-def test_retired_key_verifies_and_does_not_sign(tmp_path: Path, store: ArtifactStore) -> None:
+def test_retired_key_verifies_but_does_not_sign(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     old, old_half = personal_key(tmp_path / "old.key")
     with Ledger.open(url, clock=Clock(), key=old) as ledger:
         promote_chain(ledger, store, 1)
     new, new_half = personal_key(tmp_path / "new.key")
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
-        assert "which is all of them" in ledger.verify(None, store=store, key=new)[0].what
+        assert "the whole log" in ledger.verify(None, store=store, key=new)[0].what
     end = (NOW + timedelta(hours=1)).isoformat()
     list_keys(tmp_path, [f"actors: {{pipeline: {new_half}}}", f"retired: {{'{old_half}': {end}}}"])
 
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
         register_sample(ledger, store, salt=2)
         assert ledger.verify(None, store=store, key=new) == []
-    with pytest.raises(SettingsError, match=r"must belong to an actor"):
+    with pytest.raises(SettingsError, match=r"does not belong to any actor"):
         Ledger.open(url, clock=Clock(), key=old)
 
 
-def test_key_made_by_openssl_is_read_as_the_messages_say(tmp_path: Path) -> None:
+def test_openssl_keys_are_read_as_documented(tmp_path: Path) -> None:
     path = tmp_path / "ada.key"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True)
     command = ["openssl", "pkey", "-in", str(path), "-pubout"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     key = SigningKey.read(path)
-    public = PublicKey.parse(printed.splitlines()[1], where="test")
+    public = Ed25519VerifyingKey.parse(printed.splitlines()[1], where="test")
 
     assert public.key_id == key.key_id
-    assert public.fits(key.sign("a", "b"), "a", "b")
-    assert not public.fits(key.sign("a", "b"), "a", "c")
-    assert not public.fits("no hexadecimal", "a", "b")
+    assert public.verify(key.sign("a", "b"), "a", "b")
+    assert not public.verify(key.sign("a", "b"), "a", "c")
+    assert not public.verify("no hexadecimal", "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -263,19 +263,17 @@ def test_list_of_keys_is_read_strictly(text: str, what: str, tmp_path: Path) -> 
     list_keys(tmp_path, [text])
 
     with pytest.raises(SettingsError, match=what):
-        Keyring.around(SigningKey.read(path))
+        Keyring.load(SigningKey.read(path))
 
 
 @pytest.mark.parametrize("name", ["k", KNOWN_KEYS])
-def test_files_that_others_can_change_are_refused(name: str, tmp_path: Path) -> None:
+def test_files_writable_by_others_are_rejected(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k"
     path.write_bytes(b"k" * 32)
     path.chmod(0o640)  # a group that only reads is how Kubernetes mounts a secret
     list_keys(tmp_path, ["actors: {pipeline: 'file:k'}"])
-    assert Keyring.around(SigningKey.read(path)).actors == {
-        "pipeline": SigningKey(b"k" * 32).key_id
-    }
+    assert Keyring.load(SigningKey.read(path)).actors == {"pipeline": SigningKey(b"k" * 32).key_id}
     (tmp_path / name).chmod(0o660)
 
     with pytest.raises(SettingsError, match=f"mode 0660.*chmod 600 .*{name}"):
-        Keyring.around(SigningKey.read(path))
+        Keyring.load(SigningKey.read(path))

@@ -1,4 +1,4 @@
-"""ROLL-1, REG-2: rollouts in the ledger: one at a time, nobody overtaken, nothing half done."""
+"""ROLL-1, REG-2: rollouts in the ledger: one at a time, compare-and-swap, atomic."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +19,13 @@ from sluice.base.errors import (
 )
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import rollout_heads
-from sluice.rollout import changes
-from sluice.rollout.machine import advance
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout import transitions
+from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout.weights import Weights
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.rollout.state_machine import advance
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -48,7 +48,7 @@ BY = {"actor": "ada", "reason": "The gate said PROMOTE."}
 
 @pytest.fixture
 def ledger(url: str, store: ArtifactStore) -> Iterator[RolloutLedger]:
-    """Version 1 is in production, version 2 was judged against it."""
+    """Version 1 is in production, version 2 was evaluated against it."""
     with RolloutLedger.open(url, clock=Clock()) as opened:
         promote_chain(opened, store, 1)
         register_sample(opened, store, salt=2, reference=opened.version(MODEL, 1).candidate)
@@ -66,8 +66,8 @@ def current(ledger: RolloutLedger) -> Rollout:
 
 
 def look(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) -> Transition:
-    now = at.seen_at + timedelta(seconds=1)
-    window = Window(
+    now = at.checked_at + timedelta(seconds=1)
+    window = TrafficCounts(
         rollout=at.id,
         epoch=at.epoch,
         since=at.step_since,
@@ -78,8 +78,8 @@ def look(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) ->
     return advance(at, window, now=now, production=weights(ledger).production)
 
 
-def weights(ledger: RolloutLedger) -> Weights:
-    found = ledger.weights(MODEL)
+def weights(ledger: RolloutLedger) -> TrafficSplit:
+    found = ledger.traffic_split(MODEL)
     assert found is not None
     return found
 
@@ -119,19 +119,19 @@ def test_a_healthy_rollout_ends_in_production(ledger: RolloutLedger, store: Arti
     assert (done.outcome, production(ledger)) == ("promote", 2)
     entry = ledger.history(MODEL)[-1]
     assert (entry.action, entry.to_version, entry.actor) == ("promote", 2, "sensor")
-    assert entry.reason == f"every step of rollout {done.rollout.id[:12]} held"
+    assert entry.reason == f"every step of rollout {done.rollout.id[:12]} passed"
     after = weights(ledger)
     assert (after.challenger, after.share) == (None, 0.0)
     assert after.production == ledger.version(MODEL, 2).candidate
-    told = ledger.rollout_transitions(done.rollout.id)
-    assert [t.outcome for t in told] == ["start", "advance", "advance", "promote"]
-    assert all(t.reason for t in told)
+    recorded = ledger.rollout_transitions(done.rollout.id)
+    assert [t.outcome for t in recorded] == ["start", "advance", "advance", "promote"]
+    assert all(t.reason for t in recorded)
     assert ledger.verify(None, store=store) == []
     assert ledger.finish_rollout(MODEL, actor="sensor", store=store).outcome == "promote"
     assert len(ledger.rollout_transitions(done.rollout.id)) == 4
 
 
-def test_a_sick_rollout_ends_with_production_as_it_was(
+def test_a_failed_rollout_leaves_production_unchanged(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     begun = start(ledger)
@@ -153,7 +153,7 @@ def test_a_sick_rollout_ends_with_production_as_it_was(
 
 
 @ON_BOTH
-def test_rollouts_are_listed_as_they_began_also_when_the_clock_went_back(
+def test_rollouts_are_listed_in_start_order_even_if_the_clock_went_back(
     store: ArtifactStore, url: str
 ) -> None:
     clock = Clock()
@@ -170,7 +170,7 @@ def test_rollouts_are_listed_as_they_began_also_when_the_clock_went_back(
     assert begun[-1].started_at < begun[0].started_at
 
 
-def test_a_second_rollout_is_refused_with_who_and_when(ledger: RolloutLedger) -> None:
+def test_a_second_rollout_is_rejected_with_actor_and_time(ledger: RolloutLedger) -> None:
     start(ledger)
 
     with pytest.raises(RolloutConflict, match="rolling already, at 5 % of the traffic") as refused:
@@ -191,12 +191,12 @@ def test_no_rollout_without_the_evidence_of_a_promotion(
     for version, kind, said in refusals:
         with pytest.raises(kind, match=said):
             start(ledger, version)
-    with pytest.raises(ContractError, match="needs actor"):
+    with pytest.raises(ContractError, match="requires actor"):
         ledger.start_rollout(MODEL, 2, QUICK, actor=" ", reason="r")
     assert ledger.rollout(MODEL) is None
 
 
-def test_what_was_rolled_back_by_hand_needs_newer_evidence(
+def test_a_manually_rolled_back_version_needs_newer_evidence(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store)
@@ -206,35 +206,35 @@ def test_what_was_rolled_back_by_hand_needs_newer_evidence(
         start(ledger)
 
 
-def test_nothing_in_production_is_nothing_to_compare_with(url: str, store: ArtifactStore) -> None:
+def test_a_rollout_requires_a_production_version(url: str, store: ArtifactStore) -> None:
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=1)
-        assert ledger.weights(MODEL) is None
-        with pytest.raises(GateBlocked, match="has nothing in production"):
+        assert ledger.traffic_split(MODEL) is None
+        with pytest.raises(GateBlocked, match="has no production version"):
             start(ledger, 1)
 
 
 @ON_BOTH
-def test_of_two_who_decide_on_one_look_the_second_is_refused(ledger: RolloutLedger) -> None:
+def test_the_second_of_two_concurrent_transitions_is_rejected(ledger: RolloutLedger) -> None:
     at = start(ledger)
     ledger.record_transition(at, look(ledger, at))
 
-    abort = changes.abort(at, now=at.seen_at, actor="bob", reason="too late")
-    with pytest.raises(RolloutConflict, match="transition 0, and is at 1") as refused:
+    abort = transitions.abort(at, now=at.checked_at, actor="bob", reason="too late")
+    with pytest.raises(RolloutConflict, match="transition 0, but is at 1") as refused:
         ledger.record_transition(at, abort)
-    assert "rollout made it advance" in refused.value.cause
+    assert "rollout recorded the transition advance" in refused.value.cause
     with pytest.raises(RolloutConflict):  # nor does a hold overwrite what was decided since
         ledger.record_transition(at, look(ledger, at).model_copy(update={"rollout": at}))
     assert current(ledger).step == 1
 
 
-def test_a_hold_keeps_what_was_learnt_and_the_lease_and_leaves_no_line(
+def test_outcome_wait_stores_evidence_and_lease_but_no_transition(
     ledger: RolloutLedger,
 ) -> None:
     patient = RolloutSettings(min_step_s=60, min_requests=1)
     begun = start(ledger, settings=patient)
     before = weights(ledger)
-    assert step(ledger).outcome == "hold"
+    assert step(ledger).outcome == "wait"
     after = weights(ledger)
 
     assert current(ledger).evidence.challenger == HEALTHY
@@ -246,20 +246,18 @@ def test_a_hold_keeps_what_was_learnt_and_the_lease_and_leaves_no_line(
 
 
 @pytest.mark.parametrize("outcome", ["promote", "start"])
-def test_a_promotion_cannot_be_recorded_past_its_checks(
-    ledger: RolloutLedger, outcome: str
-) -> None:
+def test_a_promotion_cannot_bypass_its_checks(ledger: RolloutLedger, outcome: str) -> None:
     at = start(ledger)
     forged = look(ledger, at).model_copy(update={"outcome": outcome})
 
-    with pytest.raises(GateBlocked, match="cannot be recorded by itself"):
+    with pytest.raises(GateBlocked, match="cannot be recorded separately"):
         ledger.record_transition(at, forged)
 
 
-def test_only_a_rollout_whose_last_step_held_is_finished(
+def test_only_a_rollout_whose_last_step_passed_is_finished(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    with pytest.raises(UnknownVersion, match="never had a rollout"):
+    with pytest.raises(UnknownVersion, match="has had no rollout"):
         ledger.finish_rollout(MODEL, actor="s", store=store)
     start(ledger)
     with pytest.raises(RolloutConflict, match="rolling at step 1 of 2"):
@@ -268,11 +266,11 @@ def test_only_a_rollout_whose_last_step_held_is_finished(
 
 
 class Killed(BaseException):
-    """Stands for a process that ends here."""
+    """Simulates the end of the process at this point."""
 
 
 def dies_at(number: int, work: Callable[[], object]) -> bool:
-    """Stop ``work`` at its ``number``-th statement; say whether it came so far."""
+    """Stop ``work`` at its ``number``-th statement; return whether it was reached."""
     count = 0
 
     def touch(*_: object) -> None:
@@ -292,14 +290,14 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
 
 
 @ON_BOTH
-def test_killed_between_held_and_promoted_the_next_call_repairs_it(
+def test_a_crash_before_the_promotion_is_repaired_by_the_next_call(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    """At every seventh statement of the promotion: pointer and rollout agree, and go on."""
+    """Crash at every seventh statement of the promotion: pointer and rollout agree and continue."""
     hold_all(ledger)
     number = 1
     while dies_at(number, lambda: ledger.finish_rollout(MODEL, actor="s", store=store)):
-        assert (production(ledger), current(ledger).phase) == (1, "held")
+        assert (production(ledger), current(ledger).phase) == (1, "awaiting_promotion")
         number += 7
 
     assert number > 20
@@ -307,7 +305,7 @@ def test_killed_between_held_and_promoted_the_next_call_repairs_it(
     assert ledger.verify(None, store=store) == []
 
 
-def test_a_held_challenger_that_does_not_load_goes_back_with_the_reason(
+def test_an_unloadable_challenger_is_rolled_back_with_the_reason(
     ledger: RolloutLedger, store: ArtifactStore, tmp_path: Path
 ) -> None:
     hold_all(ledger)
@@ -324,7 +322,7 @@ def test_a_held_challenger_that_does_not_load_goes_back_with_the_reason(
 
 
 @ON_BOTH
-def test_a_no_that_is_filed_while_the_networks_load_ends_the_rollout(
+def test_a_rejection_stored_while_networks_load_ends_the_rollout(
     url: str, ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     hold_all(ledger)
@@ -342,16 +340,16 @@ def test_a_no_that_is_filed_while_the_networks_load_ends_the_rollout(
     done = ledger.finish_rollout(MODEL, actor="s", store=store)
 
     assert (done.outcome, production(ledger)) == ("roll_back", 1)
-    assert "it cannot be promoted: The promotion gate said REJECT" in done.reason
+    assert "it cannot be promoted: The outcome of the promotion gate is REJECT" in done.reason
 
 
-def test_a_pointer_moved_by_hand_ends_the_rollout(
+def test_a_manually_moved_pointer_ends_the_rollout(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     hold_all(ledger)
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 1).candidate)
     before = weights(ledger)
-    ledger.promote(MODEL, 3, expected=1, actor="bob", reason="by hand", store=store)
+    ledger.promote(MODEL, 3, expected=1, actor="bob", reason="manually", store=store)
 
     now = weights(ledger)
     assert (now.challenger, now.share) == (None, 0.0)
@@ -363,37 +361,37 @@ def test_a_pointer_moved_by_hand_ends_the_rollout(
     assert weights(ledger).epoch > now.epoch
 
 
-def test_a_head_edited_by_hand_is_found(ledger: RolloutLedger) -> None:
+def test_a_manually_edited_head_is_found(ledger: RolloutLedger) -> None:
     start(ledger)
     forged = current(ledger).model_copy(update={"step": 1}).model_dump_json()
     with ledger._database.write() as connection:
         connection.execute(sa.update(rollout_heads).values(state=forged))
 
-    with pytest.raises(IntegrityError, match="not where its last transition left it"):
-        ledger.weights(MODEL)
+    with pytest.raises(IntegrityError, match="does not match its last transition"):
+        ledger.traffic_split(MODEL)
 
 
-def test_every_transition_is_a_link_of_the_log(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def test_every_transition_is_logged(ledger: RolloutLedger, store: ArtifactStore) -> None:
     hold_all(ledger)
     with ledger._database.read() as connection:
         query = "SELECT entity FROM sluice_log WHERE entity LIKE 'sluice_rollout%' ORDER BY number"
-        told = connection.execute(sa.text(query)).scalars().all()
+        logged = connection.execute(sa.text(query)).scalars().all()
 
-    assert told == ["sluice_rollouts"] + ["sluice_rollout_transitions"] * 3
+    assert logged == ["sluice_rollouts"] + ["sluice_rollout_transitions"] * 3
     assert ledger.verify(None, store=store) == []
 
 
 @ON_BOTH
-def test_all_servers_place_users_by_one_secret_that_stays(
+def test_all_servers_assign_users_by_one_permanent_secret(
     ledger: RolloutLedger, url: str, store: ArtifactStore
 ) -> None:
-    """A server that starts again, or beside another one, moves no user to another arm."""
+    """Restarting a server or adding one does not move users to another arm."""
     promote_chain(ledger, store, 1)
-    assert ledger.weights(MODEL).secret == ""  # type: ignore[union-attr]
+    assert ledger.traffic_split(MODEL).secret == ""  # type: ignore[union-attr]
     with ThreadPoolExecutor(4) as pool:
-        first = list(pool.map(lambda _: LedgerWeights(ledger, MODEL).read().secret, range(4)))
+        first = list(pool.map(lambda _: LedgerTrafficSplit(ledger, MODEL).read().secret, range(4)))
     with RolloutLedger.open(url, clock=Clock()) as again:
-        later = LedgerWeights(again, MODEL).read()
+        later = LedgerTrafficSplit(again, MODEL).read()
 
     assert len(first[0]) == 64
     assert {*first, later.secret} == {first[0]}

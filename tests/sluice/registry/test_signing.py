@@ -1,4 +1,4 @@
-"""A key finds what a hash chain alone cannot: a log written anew by somebody else."""
+"""A key reveals a completely rewritten log, which a hash chain alone cannot."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def findings(ledger: Ledger, store: ArtifactStore, key: SigningKey = KEY) -> lis
 
 
 def forge(path: Path, *, sign_again: bool = False) -> None:
-    """Edit a row and write the whole chain anew, as who can write the database is able to."""
+    """Edit a row and rewrite the whole chain, as a writer of the database can."""
     database = Database.open(f"sqlite:///{path}", create=False)
     with database.write() as connection:
         for table in APPEND_ONLY:
@@ -33,12 +33,12 @@ def forge(path: Path, *, sign_again: bool = False) -> None:
         connection.execute(sa.delete(signatures))
         connection.execute(sa.delete(log.log))
         connection.execute(sa.delete(log_head))
-        log.start(connection)
+        log.create_head(connection)
         rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
-        log.write_down(connection, rows)
+        log.append_existing_rows(connection, rows)
         if kept and not sign_again:
             connection.execute(sa.insert(signatures), [row._asdict() for row in kept])
-        append_only.restore(connection)
+        append_only.restore_triggers(connection)
     database.close()
 
 
@@ -49,42 +49,38 @@ def test_every_change_is_signed_and_verifies(url: str, store: ArtifactStore) -> 
 
         assert findings(ledger, store) == []
         (unsigned,) = findings(ledger, store, OTHER)
-    assert "lines of the log are not signed with this key, which is all of them" in unsigned
+    assert "lines of the log (the whole log) are not signed with a known key" in unsigned
 
 
-def test_what_was_written_without_the_key_is_told_until_it_is_signed(
-    url: str, store: ArtifactStore
-) -> None:
+def test_unsigned_lines_are_reported_until_signed(url: str, store: ArtifactStore) -> None:
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         register_sample(ledger, store, salt=1)
     with Ledger.open(url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=2)
         (unsigned,) = findings(ledger, store)
-    assert unsigned.startswith("The last 8 lines of the log are not signed with this key.")
+    assert unsigned.startswith("The last 8 lines of the log are not signed with a known key.")
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
-        head, lines = ledger.unsigned()
+        head, lines = ledger.unsigned_lines()
         assert len(lines) == 8
         assert ledger.sign(head, actor="ada") == ledger.sign(head, actor="ada") == head
-        assert ledger.unsigned() == (head, [])
+        assert ledger.unsigned_lines() == (head, [])
         assert findings(ledger, store) == []
 
 
-def test_rewritten_chain_is_found_with_the_key_and_only_with_it(
-    tmp_path: Path, store: ArtifactStore
-) -> None:
+def test_rewritten_chain_is_found_only_with_the_key(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 1)
     forge(tmp_path / "r.db")
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         assert ledger.verify(None, store=store) == []
-        assert "Line 11 of the log is not the one that was signed." in findings(ledger, store)
-        with pytest.raises(IntegrityError, match="not the one that was signed"):
+        assert "Line 11 of the log does not match its signature." in findings(ledger, store)
+        with pytest.raises(IntegrityError, match="does not match its signature"):
             register_sample(ledger, store, salt=9)
         assert len(ledger.versions(MODEL)) == 1
 
 
-def test_removed_signatures_are_missed(tmp_path: Path, store: ArtifactStore) -> None:
+def test_removed_signatures_are_detected(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 1)
@@ -92,7 +88,7 @@ def test_removed_signatures_are_missed(tmp_path: Path, store: ArtifactStore) -> 
     with Ledger.open(url, clock=Clock()) as ledger:
         (finding,) = findings(ledger, store)
 
-    assert "which is all of them" in finding
+    assert "the whole log" in finding
 
 
 def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
@@ -107,9 +103,9 @@ def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
 
     with (
         Ledger.open(url, clock=Clock(), key=KEY) as ledger,
-        pytest.raises(IntegrityError, match="does not hold is not signed"),
+        pytest.raises(IntegrityError, match="inconsistent log is not signed"),
     ):
-        ledger.sign(ledger.unsigned()[0], actor="ada")
+        ledger.sign(ledger.unsigned_lines()[0], actor="ada")
 
 
 def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
@@ -122,7 +118,7 @@ def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
         SigningKey.read(path)
     path.write_bytes(b"k" * 32)
     path.chmod(0o644)
-    with pytest.raises(SettingsError, match=r"mode 0644\. Close it: chmod 600"):
+    with pytest.raises(SettingsError, match=r"mode 0644\. Run: chmod 600"):
         SigningKey.read(path)
     path.chmod(0o600)
 
@@ -131,6 +127,6 @@ def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
     assert KEY.key_id != OTHER.key_id
 
 
-def test_signature_of_one_thing_is_none_of_another() -> None:
+def test_signature_for_one_purpose_is_invalid_for_another() -> None:
     assert KEY.sign("log head", "1 x") != KEY.sign("version file", "1 x")
-    assert not KEY.fits("\u00e9", "log head", "1 x")
+    assert not KEY.verify("\u00e9", "log head", "1 x")

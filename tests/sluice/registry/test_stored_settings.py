@@ -1,4 +1,4 @@
-"""A version that an earlier Sluice stored is read with the settings of today."""
+"""A version stored by an earlier Sluice is read with the current settings."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from sluice.cli.doctor import DoctorSettings, Examination, examine
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage
-from sluice.registry.loading import rebuild
+from sluice.registry.loading import rebuild_workload
 from sluice.registry.stored_settings import REMOVED
 from sluice.serving.deployed import load_deployed, require_finite
 from sluice.training.weights import pack_model
@@ -61,7 +61,7 @@ def own(home: Home) -> ArtifactStore:
 
 
 def old_lineage(store: ArtifactStore, workload: str = "sluice.workloads.digits:DigitsWorkload"):
-    """Lineage of a network of pictures whose settings are those of an earlier Sluice."""
+    """Lineage of an image network with settings of an earlier Sluice."""
     present = DigitsWorkload()
     frame = present.compute_features(present.load_rows())
     fold = present.plan_folds(frame)[0]
@@ -75,7 +75,7 @@ def old_lineage(store: ArtifactStore, workload: str = "sluice.workloads.digits:D
 
 
 def put_into_production(home: Home, store: ArtifactStore, lineage: Lineage) -> None:
-    """As commit 07efbfe did: nothing that it stored is changed."""
+    """As stored by commit 07efbfe, without changes."""
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
         promote(ledger, store, approve(ledger, lineage))
 
@@ -87,9 +87,7 @@ def production_examined(home: Home) -> Examination:
 
 
 @pytest.mark.slow
-def test_production_with_a_setting_that_was_removed_is_served(
-    home: Home, own: ArtifactStore
-) -> None:
+def test_production_with_a_removed_setting_is_served(home: Home, own: ArtifactStore) -> None:
     put_into_production(home, own, old_lineage(own))
 
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
@@ -99,11 +97,11 @@ def test_production_with_a_setting_that_was_removed_is_served(
     assert version.lineage.resolved_config["workload_settings"] == OLD_SETTINGS
     examined = production_examined(home)
     assert examined.healthy
-    assert "its setting 'order_seed' exists no longer" in examined.seen
+    assert "its setting 'order_seed' no longer exists" in examined.seen
 
 
 @pytest.mark.slow
-def test_doctor_reports_a_production_that_serve_would_refuse(
+def test_doctor_reports_a_production_version_that_serve_rejects(
     home: Home, own: ArtifactStore
 ) -> None:
     put_into_production(home, own, sample_lineage(own))
@@ -117,9 +115,7 @@ def test_doctor_reports_a_production_that_serve_would_refuse(
     assert "is required and missing" in examined[f"production of {MODEL}"].seen
 
 
-def test_an_unknown_setting_that_nobody_removed_is_refused_with_what_to_do(
-    own: ArtifactStore, home: Home
-) -> None:
+def test_an_unknown_setting_is_rejected_with_a_fix(own: ArtifactStore, home: Home) -> None:
     lineage = old_lineage(own)
     settings = lineage.resolved_config["workload_settings"] | {"row_seed": 1}
     lineage = with_settings(lineage, lineage.resolved_config | {"workload_settings": settings})
@@ -130,21 +126,21 @@ def test_an_unknown_setting_that_nobody_removed_is_refused_with_what_to_do(
         load_deployed(version, own)
 
     assert "order_seed" not in refused.value.what
-    assert "Let the settings class take it again" in refused.value.fix
+    assert "Make the settings class accept it again" in refused.value.fix
 
 
 def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps_it(
     own: ArtifactStore,
 ) -> None:
-    inheriting, _ = rebuild(as_version(old_lineage(own, f"{__name__}:Inheriting")))
-    reseeded, _ = rebuild(as_version(old_lineage(own, f"{__name__}:Reseeded")))
+    inheriting, _ = rebuild_workload(as_version(old_lineage(own, f"{__name__}:Inheriting")))
+    reseeded, _ = rebuild_workload(as_version(old_lineage(own, f"{__name__}:Reseeded")))
 
     assert not hasattr(inheriting.settings, "order_seed")
     assert reseeded.settings.order_seed == 0
 
 
 def test_the_table_names_no_setting_that_exists() -> None:
-    from sluice.base.imports import import_named
+    from sluice.base.imports import import_object
 
     for removed in REMOVED:
-        assert removed.name not in import_named(removed.owner, what="settings").model_fields
+        assert removed.name not in import_object(removed.owner, what="settings").model_fields

@@ -1,4 +1,4 @@
-"""What verify finds after somebody reached past the ledger."""
+"""Findings of verify after the database was manipulated."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Intruder:
-    """SQL behind the ledger's back: triggers are dropped first and created again after."""
+    """Manipulate the database with SQL; triggers are dropped first and recreated afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +56,7 @@ def found(ledger: Ledger, store: ArtifactStore) -> list[tuple[int | None, str]]:
     return [(f.version, f.problem) for f in ledger.verify(None, store=store)]
 
 
-def test_sound_registry_has_no_findings(ledger: Ledger, store: ArtifactStore) -> None:
+def test_consistent_registry_has_no_findings(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=5)
     ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
@@ -76,13 +76,13 @@ def test_missing_and_changed_artifacts(
     assert "weights of seed 0 fold 0" in findings[0].what
     assert "missing" in findings[0].what
     assert "event log of seed 1 fold 0" in findings[1].what
-    assert "other bytes" in findings[1].what
+    assert "does not match its name" in findings[1].what
 
 
 def test_versions_of_another_home_are_one_finding_with_its_cause(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Here: 8 artifacts of two versions, and what both homes have byte for byte."""
+    """8 artifacts of two versions are missing; some artifacts are identical in both homes."""
     elsewhere = ArtifactStore(tmp_path / "two" / "artifacts")
     elsewhere.put(b"log 1 0")
 
@@ -95,7 +95,7 @@ def test_versions_of_another_home_are_one_finding_with_its_cause(
 
 
 def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: ArtifactStore) -> None:
-    """One version is elsewhere, of the other a file is missing."""
+    """One version is in another home; a file of the other version is missing."""
     away, here = (ledger.version(MODEL, number).lineage for number in (1, 2))
     for digest in away.weights().values():
         store.path(digest).unlink()
@@ -112,14 +112,14 @@ def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: Artif
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", save({})], ids=["pickle", "", "none"])
-def test_weights_that_are_no_safetensors(
+def test_weights_that_are_not_safetensors(
     ledger: Ledger, store: ArtifactStore, content: bytes
 ) -> None:
-    """REG-3: the right digest of the wrong kind of file."""
+    """REG-3: correct digest, wrong file format."""
     lineage = sample_lineage(store, salt=8)
     member = lineage.members[0].model_copy(update={"weights": store.put(content)})
     changed = lineage.model_copy(update={"members": (member, *lineage.members[1:])})
-    changed = changed.model_copy(update={"candidate": changed.candidate_of_parts()})
+    changed = changed.model_copy(update={"candidate": changed.compute_candidate()})
     ledger.register(MODEL, changed, [])
 
     (finding,) = ledger.verify(MODEL, store=store)
@@ -141,7 +141,7 @@ def test_rejection_edited_into_a_pass_is_not_promoted(
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
     intruder.run("UPDATE sluice_receipts SET payload = replace(payload, '0.054', '0.154')")
 
-    with pytest.raises(IntegrityError, match="filed under another digest"):
+    with pytest.raises(IntegrityError, match="does not match its digest"):
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
     assert ledger.version(MODEL, 3).state == "dev"
 
@@ -155,7 +155,7 @@ def test_unreadable_receipt(ledger: Ledger, store: ArtifactStore, intruder: Intr
 def test_weights_swapped_in_the_lineage(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
-    """The other weights are intact and load, yet no gate ever saw them as this version."""
+    """The other weights are intact and load, but no gate evaluated them as this version."""
     theirs = ledger.version(MODEL, 1).lineage.members[0].weights
     ours = ledger.version(MODEL, 2).lineage.members[0].weights
     intruder.run(
@@ -165,7 +165,7 @@ def test_weights_swapped_in_the_lineage(
     assert found(ledger, store) == [(2, "lineage"), (None, "log")]
 
 
-def test_swapped_weights_are_no_rollback_target(
+def test_version_with_swapped_weights_is_not_a_rollback_target(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     ours = ledger.version(MODEL, 1).lineage.members[0].weights
@@ -174,7 +174,9 @@ def test_swapped_weights_are_no_rollback_target(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 1", ours, theirs
     )
 
-    with pytest.raises(IntegrityError, match=r"not what the gates saw: .* weights make"):
+    with pytest.raises(
+        IntegrityError, match=r"differs from what the gates evaluated: .* weights give"
+    ):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
@@ -188,22 +190,24 @@ def test_swapped_weights_are_not_promoted(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", ours, theirs
     )
 
-    with pytest.raises(IntegrityError, match=r"not what the gates saw: .* weights make"):
+    with pytest.raises(
+        IntegrityError, match=r"differs from what the gates evaluated: .* weights give"
+    ):
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("synthetic:SineWorkload", "echo:Echo", "its settings make"),
-        ('"workload_settings":{}', '"workload_settings":{"rows":9}', "its settings make"),
-        ('"mse":0.643', '"mse":0.001', r"sluice_versions \[.*, 3\] is not as line \d+ says"),
+        ("synthetic:SineWorkload", "echo:Echo", "its settings give"),
+        ('"workload_settings":{}', '"workload_settings":{"rows":9}', "its settings give"),
+        ('"mse":0.643', '"mse":0.001', r"sluice_versions \[.*, 3\] does not match line \d+"),
     ],
 )
 def test_edited_lineage_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder, old: str, new: str, said: str
 ) -> None:
-    """Weights and digests are all right; what is served and shown is another thing."""
+    """Weights and digests are correct, but the served and displayed settings differ."""
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
     intruder.run(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", old, new
@@ -213,13 +217,13 @@ def test_edited_lineage_is_not_promoted(
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
 
 
-def test_edited_settings_are_no_rollback_target(
+def test_version_with_edited_settings_is_not_a_rollback_target(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run("UPDATE sluice_versions SET lineage = replace(lineage, 'SineW', 'W')")
 
     assert (1, "lineage") in found(ledger, store)
-    with pytest.raises(IntegrityError, match="its settings make"):
+    with pytest.raises(IntegrityError, match="its settings give"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
@@ -273,7 +277,7 @@ def test_rollback_refuses_a_moved_pointer(
 ) -> None:
     intruder.run("UPDATE sluice_pointers SET version = 1")
 
-    with pytest.raises(IntegrityError, match="pointer says version 1, the history 2"):
+    with pytest.raises(IntegrityError, match="pointer has version 1, the history 2"):
         ledger.rollback(MODEL, expected=1, actor="a", reason="r", store=store)
 
 
@@ -298,7 +302,7 @@ def test_rollback_refuses_a_moved_pointer(
 def test_unreadable_row_is_a_finding_and_the_others_are_read(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str, problems: list[str]
 ) -> None:
-    """SQLite keeps any value in any column."""
+    """SQLite stores any value in any column."""
     store.path(ledger.version(MODEL, 2).lineage.members[0].weights).unlink()
     intruder.run(statement)
 
@@ -329,14 +333,14 @@ def test_unreadable_version_or_pointer_is_a_finding(
     assert {problem for _, problem in found(ledger, store)} == problems
 
 
-def test_nothing_is_written_behind_an_unreadable_head(ledger: Ledger, intruder: Intruder) -> None:
+def test_unreadable_head_blocks_writes(ledger: Ledger, intruder: Intruder) -> None:
     intruder.run("UPDATE sluice_log_head SET lines = 'x'")
 
     with pytest.raises(IntegrityError, match=r"head of the registry's log cannot be read"):
         ledger.record_receipt(poc_receipt())
 
 
-def test_unreadable_history_moves_nothing(
+def test_unreadable_history_blocks_moves(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run("UPDATE sluice_history SET at = substr(at, 1, 19)")

@@ -1,4 +1,4 @@
-"""Every malformed version file ends in one refusal: no traceback, nothing stored."""
+"""Every malformed version file is rejected with one error: no traceback, nothing stored."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import BROKEN, SluiceError
+from sluice.base.errors import EXIT_INTERNAL_ERROR, SluiceError
 from sluice.registry.ledger import Ledger
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.hostile_files import (
@@ -52,7 +52,7 @@ def flipped(seed: int) -> Change:
 
 
 def flipped_directory(seed: int) -> Change:
-    """Flip bits where the zip says what is where: the last kilobyte."""
+    """Flip bits in the zip directory, the last kilobyte."""
 
     def change(content: bytes) -> bytes:
         rng, changed = random.Random(seed), bytearray(content)
@@ -75,7 +75,7 @@ def tensor(**changes: object) -> Change:
 
 
 def described(change: Callable[[dict[str, Any]], object]) -> Change:
-    """Change the description without any digest that the change makes wrong."""
+    """Change the description and recompute the affected digests."""
 
     def changed(file: Path) -> None:
         parts = read_parts(file)
@@ -174,7 +174,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "v").read_bytes()
 
 
-def test_every_malformed_file_ends_in_one_refusal(sound: bytes, tmp_path: Path) -> None:
+def test_every_malformed_file_is_rejected_with_one_error(sound: bytes, tmp_path: Path) -> None:
     file, store = tmp_path / "v.sluice", ArtifactStore(tmp_path / "home")
     taken, broken = [], []
     with Ledger.open(f"sqlite:///{tmp_path / 'home.db'}", clock=Clock()) as ledger:
@@ -198,7 +198,7 @@ def test_every_malformed_file_ends_in_one_refusal(sound: bytes, tmp_path: Path) 
                 bring()
                 taken.append((name, file.read_bytes()))
             except SluiceError as error:
-                if error.exit_code == BROKEN or not error.fix:
+                if error.exit_code == EXIT_INTERNAL_ERROR or not error.fix:
                     broken.append((name, repr(error)))
             except Exception as error:  # what the command would print as a traceback
                 broken.append((name, repr(error)))

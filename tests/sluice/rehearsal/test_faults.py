@@ -1,13 +1,13 @@
-"""ROLL-2: each planted fault does what it says, to the challenger alone."""
+"""ROLL-2: each injected fault affects the challenger alone, as described."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sluice.rehearsal.faults import Fault, Plan, plant
+from sluice.rehearsal.faults import FaultPlan, InjectedFault, inject_fault
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Deployed
+from sluice.serving.deployed import DeployedModel
 
 WINDOWS = np.random.default_rng(0).normal(size=(400, 3, 2)).astype(np.float32)
 
@@ -17,7 +17,7 @@ class LastSum(nn.Module):
         return x[:, -1].sum(dim=1, keepdim=True)
 
 
-MODEL = Deployed(
+MODEL = DeployedModel(
     version=2,
     candidate="c" * 64,
     contract=InputContract(columns=("a", "b"), seq_len=3),
@@ -27,12 +27,16 @@ MODEL = Deployed(
 CLEAN = MODEL.predict(WINDOWS, None)
 
 
-def planted(fault: Fault, *, challenger: str = MODEL.candidate, seed: int = 0) -> Deployed:
-    return plant(MODEL, Plan(fault=fault, challenger=challenger, seed=seed, spread=(1.5,)))
+def planted(
+    fault: InjectedFault, *, challenger: str = MODEL.candidate, seed: int = 0
+) -> DeployedModel:
+    return inject_fault(
+        MODEL, FaultPlan(fault=fault, challenger=challenger, seed=seed, spread=(1.5,))
+    )
 
 
-@pytest.mark.parametrize("fault", ["none", "silence"])
-def test_without_a_fault_nothing_changes(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", ["none", "no_traffic"])
+def test_without_a_fault_nothing_changes(fault: InjectedFault) -> None:
     assert planted(fault) is MODEL
 
 
@@ -40,7 +44,7 @@ def test_only_the_challenger_gets_a_fault() -> None:
     assert planted("nan", challenger="p" * 64) is MODEL
 
 
-def test_nan_and_errors_hit_the_same_fifth_of_the_windows_in_any_batch() -> None:
+def test_nan_and_errors_affect_the_same_fifth_of_the_windows_in_any_batch() -> None:
     whole = planted("nan").predict(WINDOWS, None)
     hit = np.isnan(whole).any(axis=(0, 2))
     assert 0.15 < hit.mean() < 0.25
@@ -48,7 +52,7 @@ def test_nan_and_errors_hit_the_same_fifth_of_the_windows_in_any_batch() -> None
     model = planted("errors")
     for n in range(40):
         if hit[n]:
-            with pytest.raises(RuntimeError, match="planted by the rehearsal"):
+            with pytest.raises(RuntimeError, match="injected by the rehearsal"):
                 model.predict(WINDOWS[n : n + 1], None)
         else:
             assert np.array_equal(model.predict(WINDOWS[n : n + 1], None), CLEAN[:, n : n + 1])

@@ -1,11 +1,11 @@
-"""ROLL-2: what a rehearsal says of its server afterwards."""
+"""ROLL-2: problems of the server that a rehearsal reports."""
 
-from sluice.rehearsal.run import problems_so_far
+from sluice.rehearsal.run import merge_problems
 from sluice.rollout.samples import ServerState
-from sluice.serving.following import LOADING
+from sluice.serving.split_sync import LOADING
 from tests.sluice.registry.ledger_samples import NOW
 
-GONE = "The weights cannot be read."
+GONE = "The traffic split cannot be read."
 
 
 def server(*problems: str) -> ServerState:
@@ -14,10 +14,10 @@ def server(*problems: str) -> ServerState:
     )
 
 
-def test_a_load_that_is_over_was_no_problem_and_one_that_goes_on_is() -> None:
-    loading = problems_so_far((), [server(LOADING, GONE)])
+def test_a_finished_load_is_no_problem_and_an_unfinished_one_is() -> None:
+    loading = merge_problems((), [server(LOADING, GONE)])
     assert loading == (LOADING, GONE)
-    assert problems_so_far(loading, [server(), server(LOADING)]) == (LOADING, GONE)
+    assert merge_problems(loading, [server(), server(LOADING)]) == (LOADING, GONE)
 
-    assert problems_so_far(loading, [server(), server()]) == (GONE,)
-    assert problems_so_far((GONE,), [server(GONE)]) == (GONE,)
+    assert merge_problems(loading, [server(), server()]) == (GONE,)
+    assert merge_problems((GONE,), [server(GONE)]) == (GONE,)

@@ -1,4 +1,4 @@
-"""ROLL-1: a rehearsal works on a copy; the twin is production's own networks as another version."""
+"""ROLL-1: a rehearsal uses a copy; the clone is production's own networks as another version."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, IntegrityError
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rehearsal.sandbox import open_sandbox, twin
-from sluice.rehearsal.settings import shortened
+from sluice.rehearsal.sandbox import clone, open_sandbox
+from sluice.rehearsal.settings import shorten_steps
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -19,7 +19,14 @@ from tests.sluice.registry.ledger_samples import (
     sample_lineage,
 )
 
-GUARDS = ("alpha", "errors_part", "start_part", "suspicion", "ratios", "max_disagreement")
+GUARDS = (
+    "alpha",
+    "errors_alpha_share",
+    "initial_alpha_share",
+    "warn_alpha",
+    "odds_ratios",
+    "max_disagreement",
+)
 
 
 @pytest.fixture
@@ -32,20 +39,20 @@ def state(ledger: RolloutLedger) -> tuple[object, ...]:
     return ledger.history(MODEL), receipts, ledger.versions(MODEL), ledger.rollout(MODEL)
 
 
-def test_the_twin_has_every_network_under_another_seed(store: ArtifactStore) -> None:
+def test_the_clone_has_every_network_under_another_seed(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    made = twin(lineage)
+    made = clone(lineage)
     assert made.candidate != lineage.candidate
-    assert made.candidate == made.candidate_of_parts()
+    assert made.candidate == made.compute_candidate()
     assert [m.weights for m in made.members] == [m.weights for m in lineage.members]
     assert [m.seed for m in made.members] == [1, 0]
 
 
-def test_one_seed_has_no_twin(store: ArtifactStore) -> None:
+def test_a_version_with_one_seed_cannot_be_cloned(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     alone = lineage.model_copy(update={"seeds": (0,), "members": lineage.members[:1]})
-    with pytest.raises(ContractError, match="two seeds"):
-        twin(alone.model_copy(update={"candidate": alone.candidate_of_parts()}))
+    with pytest.raises(ContractError, match="at least two seeds"):
+        clone(alone.model_copy(update={"candidate": alone.compute_candidate()}))
 
 
 @pytest.mark.slow
@@ -77,7 +84,7 @@ def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
         other = tmp_path / "other"
         other.mkdir()
         with (
-            pytest.raises(IntegrityError, match="holds other bytes"),
+            pytest.raises(IntegrityError, match="does not match"),
             open_sandbox(real, production, store, folder=other, clock=lambda: datetime.now(UTC)),
         ):
             pass
@@ -87,7 +94,7 @@ def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
 @pytest.mark.parametrize("strategy", ["canary", "shadow", "blue-green", "ab"])
 def test_shorter_steps_leave_the_guards_as_they_are(seconds: float, strategy: str) -> None:
     own = RolloutSettings.parse({"strategy": strategy}, where="test")
-    short = shortened(own, seconds=seconds, patience_s=seconds + 60)
+    short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
     RolloutSettings.model_validate(short.model_dump())
     assert {name: getattr(short, name) for name in GUARDS} == {
         name: getattr(own, name) for name in GUARDS

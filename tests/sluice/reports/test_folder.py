@@ -1,4 +1,4 @@
-"""Pages keep a name of their content and the address they are served at."""
+"""Reports are named by their content and have the URL at which they are served."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def home(tmp_path: Path) -> Home:
     return Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
 
-def test_equal_pages_are_one_file_and_others_do_not_replace_it(home: Home) -> None:
+def test_equal_pages_share_a_file_and_others_do_not_replace_it(home: Home) -> None:
     first = save_page("<p>a", "x/y", home=home, environ={})
     again = save_page("<p>a", "x/y", home=home, environ={})
     other = save_page("<p>b", "x/y", home=home, environ={})
@@ -45,14 +45,14 @@ def test_the_link_is_where_pages_are_served(
     assert re.fullmatch(re.escape(f"{address}/a%20b/y-") + "[0-9a-f]{12}.html", saved.url)
 
 
-def test_a_folder_that_cannot_be_written_is_our_error(home: Home) -> None:
+def test_an_unwritable_folder_is_a_storage_error(home: Home) -> None:
     home.reports.write_text("in the way")
 
     with pytest.raises(StorageError):
         save_page("<p>a", "y", home=home, environ={})
 
 
-def test_a_page_fetches_nothing_and_shows_text_as_text() -> None:
+def test_a_page_makes_no_requests_and_escapes_text() -> None:
     page = html_page("a < b", table(["<n>"], [[tag("<script>")]]))
 
     assert "<title>a &lt; b</title>" in page
@@ -74,11 +74,11 @@ def test_pages_are_listed_newest_first_with_their_titles(tmp_path: Path) -> None
 
     listed = list_pages(tmp_path)
 
-    assert [page.place for page in listed] == ["b.html", "replay/", "a/c.html"]
+    assert [page.path for page in listed] == ["b.html", "replay/", "a/c.html"]
     assert listed[0].title == "b.html & more"
 
 
-def test_a_title_is_shown_as_text(tmp_path: Path) -> None:
+def test_a_title_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "x.html").write_text("<title>&lt;script&gt;alert(1)&lt;/script&gt;</title>")
 
     page = index_page(tmp_path)
@@ -97,7 +97,7 @@ def test_a_title_is_shown_as_text(tmp_path: Path) -> None:
         ("<h1>x</h1>", "", "plain"),
     ],
 )
-def test_the_list_says_the_outcome_that_stands_beside_a_pages_heading(
+def test_the_index_shows_the_outcome_of_each_page(
     tmp_path: Path, body: str, outcome: str, tone: str
 ) -> None:
     (tmp_path / "x.html").write_text(html_page("X", body))
@@ -108,5 +108,5 @@ def test_the_list_says_the_outcome_that_stands_beside_a_pages_heading(
     assert (tag(page.outcome, page.tone) in index_page(tmp_path)) == bool(outcome)
 
 
-def test_no_folder_is_no_report_yet(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_reports(tmp_path: Path) -> None:
     assert "None yet" in index_page(tmp_path / "gone")

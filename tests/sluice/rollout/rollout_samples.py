@@ -1,12 +1,12 @@
-"""A rollout, its windows and verdicts, in as few words as a test needs."""
+"""A rollout with traffic counts and verdicts, for tests."""
 
 from datetime import UTC, datetime, timedelta
 
-from sluice.rollout.changes import begin
-from sluice.rollout.machine import advance
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout, Transition
+from sluice.rollout.state_machine import advance
+from sluice.rollout.transitions import first_transition
 from sluice.verdicts.verdict import Outcome, Verdict
 
 NOW = datetime(2025, 3, 14, 9, 0, tzinfo=UTC)
@@ -17,7 +17,7 @@ SICK = ArmCounts(requests=1000, errors=200, slower=50)
 
 
 def rollout(settings: RolloutSettings = SETTINGS) -> Rollout:
-    return begin(
+    return first_transition(
         identity="r1",
         model="m",
         version=2,
@@ -41,8 +41,8 @@ def window(
     production: ArmCounts = HEALTHY,
     epoch: int | None = None,
     dropped: int = 0,
-) -> Window:
-    return Window(
+) -> TrafficCounts:
+    return TrafficCounts(
         rollout=of.id,
         epoch=of.epoch if epoch is None else epoch,
         since=of.step_since,
@@ -65,8 +65,8 @@ def look(
     drift: PredictionDrift | None = None,
     in_production: str | None = PRODUCTION,
 ) -> Transition:
-    """Look once, ``after_s`` after the last look."""
-    now = of.seen_at + timedelta(seconds=after_s)
+    """Check once, ``after_s`` after the last check."""
+    now = of.checked_at + timedelta(seconds=after_s)
     seen = window(
         of, at=now, challenger=challenger, production=production, epoch=epoch, dropped=dropped
     )

@@ -14,25 +14,25 @@ from torch import Tensor, nn
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.agreement import Agreement, prediction_drift
-from sluice.rollout.machine import advance
-from sluice.rollout.observations import Window
-from sluice.rollout.samples import Fault, Report, Sample, ServerState
+from sluice.rollout.observations import TrafficCounts
+from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
+from sluice.rollout.samples import RequestFault, Sample, ServerReport, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
-from sluice.rollout.weights import Weights
-from sluice.rollout_control.drive import _drift as drift_of
-from sluice.serving.arm import Arm
-from sluice.serving.clients import Clients
+from sluice.rollout.state_machine import advance
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.rollout_control.controller import _drift as drift_of
+from sluice.serving.arm import ArmWorker
+from sluice.serving.client_limits import ClientLimits
 from sluice.serving.contract import PredictRequest
+from sluice.serving.http_errors import HttpError
 from sluice.serving.metrics import Metrics
-from sluice.serving.recorder import Recorder
-from sluice.serving.refusals import Refusal
 from sluice.serving.router import Router
+from sluice.serving.routing_table import RoutingTable
+from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import Steps
+from sluice.serving.step_counters import StepCounters
 from sluice.serving.sticky import is_chosen
-from sluice.serving.table import Table
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -78,8 +78,8 @@ class Stalls(Says):
         return super().forward(x)
 
 
-def weights(share: float = SHARE) -> Weights:
-    return Weights(
+def split(share: float = SHARE) -> TrafficSplit:
+    return TrafficSplit(
         epoch=rollout().epoch,
         production=candidate("one"),
         challenger=candidate("two"),
@@ -95,17 +95,17 @@ def router_of(
     challenger: nn.Module,
     *,
     share: float = SHARE,
-    recorder: Recorder | None = None,
+    recorder: SampleBuffer | None = None,
     **changes: object,
 ) -> Router:
     settings: ServingSettings = quick_settings(
-        **({"challenger_deadline_s": 0.4, "challenger_waiting": 64, "max_windows": 256} | changes)
+        **({"challenger_deadline_s": 0.4, "max_challenger_queue": 64, "max_windows": 256} | changes)
     )
     models = [deployed("one", 1, production), deployed("two", 2, challenger)]
-    arms = [Arm(m, max_windows=settings.max_batch_windows, pause=None) for m in models]
-    shadow = Arm(models[1], max_windows=settings.max_batch_windows, pause=None)
-    table = Table(
-        weights=weights(share),
+    arms = [ArmWorker(m, max_windows=settings.max_batch_windows, pause=None) for m in models]
+    shadow = ArmWorker(models[1], max_windows=settings.max_batch_windows, pause=None)
+    table = RoutingTable(
+        split=split(share),
         production=arms[0],
         challenger=arms[1],
         shadow=shadow if share == 0 else None,
@@ -115,7 +115,7 @@ def router_of(
         settings=settings,
         clock=lambda: datetime.now(UTC),
         metrics=Metrics(),
-        recorder=recorder or Recorder(per_s=0),
+        buffer=recorder or SampleBuffer(per_s=0),
     )
 
 
@@ -124,17 +124,17 @@ async def ask(
 ) -> str:
     request = PredictRequest.model_validate(body(*values, user=user))
     try:
-        routed = await router.answer(
+        routed = await router.route(
             request, address=address, deadline=time.monotonic() + deadline_s
         )
-    except Refusal as refusal:
+    except HttpError as refusal:
         return refusal.kind
     return routed.arm
 
 
 def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
     """Users that reach an arm; a client learns it from answers."""
-    w = weights()
+    w = split()
     named = (f"{of} {number}" for number in range(100_000))
     wanted = arm == "challenger"
     found = (u for u in named if is_chosen(u, salt=w.salt, share=w.share) == wanted)
@@ -143,14 +143,14 @@ def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
 
 async def settled(router: Router) -> None:
     """Wait for the copies that the challenger answers."""
-    while router.copies.tasks:
-        await asyncio.gather(*tuple(router.copies.tasks))
+    while router.background.tasks:
+        await asyncio.gather(*tuple(router.background.tasks))
         # Since Python 3.12, gathering what is done returns before the router can forget it.
         await asyncio.sleep(0)
 
 
-def run(story: Callable[[], Awaitable[Router]]) -> Window:
-    async def whole() -> Window:
+def run(story: Callable[[], Awaitable[Router]]) -> TrafficCounts:
+    async def whole() -> TrafficCounts:
         router = await story()
         await settled(router)
         seen = router.window()
@@ -160,10 +160,10 @@ def run(story: Callable[[], Awaitable[Router]]) -> Window:
     return asyncio.run(whole())
 
 
-def looked(seen: Window, *, drift: PredictionDrift | None = None) -> Rollout:
+def looked(seen: TrafficCounts, *, drift: PredictionDrift | None = None) -> Rollout:
     at = rollout()
-    seen = seen.model_copy(update={"since": at.step_since, "until": at.seen_at})
-    return advance(at, seen, now=at.seen_at, production=PRODUCTION, drift=drift).rollout
+    seen = seen.model_copy(update={"since": at.step_since, "until": at.checked_at})
+    return advance(at, seen, now=at.checked_at, production=PRODUCTION, drift=drift).rollout
 
 
 def honest_address(number: int) -> str:
@@ -174,7 +174,7 @@ def honest_address(number: int) -> str:
 
 
 def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> PredictionDrift:
-    recorder = Recorder(per_s=1000.0)
+    recorder = SampleBuffer(per_s=1000.0)
     kept: list[Sample] = []
 
     async def story() -> Router:
@@ -193,12 +193,12 @@ def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> Predi
 
     run(story)
     kept.extend(recorder.take())
-    agreement = Agreement(difference=0.05, spread=1.0, rows=1000)
+    agreement = PredictionAgreement(difference=0.05, spread=1.0, rows=1000)
     return prediction_drift(kept, agreement, limit=4.0, min_pairs=100)
 
 
 @pytest.mark.slow
-def test_invented_users_far_from_the_training_rows_do_not_speak_for_all() -> None:
+def test_invented_users_far_from_the_training_rows_cannot_cause_drift() -> None:
     """Any two models extrapolate apart; new names cost one client nothing."""
     found = drift_beside(150, honest=150, near=0.04, far=1e6)
 
@@ -207,7 +207,7 @@ def test_invented_users_far_from_the_training_rows_do_not_speak_for_all() -> Non
 
 
 @pytest.mark.slow
-def test_invented_users_on_whom_both_agree_do_not_hide_what_the_others_get() -> None:
+def test_invented_users_with_equal_predictions_cannot_hide_drift() -> None:
     found = drift_beside(270, honest=30, near=0.5, far=0.0)
 
     assert found.distance > found.limit
@@ -218,15 +218,15 @@ def test_invented_users_on_whom_both_agree_do_not_hide_what_the_others_get() -> 
 
 @pytest.mark.parametrize("network", ["2001:db8:7::/64", "198.51.100.0/24"])
 def test_all_addresses_of_one_network_count_as_one(network: str) -> None:
-    clients = Clients()
+    clients = ClientLimits()
     for n in range(1000):
-        clients.see("production", f"user {n}", address=honest_address(n), now=0.0)
+        clients.record_request("production", f"user {n}", address=honest_address(n), now=0.0)
     first, counted = int(ipaddress.ip_network(network)[0]), 0
     for n in range(250):
         address = str(ipaddress.ip_address(first + n))
         client = f"user invented {n}"
-        clients.see("challenger", client, address=address, now=0.0)
-        counted += clients.may_fault(
+        clients.record_request("challenger", client, address=address, now=0.0)
+        counted += clients.count_fault(
             "challenger", "errors", client, address=address, share=0.05, now=0.0
         )
 
@@ -239,25 +239,25 @@ def test_all_addresses_of_one_network_count_as_one(network: str) -> None:
 @pytest.mark.parametrize("named", ["one user", "invented users"])
 def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) -> None:
     now = datetime.now(UTC)
-    before = weights().production_only()
-    steps = Steps(before, now=now)
+    before = split().production_only()
+    steps = StepCounters(before, now=now)
     for n in range(2000):  # 400 clients of 100 networks, and as many requests of the attacker
         for user, address, seconds in (
             (f"user {n % 400}", honest_address(n % 100), 0.010),
             (f"user h{n if named == 'invented users' else 0}", ATTACKER, 0.200),
         ):
             is_usual = steps.compare_request(
-                "production", weights=before, client=user, address=address, now=0.0
+                "production", split=before, client=user, address=address, now=0.0
             )
             steps.count(
                 "production",
-                weights=before,
+                split=before,
                 seconds=seconds,
                 fault=None,
                 address=address,
                 is_usual=is_usual,
             )
-    steps.follow(weights(), now=now)
+    steps.set_split(split(), now=now)
 
     assert "slower" in steps.faults(seconds=0.100, fault=None), "ten times as long"
 
@@ -268,7 +268,7 @@ def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", ["one user", "invented users"])
 @pytest.mark.parametrize(("deadline_s", "workers"), [(0.5, 4), (0.1, 3)], ids=["slow", "late"])
-def test_a_client_that_fills_the_challengers_queue_does_not_make_a_twin_late(
+def test_a_client_that_fills_the_queue_does_not_make_an_equal_challenger_late(
     named: str, deadline_s: float, workers: int
 ) -> None:
     async def story() -> Router:
@@ -276,7 +276,7 @@ def test_a_client_that_fills_the_challengers_queue_does_not_make_a_twin_late(
             TakesLong(1.0),
             TakesLong(1.0),
             challenger_deadline_s=deadline_s,
-            challenger_waiting=16,
+            max_challenger_queue=16,
             shadow_deadline_s=9.0,
         )
         hostile, honest = users_on("challenger", 20), users_on("challenger", 40, of="honest")
@@ -305,14 +305,14 @@ def test_a_client_that_fills_the_challengers_queue_does_not_make_a_twin_late(
     seen = run(story)
     end = looked(seen)
 
-    assert end.phase == "rolling", seen.unshared
+    assert end.phase == "rolling", seen.evidence_counts
 
 
 @pytest.mark.slow
-def test_a_challenger_that_hangs_for_all_is_found_beside_a_client_that_fills_its_queue() -> None:
+def test_a_hanging_challenger_is_detected_beside_a_client_that_fills_its_queue() -> None:
     async def story() -> Router:
         router = router_of(
-            Says(1.0), Stalls(1.0), challenger_deadline_s=0.05, challenger_waiting=16
+            Says(1.0), Stalls(1.0), challenger_deadline_s=0.05, max_challenger_queue=16
         )
         hostile, honest = users_on("challenger", 4), users_on("challenger", 40, of="honest")
         for n, user in enumerate(users_on("production", 120, of="honest")):
@@ -326,16 +326,16 @@ def test_a_challenger_that_hangs_for_all_is_found_beside_a_client_that_fills_its
 
     seen = run(story)
 
-    assert looked(seen).phase == "rolled_back", seen.unshared
+    assert looked(seen).phase == "rolled_back", seen.evidence_counts
 
 
 # 5. Room for samples: failures are kept more often than answers, and pushed these out.
 
 
-def test_failing_requests_do_not_push_out_what_both_arms_answered(tmp_path: Path) -> None:
+def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
     """Ten failures a second are kept, and of little traffic one pair in two seconds."""
 
-    def sample(number: int, fault: Fault | None) -> Sample:
+    def sample(number: int, fault: RequestFault | None) -> Sample:
         answer = ((0.0,),) if fault is None else None
         return Sample(
             at=NOW,
@@ -356,14 +356,14 @@ def test_failing_requests_do_not_push_out_what_both_arms_answered(tmp_path: Path
         store = ArtifactStore(tmp_path / "artifacts")
         promote_chain(ledger, store, 1)
         register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
-        agreement = Agreement(difference=0.5, spread=1.0, rows=10)
+        agreement = PredictionAgreement(difference=0.5, spread=1.0, rows=10)
         started = ledger.start_rollout(
             MODEL, 2, RolloutSettings(), actor="ada", reason="PROMOTE", agreement=agreement
         ).rollout
         for pairs in range(0, 150, 15):
             kept = [sample(n, None) for n in range(pairs, pairs + 15)]
             kept += [sample(n, "not_finite") for n in range(300)]
-            ledger.observations.write(Report(state=state, samples=tuple(kept)))
+            ledger.observations.write(ServerReport(state=state, samples=tuple(kept)))
         found = drift_of(ledger, started)
 
     assert found is not None

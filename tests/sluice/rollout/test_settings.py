@@ -1,4 +1,4 @@
-"""What a rollout's settings allow (ROLL-1)."""
+"""Validation of a rollout's settings (ROLL-1)."""
 
 import pytest
 
@@ -26,26 +26,26 @@ def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(value
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"strategy": "shadow", "shares": [0.5]}, "shares has no meaning with shadow"),
-        ({"shares": [0.5, 0.25, 1.0]}, "must rise"),
-        ({"shares": [0.0, 1.0]}, "must rise within"),
-        ({"shares": []}, "must rise"),
+        ({"strategy": "shadow", "shares": [0.5]}, "shares is not used with shadow"),
+        ({"shares": [0.5, 0.25, 1.0]}, "must increase"),
+        ({"shares": [0.0, 1.0]}, "must increase within"),
+        ({"shares": []}, "must increase"),
         ({"shares": [0.05, 0.5]}, "last share of a canary must be 1"),
         ({"shares": [0.5, float("nan")]}, "finite number"),
         ({"strategy": "ab", "shares": [0.2, 0.4]}, "one share below 1"),
         ({"min_step_s": 60.0, "max_step_s": 60.0}, "max_step_s must exceed min_step_s"),
-        ({"ratios": [0.5, 2.0]}, "start above 1"),
-        ({"ratios": [2.0, 2.0]}, "ratios must rise"),
+        ({"odds_ratios": [0.5, 2.0]}, "start above 1"),
+        ({"odds_ratios": [2.0, 2.0]}, "odds_ratios must increase"),
         ({"alpha": 0.0}, "alpha"),
         ({"lease": 5}, "lease_s"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(values, said):
+def test_inconsistent_settings_are_refused(values, said):
     with pytest.raises(SettingsError, match=said):
         RolloutSettings.parse(values, where="test")
 
 
-def test_ab_needs_the_labels_whatever_is_said_of_quality():
+def test_ab_needs_labels_for_any_quality_setting():
     assert RolloutSettings(strategy="ab").needs_quality
     assert not RolloutSettings().needs_quality
     assert RolloutSettings(quality="required").needs_quality

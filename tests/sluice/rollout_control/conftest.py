@@ -8,7 +8,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import NOW, Clock
-from tests.sluice.rollout_control.delivery_samples import two_versions
+from tests.sluice.rollout_control.controller_samples import two_versions
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""DATA-5, ROLL-2: what a rollout failed on is looked at in every later candidate."""
+"""DATA-5, ROLL-2: rows that a rollout failed on become a suite for later candidates."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +10,14 @@ from sluice.base.errors import ContractError
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.suite import Failures
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout import changes
-from sluice.rollout.agreement import Agreement
+from sluice.rollout import transitions
+from sluice.rollout.prediction_agreement import PredictionAgreement
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.failures import FailedRows, keep_failures
-from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.controller import reconcile
+from sluice.rollout_control.failures import FailedRows, save_failures_suite
+from sluice.rollout_control.quality import evaluate_live_quality
 from tests.sluice.registry.ledger_samples import MODEL, NOW
-from tests.sluice.rollout_control.delivery_samples import (
+from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     QUICK,
     SICK,
@@ -38,7 +38,7 @@ def library(tmp_path: Path, store: ArtifactStore) -> SuiteLibrary:
 
 
 def keep(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> FailedRows:
-    return keep_failures(
+    return save_failures_suite(
         ledger,
         current(ledger).id,
         PIPELINE.loaded_workload,
@@ -62,7 +62,7 @@ def test_failed_requests_become_the_next_candidates_suite(
     ]
     samples = failed + pairs(rollout, range(700, 720))
     report(ledger, at=later(ledger), challenger=SICK, samples=samples)
-    done = drive(ledger, MODEL, now=later(ledger))
+    done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
     assert done.outcome == "roll_back"
 
@@ -81,14 +81,14 @@ def test_failed_requests_become_the_next_candidates_suite(
     assert suite.origin == Failures(source=f"rollout of {MODEL} version 2 of 2025-03-14")
 
 
-def test_rows_that_become_fewer_take_nothing_away(
+def test_fewer_rows_remove_nothing_from_the_suite(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger)
     report(ledger, at=later(ledger), challenger=SICK, samples=[
         sample(rollout, key="503", fault="errors"), sample(rollout, key="504", fault="errors")
     ])  # fmt: skip
-    drive(ledger, MODEL, now=later(ledger))
+    reconcile(ledger, MODEL, now=later(ledger))
     whole = keep(ledger, library)
     with ledger._database.write() as connection:
         connection.exec_driver_sql("DELETE FROM sluice_samples WHERE payload LIKE '%504%'")
@@ -96,15 +96,15 @@ def test_rows_that_become_fewer_take_nothing_away(
     assert keep(ledger, library) == whole
 
 
-def test_labels_that_spoke_against_it_name_the_rows_it_lost_most_on(
+def test_rejecting_labels_name_the_rows_with_the_largest_loss(
     ledger: RolloutLedger, store: ArtifactStore, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger)
     rows = range(UNSEEN, UNSEEN + 300)
     samples = pairs(rollout, rows, challenger_error=2.0)
     report(ledger, at=later(ledger), samples=samples)
-    note_quality_of(ledger, PIPELINE, store, echo_frame(), later(ledger))
-    drive(ledger, MODEL, now=later(ledger))
+    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(), later(ledger))
+    reconcile(ledger, MODEL, now=later(ledger))
 
     made = keep(ledger, library)
 
@@ -127,29 +127,29 @@ def test_labels_that_spoke_against_it_name_the_rows_it_lost_most_on(
     assert first.reason.startswith("loss ")
 
 
-def test_predictions_too_far_apart_name_the_farthest_rows(
+def test_prediction_drift_names_the_rows_with_the_largest_difference(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger, agreement=Agreement(difference=0.1, spread=1.0, rows=100))
+    rollout = begin(ledger, agreement=PredictionAgreement(difference=0.1, spread=1.0, rows=100))
     near, far = ((0.0,),), ((50.0,),)
     samples = [
         sample(rollout, key=str(row), production=near, challenger=far if row < 545 else near)
         for row in range(500, 620)
     ]
     report(ledger, at=later(ledger), samples=samples)
-    done = drive(ledger, MODEL, now=later(ledger))
+    done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
-    assert done.reason.startswith("Its predictions are too far")
+    assert done.reason.startswith("Its predictions differ too much")
 
     made = keep(ledger, library)
 
     assert made.suite is not None
     suite = library.load(made.suite.name).suite
     assert suite.labels == tuple(map(str, range(500, 545)))
-    assert suite.rows[0].reason == "predictions 50 apart from production's"
+    assert suite.rows[0].reason == "predictions 50 away from production's"
 
 
-def test_copies_that_stay_unanswered_are_failures_where_nobody_else_asked(
+def test_unanswered_shadow_requests_are_failures(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     settings = RolloutSettings(strategy="blue-green", min_step_s=0, min_requests=1)
@@ -157,35 +157,35 @@ def test_copies_that_stay_unanswered_are_failures_where_nobody_else_asked(
     copied = sample(rollout, key="510", production=((1.0,),))
     copied = copied.model_copy(update={"arm": "production"})
     report(ledger, at=later(ledger), challenger=SICK, samples=[copied])
-    drive(ledger, MODEL, now=later(ledger))
+    reconcile(ledger, MODEL, now=later(ledger))
 
     made = keep(ledger, library)
 
     assert made.suite is not None
     reasons = [row.reason for row in library.load(made.suite.name).suite.rows]
-    assert reasons == ["the challenger left a copy unanswered"]
+    assert reasons == ["the challenger did not answer a shadow request"]
 
 
-def test_without_rows_or_evidence_nothing_is_made_and_it_is_said(
+def test_without_rows_or_evidence_no_suite_is_saved(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger, QUICK)
-    assert "was not rolled back on what was seen" in keep(ledger, library).reason
+    assert "was not rolled back because of the traffic" in keep(ledger, library).reason
     nameless = [sample(rollout, key=None, fault="errors")]
     report(ledger, at=later(ledger), challenger=SICK, samples=nameless)
-    drive(ledger, MODEL, now=later(ledger))
-    assert "clients name them with 'keys'" in keep(ledger, library).reason
+    reconcile(ledger, MODEL, now=later(ledger))
+    assert "clients name their rows with 'keys'" in keep(ledger, library).reason
 
     again = begin(ledger)
     report(ledger, at=later(ledger), samples=[sample(again, key="77777", fault="errors")])
     now = current(ledger)
-    abort = changes.abort(now, now=now.seen_at, actor="bob", reason="not today")
+    abort = transitions.abort(now, now=now.checked_at, actor="bob", reason="not today")
     ledger.record_transition(now, abort)
     told = keep(ledger, library)
     assert told.suite is None
     assert told.reason.endswith("not today.")
     assert library.names() == ()
-    with pytest.raises(ContractError, match="no rollout 'nope'"):
-        keep_failures(
+    with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
+        save_failures_suite(
             ledger, "nope", PIPELINE.loaded_workload, echo_frame(), library, later(ledger)
         )

@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: the page of a rollout tells its story, from the ledger alone."""
+"""ROLL-1, ROLL-2: the page of a rollout, from the ledger alone."""
 
 import re
 import shutil
@@ -15,17 +15,17 @@ from sluice.base.home import Home
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.page import first_tag
-from sluice.rollout import changes
-from sluice.rollout.agreement import Agreement
+from sluice.rollout import transitions
 from sluice.rollout.observations import ArmCounts
+from sluice.rollout.prediction_agreement import PredictionAgreement
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.failures import keep_failures
-from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.controller import reconcile
+from sluice.rollout_control.failures import save_failures_suite
+from sluice.rollout_control.quality import evaluate_live_quality
 from sluice.rollout_control.report import save_rollout_page
-from sluice.rollout_control.timeline import Mark, timeline_svg
+from sluice.rollout_control.timeline import TimelineMark, timeline_svg
 from tests.sluice.registry.ledger_samples import MODEL, NOW
-from tests.sluice.rollout_control.delivery_samples import (
+from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     SICK,
     UNSEEN,
@@ -41,7 +41,7 @@ SETTINGS = RolloutSettings(min_step_s=300, min_requests=100, quality_rows=60, ma
 
 
 class Slow:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = NOW + timedelta(minutes=1)
@@ -65,21 +65,21 @@ def ledger(url: str, template: Path, tmp_path: Path, clock: Slow) -> Iterator[Ro
 def pass_time(
     ledger: RolloutLedger, clock: Slow, seconds: int, counts: ArmCounts | None = None
 ) -> None:
-    """Look often enough for the lease, while servers report."""
+    """Reconcile often enough for the lease, while servers report."""
     for _ in range(seconds // 150):
         clock.now += timedelta(seconds=150)
         if counts is not None:
             report(ledger, at=clock.now, challenger=counts)
-        drive(ledger, MODEL, now=clock.now)
+        reconcile(ledger, MODEL, now=clock.now)
 
 
 def healthy_story(ledger: RolloutLedger, store: ArtifactStore, clock: Slow) -> None:
-    rollout = begin(ledger, SETTINGS, Agreement(difference=1.2, spread=0.9, rows=700))
+    rollout = begin(ledger, SETTINGS, PredictionAgreement(difference=1.2, spread=0.9, rows=700))
     samples = pairs(rollout, range(UNSEEN, UNSEEN + 300), challenger_error=0.7)
     report(ledger, at=clock.now, samples=samples)
-    note_quality_of(ledger, PIPELINE, store, echo_frame(UNSEEN + 80), clock.now)
+    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(UNSEEN + 80), clock.now)
     pass_time(ledger, clock, 1200, ArmCounts(requests=210, errors=1))
-    note_quality_of(ledger, PIPELINE, store, echo_frame(), clock.now)
+    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(), clock.now)
     pass_time(ledger, clock, 300, ArmCounts(requests=200, errors=1))
     ledger.finish_rollout(MODEL, actor="rollout_job", store=store)
 
@@ -90,7 +90,7 @@ def rolled_back_story(ledger: RolloutLedger, clock: Slow) -> None:
     failed = [sample(rollout, key=str(500 + n), fault="errors") for n in range(30)]
     clock.now += timedelta(seconds=60)
     report(ledger, at=clock.now, challenger=SICK, samples=failed)
-    drive(ledger, MODEL, now=clock.now)
+    reconcile(ledger, MODEL, now=clock.now)
 
 
 def paused_story(ledger: RolloutLedger, clock: Slow) -> None:
@@ -98,12 +98,12 @@ def paused_story(ledger: RolloutLedger, clock: Slow) -> None:
     pass_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
     now = current(ledger)
     clock.now += timedelta(seconds=20)
-    by_hand = changes.pause(
+    by_hand = transitions.pause(
         now, now=clock.now, actor="ada <ops>", reason="The market opens & nobody is here."
     )
     ledger.record_transition(now, by_hand)
     pass_time(ledger, clock, 600)
-    resumed = changes.resume(
+    resumed = transitions.resume(
         current(ledger), now=clock.now, actor="ada <ops>", reason="It has opened."
     )
     ledger.record_transition(current(ledger), resumed)
@@ -113,7 +113,7 @@ def paused_story(ledger: RolloutLedger, clock: Slow) -> None:
 def page_of(ledger: RolloutLedger, tmp_path: Path, clock: Slow, store: ArtifactStore) -> str:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
     rollout = current(ledger)
-    failed = keep_failures(
+    failed = save_failures_suite(
         ledger,
         rollout.id,
         PIPELINE.loaded_workload,
@@ -137,7 +137,7 @@ def words(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.partition("<main>")[2])).split())
 
 
-def test_a_healthy_story(
+def test_the_page_of_a_promoted_rollout(
     ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
 ) -> None:
     healthy_story(ledger, store, clock)
@@ -146,20 +146,20 @@ def test_a_healthy_story(
     assert first_tag(page) == ("promoted", "good")
     told = words(page)
     for said in (
-        "After 25 min it was promoted: every step held.",
-        "ada started to bring version 2 into production in place of version 1, by canary "
-        "(5 %, 25 %, 50 %, 100 %). Why: The gate said PROMOTE.",
-        "4 of 4 steps held.",
-        "On 700 held-out rows they are 1.2 apart",
+        "After 25 min it was promoted: every step passed.",
+        "ada started the rollout of version 2 to replace version 1, strategy canary "
+        "(5 %, 25 %, 50 %, 100 %). Reason: The gate said PROMOTE.",
+        "4 of 4 steps passed.",
+        "On 700 held-out rows the predictions differ by 1.2 on average",
         "PROMOTE 300",
-        "all looks together spend alpha = 0.05",
+        "all decisions together spend alpha = 0.05",
     ):
         assert said in told
     assert page.count("<circle") == 6  # start, four steps, promoted
     assert "breach" not in told
 
 
-def test_a_rolled_back_story(
+def test_the_page_of_a_rolled_back_rollout(
     ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
 ) -> None:
     rolled_back_story(ledger, clock)
@@ -178,7 +178,7 @@ def test_a_rolled_back_story(
         assert said in told
 
 
-def test_a_paused_story_with_names_that_are_no_html(
+def test_the_page_of_a_paused_rollout_escapes_names(
     ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
 ) -> None:
     paused_story(ledger, clock)
@@ -187,7 +187,7 @@ def test_a_paused_story_with_names_that_are_no_html(
     assert first_tag(page) == ("paused", "unsure")
     told = words(page)
     for said in (
-        "It is paused at 25 % of the users. 1200 s did not settle the step",
+        "It is paused at 25 % of the users. The step is inconclusive after 1200 s",
         "and it paused 2 times",
         "ada <ops> The market opens & nobody is here.",
         "No verdict: fewer than 60 rows had labels.",
@@ -199,8 +199,8 @@ def test_a_paused_story_with_names_that_are_no_html(
 
 def test_the_curve_is_the_share_and_ends_now() -> None:
     marks = [
-        Mark(at=NOW, share=0.0, tone="plain", said="start"),
-        Mark(at=NOW + timedelta(seconds=50), share=0.5, tone="good", said="on & on"),
+        TimelineMark(at=NOW, share=0.0, tone="plain", tooltip="start"),
+        TimelineMark(at=NOW + timedelta(seconds=50), share=0.5, tone="good", tooltip="on & on"),
     ]
     svg = timeline_svg(marks, until=NOW + timedelta(seconds=100))
 
@@ -213,7 +213,7 @@ def test_the_curve_is_the_share_and_ends_now() -> None:
     assert "on &amp; on" in svg
 
 
-def test_no_such_rollout_is_refused(ledger: RolloutLedger, tmp_path: Path) -> None:
+def test_an_unknown_rollout_is_refused(ledger: RolloutLedger, tmp_path: Path) -> None:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
-    with pytest.raises(ContractError, match="no rollout 'nope'"):
+    with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
         save_rollout_page(ledger, "nope", failed=None, home=home, environ={}, now=NOW)

@@ -1,4 +1,4 @@
-"""ROLL-2: labels that arrive judge a rollout, by the promotion gate and its alpha."""
+"""ROLL-2: arriving labels decide on a rollout by the promotion gate and its alpha."""
 
 import io
 
@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.evaluation.budget import spent_alpha
+from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.quality import judge_quality, note_quality_of
+from sluice.rollout_control.controller import reconcile
+from sluice.rollout_control.quality import evaluate_live_quality, judge_quality
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.registry.ledger_samples import MODEL
-from tests.sluice.rollout_control.delivery_samples import (
+from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     QUICK,
     UNSEEN,
@@ -33,7 +33,7 @@ ROWS = range(UNSEEN, UNSEEN + 300)
 
 def note(ledger: RolloutLedger, store: ArtifactStore, num_rows: int = 899) -> Verdict | None:
     frame = echo_frame(num_rows)
-    return note_quality_of(ledger, PIPELINE, store, frame, later(ledger))
+    return evaluate_live_quality(ledger, PIPELINE, store, frame, later(ledger))
 
 
 def test_a_challenger_that_labels_prove_worse_is_rolled_back(
@@ -47,29 +47,32 @@ def test_a_challenger_that_labels_prove_worse_is_rolled_back(
     assert verdict.outcome == "REJECT"
     assert (verdict.candidate, verdict.reference) == (rollout.candidate, rollout.production)
     assert verdict.gain == pytest.approx(1 - 4, abs=0.4)  # mean squares of the errors planted
-    done = drive(ledger, MODEL, now=later(ledger))
+    done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
     assert (done.outcome, done.quality) == ("roll_back", "REJECT")
-    assert done.reason.startswith("The labels are against it: Proven worse")
+    assert done.reason.startswith("Labelled rows show that it is worse: Significantly worse")
     assert note(ledger, store) is None  # it is over
 
 
-def test_an_ab_rollout_ends_when_the_gate_says_promote(
+def test_an_ab_rollout_ends_with_a_promote_of_the_gate(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     settings = RolloutSettings(strategy="ab", min_step_s=0, min_requests=1, quality_rows=60)
     rollout = begin(ledger, settings)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS, challenger_error=0.5))
-    waits = drive(ledger, MODEL, now=later(ledger))
+    waits = reconcile(ledger, MODEL, now=later(ledger))
     verdict = note(ledger, store)
-    ends = drive(ledger, MODEL, now=later(ledger))
+    ends = reconcile(ledger, MODEL, now=later(ledger))
 
     assert waits is not None
-    assert "The gate has to say PROMOTE on labelled pairs; its verdict: none yet" in waits.reason
+    assert (
+        "The step needs PROMOTE from the gate on labelled pairs; its verdict: none yet"
+        in waits.reason
+    )
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"
     assert ends is not None
-    assert (ends.outcome, current(ledger).phase) == ("advance", "held")
+    assert (ends.outcome, current(ledger).phase) == ("advance", "awaiting_promotion")
 
 
 def test_one_verdict_for_each_window_of_new_labels(
@@ -89,7 +92,7 @@ def test_one_verdict_for_each_window_of_new_labels(
     assert ledger.observations.quality(rollout.id) == verdicts
 
 
-def test_the_losses_that_were_judged_are_kept(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def test_the_compared_losses_are_stored(ledger: RolloutLedger, store: ArtifactStore) -> None:
     rollout = begin(ledger)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS))
     verdict = note(ledger, store)
@@ -100,7 +103,9 @@ def test_the_losses_that_were_judged_are_kept(ledger: RolloutLedger, store: Arti
     assert kept["row"].nunique() == 300
 
 
-def test_too_little_is_said_and_spends_nothing(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def test_too_few_rows_are_inconclusive_and_spend_no_alpha(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
     few = begin(ledger)
     samples = pairs(few, ROWS[:130], challenger_error=3.0, networks=2)
     report(ledger, at=later(ledger), samples=samples)
@@ -111,14 +116,14 @@ def test_too_little_is_said_and_spends_nothing(ledger: RolloutLedger, store: Art
         assert verdict.outcome == "INCONCLUSIVE"
         assert "the candidate has 2 seeds, required 5" in verdict.lacking
         assert verdict.attempt == 1
-    done = drive(ledger, MODEL, now=later(ledger))
+    done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
     assert done.outcome != "roll_back"
 
 
 def test_without_a_rollout_nothing_is_judged(ledger: RolloutLedger, store: ArtifactStore) -> None:
     frame = echo_frame()
-    assert note_quality_of(ledger, PIPELINE, store, frame, ledger._clock()) is None
+    assert evaluate_live_quality(ledger, PIPELINE, store, frame, ledger._clock()) is None
     begin(ledger)
     assert note(ledger, store) is None  # nobody was asked yet
 
@@ -153,7 +158,7 @@ def first_rows(table: LossTable, rows: int) -> LossTable:
 
 @pytest.mark.slow
 def test_healthy_pairs_are_rejected_in_at_most_alpha_of_all_rollouts() -> None:
-    """Six looks each at ever more labels: 6 of 60 are rejected, 24 if no look shared alpha."""
+    """Six decisions on growing labels: 6 of 60 are rejected, 24 if they did not share alpha."""
     rng = np.random.default_rng(1)
     gate = GateSettings(alpha=0.2, min_rows=30, equivalence_margin_share=0)
     wrong = 0

@@ -1,4 +1,4 @@
-"""Twenty rollouts in a row under load, half of them bad: a real server, ledger and clients."""
+"""Twenty rollouts in a row under load, half of them faulty: a real server, ledger and clients."""
 
 import time
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.lineage import BASELINE
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.agreement import Agreement, measure_agreement
+from sluice.rollout.prediction_agreement import PredictionAgreement, measure_agreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
-from sluice.rollout_control.drive import try_drive
+from sluice.rollout_control.controller import try_reconcile
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import load_deployed
 from sluice.serving.settings import ServingSettings
 from tests.sluice.registry.ledger_samples import MODEL, register_sample
-from tests.support.planted_server import Order, planted_server
+from tests.support.faulty_server import FaultyServerConfig, running_faulty_server
 from tests.support.tagged_clients import Answer, TaggedClients
 
 PER_S = 100.0
@@ -44,7 +44,7 @@ SERVING = ServingSettings(
     # A busy machine is not the challenger's fault.
     deadline_s=10,
     challenger_deadline_s=2,
-    challenger_memory_bytes=2**29,
+    max_challenger_memory_bytes=2**29,
 )
 
 
@@ -57,7 +57,7 @@ class Played:
     end: Transition
     seconds: float
     swap_s: float
-    """From the decision until a request was sent for the last time that went by older weights."""
+    """Time from the decision to the last request routed by the older split."""
     handles: int
     threads: int
     resident: int
@@ -89,7 +89,7 @@ def register_all(ledger: RolloutLedger, store: ArtifactStore) -> dict[int, str]:
 
 def held_out(
     ledger: RolloutLedger, store: ArtifactStore, number: int
-) -> tuple[InputContract, Agreement]:
+) -> tuple[InputContract, PredictionAgreement]:
     """Compare a version, without its fault, with production on windows as clients send them."""
     production = ledger.production(MODEL)
     assert production is not None
@@ -103,7 +103,7 @@ def held_out(
 
 
 def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transition:
-    """Start a rollout and look at it each second until it is over."""
+    """Start a rollout and reconcile it each second until it is over."""
     _, agreement = held_out(ledger, store, number)
     started = ledger.start_rollout(
         MODEL, number, SETTINGS, actor="ada", reason="PROMOTE", agreement=agreement
@@ -112,8 +112,8 @@ def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transitio
     last = started
     while time.monotonic() < late:
         time.sleep(LOOK_S)
-        last = try_drive(ledger, MODEL, now=now()) or last
-        if last.rollout.phase == "held":
+        last = try_reconcile(ledger, MODEL, now=now()) or last
+        if last.rollout.phase == "awaiting_promotion":
             return ledger.finish_rollout(MODEL, actor="ada", store=store)
         if last.rollout.is_over:
             return last
@@ -121,7 +121,7 @@ def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transitio
 
 
 def swap_s(answers: list[Answer], end: Transition) -> float:
-    """Return how long after the decision the last request was sent that older weights routed [s].
+    """Return how long after the decision the last request was routed by the older split [s].
 
     When it was sent: one that a challenger held up is answered by its deadline, whatever follows.
     """
@@ -162,13 +162,13 @@ def table(played: list[Played]) -> str:
 
 
 @pytest.mark.exhaustive
-def test_twenty_rollouts_under_load_end_as_they_should_and_leave_nothing_behind(
+def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
     faults = register_all(ledger, store)
     contract, agreement = held_out(ledger, store, 2)
-    order = Order(
+    config = FaultyServerConfig(
         registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
         artifacts=str(tmp_path / "artifacts"),
         model=MODEL,
@@ -179,7 +179,7 @@ def test_twenty_rollouts_under_load_end_as_they_should_and_leave_nothing_behind(
     )
     played: list[Played] = []
     challengers: set[psutil.Process] = set()
-    with planted_server(order) as (process, port):
+    with running_faulty_server(config) as (process, port):
         server = psutil.Process(process.pid)
         with TaggedClients(
             port, columns=contract.columns, seq_len=contract.seq_len, per_s=PER_S

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.contract import InputContract
 from tests.sluice.serving.serving_samples import (
     Gated,
@@ -33,7 +33,7 @@ def running() -> Iterator[Live]:
     ]
     with live(
         {model.candidate: model for model in models},
-        Weights(epoch=1, production=candidate("one")),
+        TrafficSplit(epoch=1, production=candidate("one")),
         settings=quick_settings(),
     ) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Small models that answer, fail, hang or say NaN on request, behind the real app on a socket."""
+"""Small models that predict, fail, hang or return NaN, behind the real app on a socket."""
 
 import contextlib
 import io
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import StorageError
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Deployed
+from sluice.serving.deployed import DeployedModel
 from sluice.serving.isolation import Isolate
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
-from sluice.serving.rollback import Hook
+from sluice.serving.rollback import RollbackWebhook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -90,8 +90,8 @@ def candidate(name: str) -> str:
 
 def deployed(
     name: str, version: int, *networks: nn.Module, contract: InputContract = CONTRACT
-) -> Deployed:
-    return Deployed(
+) -> DeployedModel:
+    return DeployedModel(
         version=version,
         candidate=candidate(name),
         contract=contract,
@@ -102,17 +102,17 @@ def deployed(
 
 @dataclass
 class Source:
-    """A source of weights that can be taken away."""
+    """A source of traffic splits that can be made unavailable."""
 
-    weights: Weights
+    split: TrafficSplit
     down: bool = False
     reads: int = 0
 
-    def read(self) -> Weights:
+    def read(self) -> TrafficSplit:
         self.reads += 1
         if self.down:
             raise StorageError("The registry is gone.", fix="Wait.")
-        return self.weights
+        return self.split
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Live:
     url: str
     serving: Serving
     source: Source
-    models: dict[str, Deployed]
+    models: dict[str, DeployedModel]
     log: io.StringIO
     client: httpx.Client = field(init=False)
 
@@ -134,7 +134,7 @@ class Live:
         return self.client.post("/predict", json=body(*values, **more))
 
     def wait_for(self, true: Callable[[], bool]) -> None:
-        """The follower looks every few milliseconds."""
+        """Wait for a condition; the server polls every few milliseconds."""
         pause = threading.Event()
         for _ in range(500):
             if true():
@@ -142,14 +142,14 @@ class Live:
             pause.wait(0.01)
         raise AssertionError("it did not happen within 5 s")
 
-    def put(self, **weights: Any) -> Weights:
-        """Set weights of the next epoch and wait until they are in force."""
-        epoch = self.source.weights.epoch + 1
-        self.source.weights = Weights(**({"production": candidate("one")} | weights), epoch=epoch)
-        self.wait_for(lambda: self.serving.router.table.weights.epoch == epoch)
-        return self.source.weights
+    def put(self, **split: Any) -> TrafficSplit:
+        """Set a split of the next epoch and wait until it is in force."""
+        epoch = self.source.split.epoch + 1
+        self.source.split = TrafficSplit(**({"production": candidate("one")} | split), epoch=epoch)
+        self.wait_for(lambda: self.serving.router.table.split.epoch == epoch)
+        return self.source.split
 
-    def challenge(self, name: str, *, share: float = 1.0, **more: Any) -> Weights:
+    def challenge(self, name: str, *, share: float = 1.0, **more: Any) -> TrafficSplit:
         return self.put(challenger=candidate(name), rollout=f"r-{name}", share=share, **more)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -171,15 +171,15 @@ def quick_settings(**changes: Any) -> ServingSettings:
     return ServingSettings(
         **(
             {
-                "poll_s": 0.02,
-                "source_timeout_s": 0.2,
-                "retry_s": 0.05,
+                "poll_interval_s": 0.02,
+                "registry_timeout_s": 0.2,
+                "load_retry_s": 0.05,
                 "deadline_s": 1.0,
                 "challenger_deadline_s": 0.2,
-                "challenger_waiting": 4,
+                "max_challenger_queue": 4,
                 "shadow_deadline_s": 0.3,
                 "body_timeout_s": 1.0,
-                "notice_s": 0.0,
+                "drain_delay_s": 0.0,
                 "max_windows": 100,
                 "max_body_bytes": 100_000,
             }
@@ -190,14 +190,14 @@ def quick_settings(**changes: Any) -> ServingSettings:
 
 @contextlib.contextmanager
 def live(
-    models: dict[str, Deployed],
-    weights: Weights,
+    models: dict[str, DeployedModel],
+    split: TrafficSplit,
     *,
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
     isolate: Isolate | None = None,
-    hook: Hook | None = None,
+    webhook: RollbackWebhook | None = None,
     reports: ReportSink | None = None,
     tokens: Tokens | None = None,
     token_file: TokenFileWatch | None = None,
@@ -206,7 +206,7 @@ def live(
     host: str = "127.0.0.1",
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
-    source, log = source or Source(weights), io.StringIO()
+    source, log = source or Source(split), io.StringIO()
     serving = open_serving(
         name,
         source,
@@ -215,7 +215,7 @@ def live(
         settings=settings,
         tokens=tokens or Tokens.of(serve=SECRET, hook=HOOK_SECRET),
         token_file=token_file,
-        hook=hook,
+        webhook=webhook,
         clock=clock,
         log=json_log(log),
         reports=reports,

@@ -1,4 +1,4 @@
-"""One token's holders never take everything: slow bodies, places and rate."""
+"""Admission: the holders of one token cannot use all memory, slots and rate."""
 
 import contextlib
 import socket
@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.admission import Admission, FairShare
-from sluice.serving.refusals import Overloaded, TooMany
+from sluice.serving.http_errors import Overloaded, TooManyRequests
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Grant, Tokens, digest_token
 from tests.sluice.serving.serving_samples import (
@@ -46,11 +46,11 @@ def taken(share: FairShare, holder: str, *, is_shared: bool) -> int:
     return count
 
 
-def test_a_single_holder_gets_everything() -> None:
+def test_a_single_token_gets_the_whole_capacity() -> None:
     assert taken(FairShare(100), "one", is_shared=False) == 100
 
 
-def test_each_of_several_leaves_as_much_free_as_it_holds() -> None:
+def test_each_of_several_tokens_leaves_as_much_free_as_it_uses() -> None:
     share = FairShare(90)
     first = taken(share, "a", is_shared=True)
     second = taken(share, "b", is_shared=True)
@@ -59,7 +59,7 @@ def test_each_of_several_leaves_as_much_free_as_it_holds() -> None:
     assert taken(share, "c", is_shared=True) == 11
 
 
-def test_the_last_place_goes_to_whoever_holds_none() -> None:
+def test_the_last_slot_goes_to_the_token_without_one() -> None:
     share = FairShare(1)
 
     assert share.take("a", 1, is_shared=True)
@@ -70,14 +70,14 @@ def test_the_last_place_goes_to_whoever_holds_none() -> None:
 
 def rates(admission: Admission, holder: str) -> int:
     count = 0
-    with contextlib.suppress(TooMany):
+    with contextlib.suppress(TooManyRequests):
         while count < 1000:
             admission.require_rate(holder)
             count += 1
     return count
 
 
-def test_tokens_without_a_rate_share_that_of_the_server_and_others_have_their_own() -> None:
+def test_tokens_without_their_own_rate_share_the_rate_of_the_server() -> None:
     settings = ServingSettings(requests_per_s=1e-3, burst_requests=100)
     tokens = Tokens((grant("a"), grant("b"), grant("c", 1e-4), grant("d", 2e-3)))
     admission = Admission(settings, tokens)
@@ -85,7 +85,7 @@ def test_tokens_without_a_rate_share_that_of_the_server_and_others_have_their_ow
     assert [rates(admission, name) for name in "abcd"] == [25, 25, 10, 200]
 
 
-def test_other_tokens_leave_what_is_left_of_a_burst() -> None:
+def test_a_token_change_keeps_the_rest_of_a_burst() -> None:
     settings = ServingSettings(requests_per_s=1e-3, burst_requests=100)
     admission = Admission(settings, Tokens((grant("a", 1e-4), grant("b"))))
     first = rates(admission, "a")
@@ -96,12 +96,12 @@ def test_other_tokens_leave_what_is_left_of_a_burst() -> None:
     assert (first, again, rates(admission, "a")) == (10, 0, 20)
 
 
-def test_bodies_take_memory_as_they_arrive_and_give_it_back() -> None:
+def test_bodies_take_memory_as_they_arrive_and_return_it() -> None:
     admission = Admission(quick_settings(max_body_memory_bytes=400_000), BOTH)
     with contextlib.ExitStack() as stack:
         for _ in range(3):  # each 64 KiB at least
             stack.enter_context(admission.reading("greedy"))
-        with pytest.raises(Overloaded, match="this token's take its share"):
+        with pytest.raises(Overloaded, match="those of this token use its share"):
             stack.enter_context(admission.reading("greedy"))
         other = stack.enter_context(admission.reading("modest"))
         other.grow(100_000)
@@ -122,8 +122,8 @@ def server(gated: Gated) -> Iterator[Live]:
     settings = quick_settings(
         max_in_flight=PLACES, body_timeout_s=5.0, body_grace_s=0.3, deadline_s=5.0
     )
-    weights = Weights(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, weights, settings=settings, tokens=BOTH) as running:
+    split = TrafficSplit(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, split, settings=settings, tokens=BOTH) as running:
         running.client.headers["authorization"] = f"Bearer {SECRETS['modest']}"
         yield running
 
@@ -139,7 +139,7 @@ def slow_body(server: Live, secret: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("name", ["greedy", "modest"])
-def test_slow_bodies_hold_no_places(server: Live, name: str) -> None:
+def test_slow_bodies_occupy_no_slots(server: Live, name: str) -> None:
     """260 of them took all 256 places, and everybody else got 503 for ten seconds."""
     before = server.metrics()["sluice_connections"]
     with contextlib.ExitStack() as stack:
@@ -150,7 +150,7 @@ def test_slow_bodies_hold_no_places(server: Live, name: str) -> None:
         assert server.ask(1.0).status_code == 200
 
 
-def test_a_body_that_trickles_is_given_up_before_its_time_is_over(server: Live) -> None:
+def test_a_trickling_body_is_refused_before_its_timeout(server: Live) -> None:
     """A byte now and then would otherwise keep it for body_timeout_s."""
     with slow_body(server, SECRETS["greedy"]) as connection:
         connection.settimeout(0.05)
@@ -165,7 +165,7 @@ def test_a_body_that_trickles_is_given_up_before_its_time_is_over(server: Live) 
     assert b"at 1,024 bytes/s or more" in answer
 
 
-def test_a_body_that_is_slow_and_steady_is_answered(server: Live) -> None:
+def test_a_slow_but_steady_body_is_accepted(server: Live) -> None:
     with slow_body(server, SECRETS["greedy"]) as connection:
         for _ in range(8):
             connection.sendall(b" " * 1000)
@@ -179,7 +179,7 @@ def test_a_body_that_is_slow_and_steady_is_answered(server: Live) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 400")  # whole, and no JSON
 
 
-def test_one_token_leaves_places_for_others(server: Live, gated: Gated) -> None:
+def test_one_token_leaves_slots_for_others(server: Live, gated: Gated) -> None:
     def ask(name: str) -> int:
         headers = {"authorization": f"Bearer {SECRETS[name]}"}
         answer = httpx.post(f"{server.url}/predict", json=body(1.0), headers=headers, timeout=10)

@@ -1,4 +1,4 @@
-"""Bad input over a real socket: every refusal says what to do, and none is a 5xx."""
+"""Invalid input over a real socket: every error says what to do, and none is a 5xx."""
 
 import json
 import re
@@ -10,14 +10,14 @@ import pytest
 from tests.sluice.serving.serving_samples import SECRET, Live, body
 
 
-def test_one_window_and_many_are_answered_by_the_mean_of_all_networks(server: Live) -> None:
+def test_predictions_are_the_mean_of_all_networks(server: Live) -> None:
     one, many = server.ask(2.0), server.ask(2.0, 3.0, 4.0)
 
     assert one.json()["outputs"] == [[3.0]]
     assert many.json()["outputs"] == [[3.0], [4.0], [5.0]]
 
 
-def test_columns_go_by_name(server: Live) -> None:
+def test_columns_are_matched_by_name(server: Live) -> None:
     asked = body(0.0)
     asked["windows"][0][-1] = [8.0, 0.0]
     turned = asked | {"columns": ["b", "a"]}
@@ -44,7 +44,7 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
         (b"[" * 50_000, 400, "must be JSON"),
         (window(*GOOD, columns=("a",)), 422, "missing b, unknown none"),
         (window(*GOOD, columns=("a", "bb")), 422, "missing b, unknown bb.*Did you mean 'b'"),
-        (window(*GOOD, columns=("a", "b", "a")), 422, "named twice 1"),
+        (window(*GOOD, columns=("a", "b", "a")), 422, "duplicates 1"),
         (window(*GOOD[1:]), 422, "3 rows of 2 values, got 2 rows"),
         (window(*GOOD[1:], [1.0]), 422, r"3 rows .* of 1 to 2 values in windows\.0"),
         (window(*GOOD[1:], [1.0, "x"]), 422, r"windows\.0\.2\.1: Input should be a valid number"),
@@ -58,13 +58,17 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
             r"column 'b' must be from -9.2.* got 1e\+39 at windows\.0\.2",
         ),
         (window(*GOOD[1:], [1.0, 10**400]), 422, "wrong|finite"),
-        (json.dumps(body(1.0, model="other")).encode(), 404, "other.* is not served here; demo is"),
+        (
+            json.dumps(body(1.0, model="other")).encode(),
+            404,
+            "other.* is not served here; it serves demo",
+        ),
         (json.dumps(body(1.0, sers="x")).encode(), 422, "1 value of the body is wrong: sers: Ext"),
         (json.dumps(body(1.0, user="")).encode(), 422, "user"),
         (json.dumps(body(1.0, keys=["row\0"])).encode(), 422, r"keys\.0: .*no control .* at 3"),
         (json.dumps(body(1.0, 2.0, keys=["a", "\x85"])).encode(), 422, r"keys\.1: .*no control"),
         (json.dumps(body(1.0, keys=["\ud800"])).encode(), 400, "must be JSON"),
-        (json.dumps(body(*[0.0] * 101)).encode(), 413, "At most 100 windows"),
+        (json.dumps(body(*[0.0] * 101)).encode(), 413, "at most 100 windows"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -82,7 +86,7 @@ def test_a_bad_body_is_refused_with_its_place(
     assert problem["trace"] == answer.headers["x-trace-id"]
 
 
-def test_a_value_too_large_for_the_model_is_the_callers_mistake(server: Live) -> None:
+def test_a_value_too_large_for_the_model_is_a_client_error(server: Live) -> None:
     """Finite in single precision; what a model makes of it is not, so no model is asked."""
     answer = server.ask(3e38)
 
@@ -98,7 +102,7 @@ def test_another_content_type_is_refused(server: Live) -> None:
 
 @pytest.mark.parametrize("shown", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"])
 @pytest.mark.parametrize("route", ["/predict", "/model", "/rollout", "/metrics"])
-def test_without_the_token_nothing_is_told_of_the_model(
+def test_without_the_token_the_model_is_not_described(
     server: Live, route: str, shown: str | None
 ) -> None:
     headers = {} if shown is None else {"authorization": shown}
@@ -116,13 +120,13 @@ def test_probes_need_no_token(server: Live, route: str) -> None:
     assert httpx.get(server.url + route).status_code == 200
 
 
-def test_an_unknown_route_is_told_in_the_same_form(server: Live) -> None:
+def test_an_unknown_route_gets_the_same_error_schema(server: Live) -> None:
     missing, wrong = server.client.get("/nothing"), server.client.get("/predict")
 
     assert (missing.status_code, wrong.status_code) == (404, 405)
     assert missing.json()["kind"] == "unknown_route"
     assert wrong.json()["kind"] == "wrong_method"
-    assert wrong.json()["what"] == "This route takes POST, got GET."
+    assert wrong.json()["what"] == "This route accepts POST, got GET."
 
 
 def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
@@ -151,14 +155,14 @@ def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
             answer += more
 
 
-def test_100_mb_are_refused_by_their_declaration_and_not_read(server: Live) -> None:
+def test_100_mb_are_refused_by_content_length_without_reading(server: Live) -> None:
     answer, _ = raw(server, "Content-Length: 104857600")  # and nothing follows
 
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"100,000 bytes" in answer
 
 
-def test_100_mb_without_a_declaration_are_cut_off(server: Live) -> None:
+def test_100_mb_without_content_length_are_cut_off(server: Live) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     _, taken = raw(server, "Transfer-Encoding: chunked", *([chunk] * 1600))
 
@@ -174,13 +178,13 @@ def _statuses(server: Live) -> set[str]:
     }
 
 
-def test_a_body_that_does_not_come_is_given_up(server: Live) -> None:
+def test_a_missing_body_times_out(server: Live) -> None:
     answer, _ = raw(server, "Content-Length: 50", b"{")
 
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_leaves_within_its_body_breaks_nothing(server: Live) -> None:
+def test_a_client_that_disconnects_during_its_body_causes_no_error(server: Live) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     before = len(server.lines())
     with socket.create_connection((host, int(port))) as connection:
@@ -193,7 +197,7 @@ def test_a_client_that_leaves_within_its_body_breaks_nothing(server: Live) -> No
     assert [(x["refused"], x["level"]) for x in server.lines()[before:]] == [("malformed", "info")]
 
 
-def test_the_trace_of_the_caller_is_kept(server: Live) -> None:
+def test_the_trace_id_of_the_caller_is_kept(server: Live) -> None:
     mine = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{mine}-00f067aa0ba902b7-01"}
     answer = server.client.post("/predict", json=body(1.0), headers=headers)
@@ -215,7 +219,7 @@ def test_no_payload_user_or_path_is_logged(server: Live) -> None:
     assert SECRET not in log
 
 
-def test_the_description_has_every_status_that_was_seen(server: Live) -> None:
+def test_the_openapi_description_has_every_observed_status(server: Live) -> None:
     described = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
 
     assert _statuses(server) <= set(described["responses"]) | {"405"}

@@ -1,4 +1,4 @@
-"""An arm computes together what waits together, and nobody pays for another's mistake."""
+"""An arm batches waiting requests, and one failing request does not fail the others."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted
+from sluice.serving.arm import ArmWorker, NetworkFailed, NeverStarted, QueueFull
 from tests.sluice.serving.serving_samples import deployed
 
 
@@ -31,7 +31,7 @@ class Watched(nn.Module):
         return 2 * x[:, -1, :1]
 
 
-def ask(arm: Arm, *values: float, timeout_s: float = 20.0) -> Any:
+def ask(arm: ArmWorker, *values: float, timeout_s: float = 20.0) -> Any:
     x = np.zeros((len(values), 3, 2), np.float32)
     x[:, -1, 0] = values
     return asyncio.ensure_future(arm.predict(x, timeout_s=timeout_s, max_waiting=5))
@@ -39,7 +39,7 @@ def ask(arm: Arm, *values: float, timeout_s: float = 20.0) -> Any:
 
 async def answers(network: Watched, *requests: tuple[float, ...], max_windows: int = 10) -> Any:
     """Answer requests that all came while a first one, of one window, was computed."""
-    arm = Arm(deployed("one", 1, network), max_windows=max_windows, pause=None)
+    arm = ArmWorker(deployed("one", 1, network), max_windows=max_windows, pause=None)
     first = ask(arm, 0.0)
     while arm.busy_s(1e12) == 0:
         await asyncio.sleep(0.001)
@@ -67,11 +67,11 @@ def test_a_batch_holds_whole_requests_up_to_its_limit() -> None:
     assert network.batches == [[0], [1, 2], [3, 4, 5], [6, 6, 6, 6]]
 
 
-def test_a_request_that_is_too_late_is_not_computed_and_says_that_it_never_began() -> None:
+def test_an_expired_request_is_not_computed_and_reports_never_started() -> None:
     network = Watched()
 
     async def run() -> list[BaseException]:
-        arm = Arm(deployed("one", 1, network), max_windows=1, pause=None)
+        arm = ArmWorker(deployed("one", 1, network), max_windows=1, pause=None)
         begun = ask(arm, 1.0, timeout_s=0.05)
         while arm.busy_s(1e12) == 0:
             await asyncio.sleep(0.001)
@@ -92,15 +92,15 @@ def test_a_full_arm_refuses_at_once() -> None:
     network = Watched()
     found = asyncio.run(answers(network, *[(1.0,)] * 6))
 
-    assert [type(answer) for answer in found[-2:]] == [Busy, Busy]
+    assert [type(answer) for answer in found[-2:]] == [QueueFull, QueueFull]
     assert len([a for a in found if isinstance(a, np.ndarray)]) == 5
 
 
 THREADS = """
 import asyncio, numpy, os, torch
-from sluice.serving.arm import Arm
+from sluice.serving.arm import ArmWorker
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Deployed
+from sluice.serving.deployed import DeployedModel
 
 class Tells(torch.nn.GRU):
     def forward(self, x):
@@ -111,15 +111,15 @@ class Tells(torch.nn.GRU):
 
 contract = InputContract(columns=tuple("abcdefghi"), seq_len=22)
 gru = Tells(9, 32, batch_first=True)
-deployed = Deployed(version=1, candidate="c", contract=contract, target="y", networks=(gru,))
-arm = Arm(deployed, max_windows=1, pause=None)
+deployed = DeployedModel(version=1, candidate="c", contract=contract, target="y", networks=(gru,))
+arm = ArmWorker(deployed, max_windows=1, pause=None)
 asyncio.run(arm.predict(numpy.zeros((1, 22, 9), "float32"), timeout_s=9, max_waiting=1))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads by Linux's /proc")
-def test_an_arm_starts_no_threads_of_openmp_whatever_the_machine_offers() -> None:
+def test_an_arm_starts_no_openmp_threads() -> None:
     """Each thread has its own count in OpenMP; with two, a window took 30 times as long at load."""
     done = subprocess.run(
         [sys.executable, "-c", THREADS],

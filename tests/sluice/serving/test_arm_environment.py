@@ -36,7 +36,7 @@ SECRETS = (
 )
 
 
-def test_only_what_is_on_the_list_is_passed_on() -> None:
+def test_only_listed_variables_are_passed_to_the_process() -> None:
     environ = dict.fromkeys(SECRETS, "secret") | {"PATH": "/bin", "LC_ALL": "C", "MY_MODE": "fast"}
 
     assert arm_environment(environ, more=()) == {"PATH": "/bin", "LC_ALL": "C"} | WORKER_ENVIRONMENT
@@ -44,15 +44,13 @@ def test_only_what_is_on_the_list_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "1A", "A B"])
-def test_a_name_that_is_none_is_no_setting(name: str) -> None:
+def test_an_invalid_variable_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="challenger_environment"):
         ServingSettings(challenger_environment=(name,))
 
 
 @pytest.mark.slow
-def test_a_curious_challenger_finds_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_challenger_cannot_read_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("MY_MODE", "fast")
@@ -90,7 +88,7 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-def test_a_child_reads_nothing_of_a_parent_that_hides() -> None:
+def test_a_child_cannot_read_the_memory_of_a_hidden_parent() -> None:
     def said(hide: str) -> set[str]:
         ended = subprocess.run(
             [sys.executable, "-c", PARENT.format(hide=hide)],

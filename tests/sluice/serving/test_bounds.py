@@ -1,4 +1,4 @@
-"""What a column may hold follows from what training saw of it."""
+"""The accepted range of a column follows from its training data."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from sluice.models.scaled import Scaled
-from sluice.serving.contract import LARGEST, InputContract, PredictRequest
+from sluice.serving.contract import MAX_MAGNITUDE, InputContract, PredictRequest
 from sluice.serving.deployed import _bounds
-from sluice.serving.refusals import WrongInput
+from sluice.serving.http_errors import InvalidInput
 
 
 def scaled(mean: float, std: float, *, constant: float = 5.0) -> Scaled:
@@ -30,20 +30,20 @@ def test_bounds_are_a_million_deviations_of_the_widest_network() -> None:
 
     assert found is not None
     assert found[0] == pytest.approx((12 - 3e6, 12 + 3e6))
-    assert found[1] == (-LARGEST, LARGEST), "a constant column has no scale"
+    assert found[1] == (-MAX_MAGNITUDE, MAX_MAGNITUDE), "a constant column has no scale"
 
 
-def test_networks_without_scales_keep_what_single_precision_takes() -> None:
+def test_networks_without_scales_keep_single_precision_bounds() -> None:
     assert _bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
     assert _bounds([scaled(0.0, 1.5)], num_columns=3) is None
-    assert np.isfinite(np.float32(LARGEST) ** 2)
+    assert np.isfinite(np.float32(MAX_MAGNITUDE) ** 2)
 
 
 @pytest.mark.parametrize("value", [11.0, -11.0, 1.7e18, 3e38, 1e39])
-def test_a_value_outside_is_refused_by_its_column_whatever_the_order(value: float) -> None:
+def test_a_value_out_of_bounds_is_refused_with_its_column_in_any_order(value: float) -> None:
     contract = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
 
-    with pytest.raises(WrongInput) as refused:
+    with pytest.raises(InvalidInput) as refused:
         contract.tensor(asked(0.5, value, columns=("b", "a")))
 
     assert refused.value.what == (
@@ -52,7 +52,7 @@ def test_a_value_outside_is_refused_by_its_column_whatever_the_order(value: floa
     assert contract.tensor(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
 
 
-def test_models_that_saw_other_values_take_the_same_requests() -> None:
+def test_models_with_other_bounds_take_the_same_requests() -> None:
     one = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
     two = InputContract(columns=("a", "b"), seq_len=1)
 

@@ -1,4 +1,4 @@
-"""Floods, silence and slowness of clients, over real sockets: nobody else notices."""
+"""Floods, silent and slow clients over real sockets do not affect other clients."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
 from tests.sluice.serving.serving_samples import (
     SECRET,
@@ -30,7 +30,7 @@ from tests.sluice.serving.serving_samples import (
 from tests.support.descriptors import DESCRIPTORS
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
-ONE = Weights(epoch=1, production=candidate("one"))
+ONE = TrafficSplit(epoch=1, production=candidate("one"))
 LIMIT = 8
 START = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HEALTHY = START + b"\r\n"
@@ -102,7 +102,7 @@ def test_a_header_beyond_a_limit_gets_431(server: Live, sent: bytes) -> None:
     assert b"32,768 bytes and 100 headers" in answer
 
 
-def test_a_flood_of_one_header_is_cut_off_and_delays_nobody(server: Live) -> None:
+def test_a_flood_of_one_header_is_cut_off_without_delaying_others(server: Live) -> None:
     """The same with a limit of 120 MiB took other answers from 11 ms to 11 s."""
     taken = 0
 
@@ -138,7 +138,7 @@ def test_trailers_count_as_headers(server: Live, trailer: bytes) -> None:
     assert closed(server, "header_large") == before + 1
 
 
-def test_lengths_of_chunks_are_bounded(server: Live) -> None:
+def test_chunk_sizes_are_bounded(server: Live) -> None:
     """A chunk's extension is no body for the app, however long."""
     before = closed(server, "body_large")
     taken = 0
@@ -153,7 +153,7 @@ def test_lengths_of_chunks_are_bounded(server: Live) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", HEALTHY], ids=["first", "further"])
-def test_a_header_that_trickles_gets_408(server: Live, first: bytes) -> None:
+def test_a_trickling_header_gets_408(server: Live, first: bytes) -> None:
     began = time.monotonic()
     with connect(server) as connection:
         connection.sendall(first)
@@ -173,9 +173,7 @@ def test_a_header_that_trickles_gets_408(server: Live, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("bytes_sent", [b"", HEALTHY], ids=["silent", "idle"])
-def test_a_connection_without_a_request_is_closed_without_an_answer(
-    server: Live, bytes_sent: bytes
-) -> None:
+def test_an_idle_connection_is_closed_without_a_response(server: Live, bytes_sent: bytes) -> None:
     with connect(server) as connection:
         connection.sendall(bytes_sent)
         answers = answer_of(connection).count(b"HTTP/1.1")
@@ -190,7 +188,7 @@ def described(server: Live) -> float:
 
 
 @pytest.mark.slow
-def test_a_client_that_takes_no_answer_is_cut_off(server: Live) -> None:
+def test_a_client_that_does_not_read_is_disconnected(server: Live) -> None:
     before, sent = closed(server, "unread"), described(server)
     request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with connect(server) as connection:
@@ -203,7 +201,7 @@ def test_a_client_that_takes_no_answer_is_cut_off(server: Live) -> None:
     assert closed(server, "unread") == before + 1
 
 
-def test_requests_in_advance_are_bounded(server: Live, gated: Gated) -> None:
+def test_pipelined_requests_are_bounded(server: Live, gated: Gated) -> None:
     before = closed(server, "pipelined")
     asked = json.dumps(body(1.0)).encode()
     request = (
@@ -220,7 +218,7 @@ def test_requests_in_advance_are_bounded(server: Live, gated: Gated) -> None:
     assert closed(server, "pipelined") == before + 1
 
 
-def test_silent_connections_beyond_the_limit_make_way(server: Live) -> None:
+def test_silent_connections_beyond_the_limit_are_evicted(server: Live) -> None:
     """1,100 of them made a server with 1,024 descriptors unreachable."""
     with contextlib.ExitStack() as stack:
         for number in range(4 * LIMIT):
@@ -232,8 +230,8 @@ def test_silent_connections_beyond_the_limit_make_way(server: Live) -> None:
         assert server.metrics()["sluice_connections"] <= LIMIT
 
 
-def test_slow_bodies_beyond_the_limit_make_way(server: Live) -> None:
-    """Whoever has a token could otherwise take all connections."""
+def test_slow_bodies_beyond_the_limit_are_evicted(server: Live) -> None:
+    """A client with a token could otherwise use all connections."""
     with contextlib.ExitStack() as stack:
         for number in range(2 * LIMIT):
             source = f"127.0.0.{2 + number % 3}"
@@ -242,7 +240,7 @@ def test_slow_bodies_beyond_the_limit_make_way(server: Live) -> None:
             assert httpx.post(f"{server.url}/predict", json=body(1.0), headers=TOKEN).is_success
 
 
-def test_one_address_does_not_take_the_place_of_others(server: Live) -> None:
+def test_one_address_cannot_evict_other_addresses(server: Live) -> None:
     with connect(server, "127.0.0.9") as idle, contextlib.ExitStack() as stack:
         idle.sendall(HEALTHY)
         idle.recv(65536)
@@ -253,7 +251,7 @@ def test_one_address_does_not_take_the_place_of_others(server: Live) -> None:
         assert idle.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_requests_that_are_complete_are_not_closed_for_others(server: Live, gated: Gated) -> None:
+def test_complete_requests_are_not_evicted(server: Live, gated: Gated) -> None:
     gated.gate.clear()
     try:
         with ThreadPoolExecutor(LIMIT // 2) as pool:
@@ -274,13 +272,13 @@ def test_requests_that_are_complete_are_not_closed_for_others(server: Live, gate
     assert answers == [200] * (LIMIT // 2)
 
 
-def test_an_address_has_at_most_all_connections() -> None:
+def test_the_address_limit_is_at_most_the_connection_limit() -> None:
     with pytest.raises(ValueError, match="at most max_connections, got 9 and 8"):
         ConnectionSettings(max_connections=8, max_per_address=9)
 
 
 @pytest.mark.slow
-def test_the_descriptors_of_the_registry_are_not_for_clients(tmp_path: Path) -> None:
+def test_clients_cannot_use_the_descriptors_of_the_registry(tmp_path: Path) -> None:
     """More connections than the process may have descriptors: it serves, and opens a registry."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft > 3 * DESCRIPTORS, f"this test opens {2 * DESCRIPTORS} sockets, see ulimit -n"

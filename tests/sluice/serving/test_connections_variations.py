@@ -1,4 +1,4 @@
-"""Further attacks on connections and bodies, each by another mechanism than those tested before."""
+"""Further attacks on connections and bodies, each by a different mechanism."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.contract import InputContract, PredictRequest
 from sluice.serving.hosts import counted_address, host_of_target
-from sluice.serving.refusals import WrongInput
+from sluice.serving.http_errors import InvalidInput
 from tests.sluice.serving.serving_samples import (
     SECRET,
     Live,
@@ -33,7 +33,7 @@ from tests.sluice.serving.test_connections import answer_of, closed, connect, de
 from tests.support.ipv6_flood import ADDRESSES, PER_ADDRESS
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
-ONE = Weights(epoch=1, production=candidate("one"))
+ONE = TrafficSplit(epoch=1, production=candidate("one"))
 HOST = b"Host: 127.0.0.1\r\n"
 POST = (
     b"POST /predict HTTP/1.1\r\n"
@@ -102,7 +102,7 @@ def repeated(element: bytes, around: bytes = b"%s") -> bytes:
     ],
     ids=["values", "rows", "windows", "keys", "columns", "unknown keys"],
 )
-def test_a_body_with_an_error_in_every_element_stalls_nobody(
+def test_a_body_with_an_error_in_every_element_does_not_block_the_server(
     server: Live, make: Callable[[], bytes], said: str
 ) -> None:
     """One of 4 MiB took 6 s of the event loop and 2.2 GB, to describe 1,400,000 errors."""
@@ -123,12 +123,12 @@ def test_a_body_with_an_error_in_every_element_stalls_nobody(
 @pytest.mark.parametrize(
     "names", [("feature_" * (MANY // 8),), [f"f{n}" for n in range(99_999)]], ids=["long", "many"]
 )
-def test_names_of_columns_that_are_unknown_take_no_time(names: Sequence[str]) -> None:
+def test_unknown_column_names_are_cheap(names: Sequence[str]) -> None:
     """A long one was compared with all that are known, and each known one with all that came."""
     contract = InputContract(columns=tuple(f"feature_{n}" for n in range(500)), seq_len=1)
     request = PredictRequest(columns=list(names), windows=[[[0.0]]])
     began = time.thread_time()
-    with pytest.raises(WrongInput, match=r"missing feature_0, .* unknown f"):
+    with pytest.raises(InvalidInput, match=r"missing feature_0, .* unknown f"):
         contract.tensor(request)
 
     assert time.thread_time() - began < 0.15
@@ -136,7 +136,7 @@ def test_names_of_columns_that_are_unknown_take_no_time(names: Sequence[str]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("burst", [1, 4])
-def test_answers_that_are_not_taken_hold_no_places(server: Live, burst: int) -> None:
+def test_unread_responses_occupy_no_slots(server: Live, burst: int) -> None:
     """Without a token: all connections had an answer under way, and everybody else got 503.
 
     A request that came in advance, or comes while the client does not read, must not give the place
@@ -166,7 +166,7 @@ def test_answers_that_are_not_taken_hold_no_places(server: Live, burst: int) -> 
     assert closed(server, "evicted") > evicted
 
 
-def test_bodies_that_lack_their_last_byte_make_way_for_others_of_their_token() -> None:
+def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
     """Few connections: 33 such bodies took all 128 MiB, and the only token's holders got 503."""
     model = deployed("one", 1, Says(1.0))
     settings = quick_settings(body_timeout_s=20.0, body_grace_s=20.0, max_body_memory_bytes=400_000)
@@ -255,10 +255,10 @@ def test_one_ipv6_network_is_one_address() -> None:
         (b"/healthz?next=http://evil.example/", b"127.0.0.1", b"200"),
     ],
 )
-def test_the_host_of_a_target_counts(
+def test_the_host_of_an_absolute_target_is_used(
     server: Live, target: bytes, host: bytes, status: bytes
 ) -> None:
-    """A proxy routes by the target, and the server looked at the Host header alone."""
+    """A proxy routes by the target, but the server checked only the Host header."""
     with connect(server) as connection:
         connection.sendall(
             b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
@@ -292,7 +292,7 @@ def test_a_path_has_no_host() -> None:
     ],
     ids=lambda parts: parts[0][len(POST) : len(POST) + 30].decode().strip(),
 )
-def test_no_request_hides_in_a_body(server: Live, parts: list[bytes]) -> None:
+def test_request_smuggling_is_refused(server: Live, parts: list[bytes]) -> None:
     """Proxies that take another header for the length of a body pass such requests on."""
     for sent in ([b"".join(parts)], parts):
         with connect(server) as connection:
@@ -306,7 +306,7 @@ def test_no_request_hides_in_a_body(server: Live, parts: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_connections_that_come_and_go_from_many_addresses_delay_nobody(server: Live) -> None:
+def test_short_connections_from_many_addresses_delay_no_request(server: Live) -> None:
     """Half of them leave at once, half close their side only; 2,000 in about a second."""
 
     def churn() -> None:

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.app import build_app
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
 from sluice.serving.metrics import ROUTES
-from sluice.serving.rollback import Hook
+from sluice.serving.rollback import RollbackWebhook
 from sluice.serving.server import open_serving
 from sluice.serving.tokens import SCOPES, Grant, Tokens, digest_token
-from sluice.serving.weights import MemoryWeights
+from sluice.serving.traffic_split import InMemoryTrafficSplit
 from tests.sluice.serving.serving_samples import (
     MODEL,
     SECRET,
@@ -32,7 +32,7 @@ from tests.sluice.serving.serving_samples import (
     deployed,
     quick_settings,
 )
-from tests.sluice.serving.test_hook import Rollbacks
+from tests.sluice.serving.test_rollback_webhook import Rollbacks
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 GUARDED = (
@@ -70,7 +70,7 @@ def schema() -> Any:
         model.candidate: model
         for model in (deployed("one", 1, Says(1.0)), deployed("two", 2, Says(2.0)))
     }
-    weights = Weights(
+    split = TrafficSplit(
         epoch=1,
         production=candidate("one"),
         challenger=candidate("two"),
@@ -79,11 +79,11 @@ def schema() -> Any:
     )
     serving = open_serving(
         MODEL,
-        MemoryWeights(weights),
+        InMemoryTrafficSplit(split),
         models.__getitem__,
         settings=quick_settings(requests_per_s=1e6, burst_requests=1_000_000),
         tokens=Tokens((Grant(name="all", digest=digest_token(SECRET), scopes=frozenset(SCOPES)),)),
-        hook=Hook(rollback=Rollbacks()),
+        webhook=RollbackWebhook(rollback=Rollbacks()),
         clock=lambda: datetime.now(UTC),
         log=json_log(io.StringIO()),
         reports=None,

@@ -1,4 +1,4 @@
-"""One client can neither end the rollout of a healthy challenger nor save a sick one (ROLL-2)."""
+"""One client can neither end a healthy rollout nor hide a faulty challenger (ROLL-2)."""
 
 import contextlib
 import json
@@ -8,11 +8,11 @@ import httpx
 import pytest
 from torch import Tensor, nn
 
-from sluice.rollout.machine import advance
-from sluice.rollout.observations import Window
+from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.state import Rollout
-from sluice.rollout.weights import Weights
-from sluice.serving.clients import ENOUGH_FAULTS
+from sluice.rollout.state_machine import advance
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.client_limits import BREACH_FAULTS
 from sluice.serving.sticky import is_chosen
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -67,7 +67,7 @@ def rolling(
 ) -> Iterator[Live]:
     """Run a server in the middle of a rollout."""
     models = [deployed("one", 1, production or Powers(1.0)), deployed("two", 2, challenger)]
-    weights = Weights(
+    split = TrafficSplit(
         epoch=rollout().epoch,
         production=candidate("one"),
         challenger=candidate("two"),
@@ -78,7 +78,7 @@ def rolling(
     )
     # A busy machine is not what is tested: neither deadline is near.
     settings = quick_settings(challenger_deadline_s=4.0, deadline_s=9.0, shadow_deadline_s=9.0)
-    with live({m.candidate: m for m in models}, weights, settings=settings) as server:
+    with live({m.candidate: m for m in models}, split, settings=settings) as server:
         yield server
 
 
@@ -88,17 +88,17 @@ def twins() -> Iterator[Live]:
         yield server
 
 
-def window(server: Live) -> Window:
-    """What the server tells once the other arm was asked all that it is to be asked."""
-    server.wait_for(lambda: not server.serving.router.copies.tasks)
-    return Window.model_validate(server.client.get("/rollout").json()["window"])
+def window(server: Live) -> TrafficCounts:
+    """Return the counts once all comparisons with the other arm are finished."""
+    server.wait_for(lambda: not server.serving.router.background.tasks)
+    return TrafficCounts.model_validate(server.client.get("/rollout").json()["window"])
 
 
 def looked(server: Live) -> Rollout:
     seen = window(server)
     at = rollout()
-    seen = seen.model_copy(update={"since": at.step_since, "until": at.seen_at})
-    return advance(at, seen, now=at.seen_at, production=PRODUCTION).rollout
+    seen = seen.model_copy(update={"since": at.step_since, "until": at.checked_at})
+    return advance(at, seen, now=at.checked_at, production=PRODUCTION).rollout
 
 
 def honest(server: Live, count: int) -> None:
@@ -119,18 +119,18 @@ def on(server: Live, arm: str, count: int) -> list[str]:
     raise AssertionError(f"no {count} users are on {arm}")
 
 
-def test_what_is_told_does_not_say_whom_the_challenger_answers(twins: Live) -> None:
+def test_public_data_does_not_reveal_the_users_of_the_challenger(twins: Live) -> None:
     told = twins.ask(1.0).json()["rollout"]
     chosen = [u for u in map(str, range(1000)) if is_chosen(u, salt=told, share=SHARE)][:60]
     arms = [twins.ask(1.0, user=user).json()["arm"] for user in chosen]
 
     assert arms.count("challenger") < 30, "of 60 it is 15 on average"
     said = twins.client.get("/model").text + twins.client.get("/rollout").text
-    said += twins.client.get("/metrics").text + twins.log.getvalue() + repr(twins.source.weights)
+    said += twins.client.get("/metrics").text + twins.log.getvalue() + repr(twins.source.split)
     assert OWN not in said
 
 
-def test_a_request_without_a_user_is_drawn_whatever_it_sends_again(twins: Live) -> None:
+def test_a_request_without_a_user_is_assigned_at_random(twins: Live) -> None:
     trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
     content = json.dumps({"columns": ["a", "b"], "windows": [[[0.0, 0.0]] * 3]})
     headers = trace | {"content-type": "application/json"}
@@ -142,7 +142,7 @@ def test_a_request_without_a_user_is_drawn_whatever_it_sends_again(twins: Live) 
     assert arms == {"challenger", "production"}
 
 
-def test_values_that_no_model_takes_are_the_clients_error_and_no_arms(twins: Live) -> None:
+def test_values_out_of_bounds_are_client_errors_and_no_fault_of_an_arm(twins: Live) -> None:
     """60 such requests of users on the challenger ended the rollout of a twin within 2 s."""
     users = on(twins, "challenger", 5)
     before = window(twins)
@@ -159,7 +159,7 @@ def test_values_that_no_model_takes_are_the_clients_error_and_no_arms(twins: Liv
 
 
 @pytest.mark.parametrize("share", [0.0, SHARE, 1.0])
-def test_what_both_arms_fail_on_is_no_evidence(share: float) -> None:
+def test_failures_of_both_arms_are_no_evidence(share: float) -> None:
     with rolling(Powers(1.0), share=share) as server:
         users = on(server, "production" if share == 0 else "challenger", 5)
         statuses = {server.ask(HUGE, user=user).status_code for user in users * 12}
@@ -168,12 +168,15 @@ def test_what_both_arms_fail_on_is_no_evidence(share: float) -> None:
 
     assert statuses == {422}
     assert seen.challenger.not_finite == 60, "it did fail"
-    assert seen.unshared is not None
-    assert (seen.unshared.challenger.not_finite, seen.unshared.production.not_finite) == (0, 0)
+    assert seen.evidence_counts is not None
+    assert (
+        seen.evidence_counts.challenger.not_finite,
+        seen.evidence_counts.production.not_finite,
+    ) == (0, 0)
     assert phase == "rolling"
 
 
-def test_faults_that_both_share_do_not_hide_a_sick_challenger() -> None:
+def test_shared_faults_do_not_hide_a_faulty_challenger() -> None:
     """Production failing on purpose beside it made a sick challenger look no worse."""
     with rolling(Raises()) as server:
         hidden = on(server, "production", 5)
@@ -184,14 +187,14 @@ def test_faults_that_both_share_do_not_hide_a_sick_challenger() -> None:
         phase = looked(server).phase
 
     assert seen.production.not_finite == 200
-    assert seen.unshared is not None
-    assert seen.unshared.production.not_finite == 0
+    assert seen.evidence_counts is not None
+    assert seen.evidence_counts.production.not_finite == 0
     assert phase == "rolled_back"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False], ids=["user", "address"])
-def test_one_client_that_only_the_challenger_fails_ends_nothing(named: bool) -> None:
+def test_one_client_alone_cannot_end_a_rollout(named: bool) -> None:
     with rolling(Picky(1.0)) as server:
         honest(server, 200)
         (user,) = on(server, "challenger", 1)
@@ -202,12 +205,12 @@ def test_one_client_that_only_the_challenger_fails_ends_nothing(named: bool) -> 
         phase = looked(server).phase
 
     assert seen.challenger.errors > 40
-    assert seen.unshared is not None
-    assert seen.unshared.challenger.errors <= 2
+    assert seen.evidence_counts is not None
+    assert seen.evidence_counts.challenger.errors <= 2
     assert phase == "rolling"
 
 
-def test_a_challenger_that_fails_for_its_one_client_is_found() -> None:
+def test_a_challenger_that_fails_for_its_only_client_is_detected() -> None:
     """Where there is only one client, its share is all there is."""
     with rolling(Raises()) as server:
         for _ in range(120):
@@ -216,7 +219,7 @@ def test_a_challenger_that_fails_for_its_one_client_is_found() -> None:
         assert looked(server).phase == "rolled_back"
 
 
-def test_faults_that_would_not_count_cost_the_other_arm_nothing() -> None:
+def test_faults_beyond_the_limit_are_not_repeated_on_the_other_arm() -> None:
     """Production fails on what one client sends; the challenger is asked for the first ones."""
     challenger = Counts(1.0)
     with rolling(challenger, production=Picky(1.0)) as server:
@@ -228,13 +231,13 @@ def test_faults_that_would_not_count_cost_the_other_arm_nothing() -> None:
             seen = window(server)
 
     assert seen.production.errors == 60
-    assert seen.unshared is not None
-    assert seen.unshared.production.errors == ENOUGH_FAULTS
-    assert challenger.calls == before + ENOUGH_FAULTS
+    assert seen.evidence_counts is not None
+    assert seen.evidence_counts.production.errors == BREACH_FAULTS
+    assert challenger.calls == before + BREACH_FAULTS
 
 
 @pytest.mark.parametrize("arm", ["challenger", "production"])
-def test_a_flood_of_good_requests_does_not_change_the_split_that_is_believed(arm: str) -> None:
+def test_a_flood_of_good_requests_does_not_change_the_compared_split(arm: str) -> None:
     with rolling(Powers(1.0)) as server:
         honest(server, 100)
         (user,) = on(server, arm, 1)
@@ -242,15 +245,18 @@ def test_a_flood_of_good_requests_does_not_change_the_split_that_is_believed(arm
             server.ask(1.0, user=user)
         seen = window(server)
 
-    assert seen.unshared is not None
-    ours, theirs = seen.unshared.challenger.requests, seen.unshared.production.requests
+    assert seen.evidence_counts is not None
+    ours, theirs = (
+        seen.evidence_counts.challenger.requests,
+        seen.evidence_counts.production.requests,
+    )
     told = seen.challenger.requests / (seen.challenger.requests + seen.production.requests)
     assert not 0.12 < told < 0.5, "it did change the split"
     assert 0.12 < ours / (ours + theirs) < 0.5
 
 
 @pytest.mark.slow
-def test_new_users_of_one_address_that_only_the_challenger_fails_end_nothing() -> None:
+def test_new_users_of_one_address_cannot_end_a_rollout() -> None:
     """Anybody may name as many users as it likes; it has one network, 127.1.0.0/24."""
     with rolling(Picky(1.0)) as server:
         honest(server, 400)
@@ -264,6 +270,6 @@ def test_new_users_of_one_address_that_only_the_challenger_fails_end_nothing() -
         phase = looked(server).phase
 
     assert seen.challenger.errors >= 10
-    assert seen.unshared is not None
-    assert seen.unshared.challenger.errors < seen.challenger.errors
+    assert seen.evidence_counts is not None
+    assert seen.evidence_counts.challenger.errors < seen.challenger.errors
     assert phase == "rolling"

@@ -37,7 +37,9 @@ def test_hostile_clients_on_a_healthy_challenger_do_not_end_its_rollout(attack: 
     ("attack", "on", "per_s"),
     [("shared errors", "production", 100.0), ("good requests", "challenger", 500.0)],
 )
-def test_hostile_clients_do_not_hide_a_sick_challenger(attack: str, on: str, per_s: float) -> None:
+def test_hostile_clients_do_not_hide_a_faulty_challenger(
+    attack: str, on: str, per_s: float
+) -> None:
     sick = Crowd(error_factor=20, attack=attack, on=on, hostile_per_s=per_s)  # type: ignore[arg-type]
 
     assert max(ends(sick, seconds=60)) <= 40
@@ -47,7 +49,7 @@ def test_hostile_clients_do_not_hide_a_sick_challenger(attack: str, on: str, per
 
 @pytest.mark.slow
 @pytest.mark.parametrize("per_s", [100.0, 1000.0])
-def test_users_invented_for_one_arm_hide_no_sick_challenger_and_end_no_healthy_one(
+def test_users_invented_for_one_arm_neither_hide_nor_end_a_rollout(
     per_s: float,
 ) -> None:
     """One network keeps the users that reach one arm, and sends good requests by them alone."""
@@ -60,7 +62,7 @@ def test_users_invented_for_one_arm_hide_no_sick_challenger_and_end_no_healthy_o
 
 
 @pytest.mark.slow
-def test_without_an_attack_a_sick_challenger_is_found_as_fast_as_before() -> None:
+def test_without_an_attack_a_faulty_challenger_is_detected_as_fast_as_before() -> None:
     """Errors of 1 % become 20 % at 5 % of 100 requests a second: 15 s are the figure."""
     sick = Crowd(error_factor=20)
     now, before = (sorted(ends(sick, seconds=40, compares=c, count=5)) for c in (True, False))
@@ -71,7 +73,7 @@ def test_without_an_attack_a_sick_challenger_is_found_as_fast_as_before() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gateway", [True, False], ids=["gateway", "addresses"])
-def test_400_clients_who_ask_often_are_judged_as_before(gateway: bool) -> None:
+def test_400_frequent_clients_are_judged_as_before(gateway: bool) -> None:
     """Each has slow answers again and again; of one address all of them are."""
     few = {"clients": 400, "hostile": 4, "gateway": gateway}
     healthy = ends(Crowd(**few), seconds=120, count=2)  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ def test_400_clients_who_ask_often_are_judged_as_before(gateway: bool) -> None:
     assert max(sick) <= 40
 
 
-def test_one_seed_is_one_story() -> None:
+def test_equal_seeds_give_equal_simulations() -> None:
     def end(seed: int) -> float:
         return rolled_back_after(Crowd(error_factor=20), seconds=20, seed=seed, compares=True)
 

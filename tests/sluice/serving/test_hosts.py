@@ -1,4 +1,4 @@
-"""Pages of other origins cannot use a browser to send requests here."""
+"""Web pages of other origins cannot use a browser to send requests to the server."""
 
 import json
 
@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sluice.serving.hosts import TrustedHosts
-from sluice.serving.refusals import WrongHost
+from sluice.serving.http_errors import MisdirectedRequest
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import SECRET, Live, body
 
@@ -16,7 +16,7 @@ TOKEN = {"authorization": f"Bearer {SECRET}"}
 def trusts(hosts: TrustedHosts, *values: str) -> bool:
     try:
         hosts.require(value.encode("latin-1") for value in values)
-    except WrongHost:
+    except MisdirectedRequest:
         return False
     return True
 
@@ -25,7 +25,7 @@ def trusts(hosts: TrustedHosts, *values: str) -> bool:
     "value",
     ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:1", "localhost.:80", "[::1]:8000"],
 )
-def test_the_names_of_loopback_are_trusted(value: str) -> None:
+def test_loopback_names_are_trusted(value: str) -> None:
     assert trusts(TrustedHosts("127.0.0.1", ()), value)
 
 
@@ -85,8 +85,8 @@ def test_the_address_listened_on_and_further_names_are_trusted(
     assert trusts(hosts, value) == is_trusted
 
 
-def test_trust_is_not_for_sale() -> None:
-    """Names that are no names, such as one that stands for all, are no setting."""
+def test_wildcards_must_have_a_valid_form() -> None:
+    """Invalid names, such as one that matches every host, are refused."""
     for name in ("*", "*.", "http://x", "a b", "x/y", ""):
         with pytest.raises(ValueError, match="trusted_hosts"):
             ServingSettings(trusted_hosts=(name,))
@@ -101,7 +101,7 @@ def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
         content=json.dumps(body(1.0)) if route == "/predict" else None,
     )
 
-    assert (answer.status_code, answer.json()["kind"]) == (421, "wrong_host")
+    assert (answer.status_code, answer.json()["kind"]) == (421, "misdirected_request")
     assert "got 'evil.example'" in answer.json()["what"]
     assert "serving.trusted_hosts" in answer.json()["do"]
 
@@ -109,7 +109,7 @@ def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
 @pytest.mark.parametrize(
     "declared", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_what_a_page_may_post_without_asking_gets_415(server: Live, declared: str | None) -> None:
+def test_content_types_allowed_without_cors_get_415(server: Live, declared: str | None) -> None:
     """Such posts became samples of the drift check."""
     before = server.metrics()['sluice_arm_requests_total{arm="production"}']
     headers = TOKEN | ({} if declared is None else {"content-type": declared})

@@ -1,4 +1,4 @@
-"""A challenger that crashes, hangs or leaks ends its own process, and fails nobody's request."""
+"""A challenger that crashes, hangs or leaks ends only its own process and fails no request."""
 
 import contextlib
 import os
@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.arm import NetworkFailed
 from sluice.serving.arm_process import ArmProcess
-from sluice.serving.frames import MAX_BYTES, OUTPUT, BadFrame, Recipe, pack, unpack
 from sluice.serving.isolation import Isolation
 from sluice.serving.settings import ServingSettings
+from sluice.serving.wire_protocol import MAX_BYTES, OUTPUT, InvalidFrame, LoaderSpec, pack, unpack
 from tests.sluice.serving.serving_samples import (
     SECRET,
     Live,
@@ -44,9 +44,9 @@ def more(*values: Any) -> Any:
 def settings(**changes: Any) -> ServingSettings:
     return quick_settings(
         challenger_deadline_s=0.3,
-        challenger_memory_bytes=MEMORY,
-        challenger_pause_s=0.1,
-        challenger_restarts=20,
+        max_challenger_memory_bytes=MEMORY,
+        challenger_restart_delay_s=0.1,
+        max_challenger_restarts=20,
         **changes,
     )
 
@@ -67,8 +67,8 @@ class Rig:
     def challenge(self, name: str | None) -> None:
         """Give all traffic to a challenger, or to production; its loading is not waited for."""
         source = self.server.source
-        source.weights = Weights(
-            epoch=source.weights.epoch + 1,
+        source.split = TrafficSplit(
+            epoch=source.split.epoch + 1,
             production=candidate("one"),
             challenger=None if name is None else candidate(name),
             rollout=None if name is None else f"r-{name}",
@@ -78,8 +78,8 @@ class Rig:
     def end(self) -> None:
         """Go back to production, and wait until no process is left."""
         self.challenge(None)
-        wanted = self.server.source.weights
-        wait_for(lambda: self.server.serving.router.table.weights == wanted)
+        wanted = self.server.source.split
+        wait_for(lambda: self.server.serving.router.table.split == wanted)
         wait_for(lambda: self.alive() == [])
 
     def pid(self) -> int:
@@ -87,7 +87,7 @@ class Rig:
         found: list[int] = []
 
         def answered() -> bool:
-            said = self.server.ask(challengers.TELL_PID, user="ada").json()
+            said = self.server.ask(challengers.RETURN_PID, user="ada").json()
             if said["arm"] == "challenger":
                 found.append(int(said["outputs"][0][0]))
             return bool(found)
@@ -104,8 +104,8 @@ def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
         time.sleep(0.03)
 
 
-def recipe(folder: Path) -> Recipe:
-    return Recipe(load="tests.support.challengers:load", arguments={"folder": str(folder)})
+def recipe(folder: Path) -> LoaderSpec:
+    return LoaderSpec(load="tests.support.challengers:load", arguments={"folder": str(folder)})
 
 
 def window(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -120,10 +120,10 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     production = deployed("one", 1, Says(1.0), contract=CONTRACT)
     chosen = settings()
     with Isolation(recipe(folder), chosen) as isolation:
-        weights = Weights(epoch=1, production=production.candidate)
+        split = TrafficSplit(epoch=1, production=production.candidate)
         promoted = deployed("two", 2, Says(2.0), contract=CONTRACT)
         models = {model.candidate: model for model in (production, promoted)}
-        with live(models, weights, settings=chosen, isolate=isolation.load) as server:
+        with live(models, split, settings=chosen, isolate=isolation.load) as server:
             yield Rig(server, folder)
     assert Rig(server, folder).alive() == []
 
@@ -186,15 +186,15 @@ def test_a_challenger_answers_from_another_process(two: Rig) -> None:
     [
         (challengers.SEGFAULT, "errors", "ended by signal SIGSEGV"),
         more(challengers.EXIT, "errors", "ended with status 3"),
-        more(challengers.BABBLE, "errors", "answered what is no answer"),
-        (challengers.LEAK, "errors", "MiB of memory, allowed are 128"),
+        more(challengers.BABBLE, "errors", "sent an invalid frame"),
+        (challengers.LEAK, "errors", "MiB of memory, the limit is 128"),
         (challengers.LOOP, "timeouts", "hung for 3 s"),
     ],
 )
-def test_a_process_that_goes_wrong_fails_no_request_and_is_started_again(
+def test_a_failing_process_fails_no_request_and_restarts(
     two: Rig, value: int, fault: str, said: str
 ) -> None:
-    """Under load: production answers, the fault is counted, the problem told and then solved."""
+    """Under load: production answers, the fault is counted, the problem is reported and solved."""
     before = two.pid()
     with steady_load(two.server) as statuses:
         wait_for(lambda: two.server.ask(value).json()["fallback"])
@@ -208,7 +208,7 @@ def test_a_process_that_goes_wrong_fails_no_request_and_is_started_again(
     assert two.alive() == [after] != [before], "the old process is reaped"
 
 
-def test_what_the_network_raises_is_told_by_its_place_alone(two: Rig) -> None:
+def test_an_error_of_a_network_is_reported_by_its_location_only(two: Rig) -> None:
     before = two.pid()
     said = two.server.ask(challengers.RAISE).json()
     line = next(x for x in reversed(two.server.lines()) if x.get("trace") == said["trace"])
@@ -226,7 +226,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def test_what_a_challenger_started_ends_with_it(two: Rig) -> None:
+def test_child_processes_of_a_challenger_end_with_it(two: Rig) -> None:
     two.server.ask(challengers.SPAWN)
     (started,) = psutil.Process(two.pid()).children()
     assert not has_ended(started)
@@ -239,11 +239,11 @@ def test_what_a_challenger_started_ends_with_it(two: Rig) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("dies while loading", "its process ended by signal SIGSEGV"),
+        ("dies while loading", "that process ended by signal SIGSEGV"),
         ("raises while loading", "did not load: ImportError('no such code')"),
     ],
 )
-def test_a_challenger_that_does_not_load_leaves_production_alone(
+def test_a_challenger_that_does_not_load_leaves_production_serving(
     rig: Rig, name: str, said: str
 ) -> None:
     rig.challenge(name)
@@ -258,14 +258,14 @@ def test_a_rollback_does_not_wait_for_a_challenger_that_hangs_while_it_loads(rig
     wait_for(lambda: rig.alive() != [])
     assert "still loading" in problems(rig.server)
     rig.challenge(None)
-    wanted = rig.server.source.weights
-    wait_for(lambda: rig.server.serving.router.table.weights == wanted)
+    wanted = rig.server.source.split
+    wait_for(lambda: rig.server.serving.router.table.split == wanted)
     # It hangs for a minute, which is more than anybody waited here.
     rig.end()
     assert problems(rig.server) == ""
 
 
-def test_a_promotion_takes_the_challenger_in_without_a_failed_request(two: Rig) -> None:
+def test_a_promotion_loads_the_challenger_in_process_without_a_failed_request(two: Rig) -> None:
     with steady_load(two.server) as statuses:
         two.server.put(production=candidate("two"))
         wait_for(lambda: two.alive() == [])
@@ -300,7 +300,7 @@ def test_swaps_leave_no_process_handle_or_thread(rig: Rig, times: int) -> None:
 
 @pytest.mark.slow
 def test_a_process_has_predicted_once_before_a_user_asks(tmp_path: Path) -> None:
-    """A network's first prediction is slow; one that fails is for the guards to judge."""
+    """A network's first prediction is slow; the guards judge one that fails."""
     with Isolation(recipe(tmp_path), settings()) as isolation:
         model = isolation.load(candidate("raises the first time"), threading.Event())
 
@@ -308,8 +308,8 @@ def test_a_process_has_predicted_once_before_a_user_asks(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_restarts_are_bounded_and_the_last_word_is_told(tmp_path: Path) -> None:
-    chosen = settings().model_copy(update={"challenger_restarts": 1})
+def test_restarts_are_bounded_and_the_last_error_is_reported(tmp_path: Path) -> None:
+    chosen = settings().model_copy(update={"max_challenger_restarts": 1})
     with Isolation(recipe(tmp_path), chosen) as isolation:
         model = isolation.load(candidate("two"), threading.Event())
         for _ in range(2):
@@ -318,27 +318,29 @@ def test_restarts_are_bounded_and_the_last_word_is_told(tmp_path: Path) -> None:
                 model.predict(window(challengers.EXIT), None)
             wait_for(lambda: model.problem != "")
 
-        assert "not started again (1 of 1 restarts so far)" in model.problem
+        assert "does not restart (1 of 1 restarts so far)" in model.problem
         with pytest.raises(NetworkFailed, match="process ended with status 3"):
             model.predict(window(1.0), None)
 
 
-def test_one_that_loads_for_too_long_or_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
-    late = settings(challenger_load_s=0.01)
+def test_a_challenger_beyond_its_load_time_or_memory_is_ended(tmp_path: Path) -> None:
+    late = settings(challenger_load_timeout_s=0.01)
     with (
         Isolation(recipe(tmp_path), late) as isolation,
-        pytest.raises(ContractError, match="had not loaded after"),
+        pytest.raises(ContractError, match="did not load within"),
     ):
         isolation.load(candidate("hangs while loading"), threading.Event())
 
 
-def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Path) -> None:
+def test_a_shadow_request_yields_between_networks_unless_a_request_waits(tmp_path: Path) -> None:
     """The same process answers both; what is asked for by a user must not wait for a copy."""
     process = ArmProcess(recipe(tmp_path), candidate("two"), environment=os.environ)
-    wait_for(lambda: process.card(1.0) is not None)
+    wait_for(lambda: process.wait_for_model(1.0) is not None)
     pauses: list[str] = []
     answers: list[float] = []
-    user = threading.Thread(target=lambda: answers.append(process.ask(window(4.0), None)[1, 0, 0]))
+    user = threading.Thread(
+        target=lambda: answers.append(process.predict(window(4.0), None)[1, 0, 0])
+    )
 
     def pause_until_somebody_waits() -> None:
         pauses.append("waited")
@@ -346,8 +348,8 @@ def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Pa
         wait_for(lambda: process.live_waits)
 
     try:
-        assert process.ask(window(5.0), lambda: pauses.append("paused"))[1, 0, 0] == 15.0
-        assert process.ask(window(6.0), pause_until_somebody_waits)[1, 0, 0] == 18.0
+        assert process.predict(window(5.0), lambda: pauses.append("paused"))[1, 0, 0] == 15.0
+        assert process.predict(window(6.0), pause_until_somebody_waits)[1, 0, 0] == 18.0
         user.join(20)
     finally:
         process.end("was stopped")
@@ -357,12 +359,12 @@ def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Pa
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, -1])
-def test_a_frame_that_is_not_whole_is_refused(cut: int) -> None:
+def test_an_incomplete_frame_is_refused(cut: int) -> None:
     frame = pack(OUTPUT, np.arange(6.0).reshape(3, 2))
 
     assert np.array_equal(unpack(frame, np.float64), np.arange(6.0).reshape(3, 2))
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidFrame):
         unpack(frame[:cut], np.float64)
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidFrame):
         unpack(OUTPUT + b"\x02" + b"\xff" * 8, np.float64)
     assert MAX_BYTES > 4096 * 1000 * 8, "the largest batch of a thousand outputs fits"

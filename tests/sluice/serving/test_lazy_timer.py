@@ -1,4 +1,4 @@
-"""A timer that is put off ends when it was last said to, and asks the event loop only once."""
+"""A postponed timer fires at its last deadline and schedules only one callback."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def loop() -> Any:
     return Loop()
 
 
-def test_it_ends_at_the_moment_last_set(loop: Any) -> None:
+def test_the_timer_fires_at_the_last_deadline(loop: Any) -> None:
     ends: list[float] = []
     timer = LazyTimer(loop, lambda: ends.append(loop.now))
     for number in range(100):
@@ -56,7 +56,7 @@ def test_it_ends_at_the_moment_last_set(loop: Any) -> None:
     assert ends == [pytest.approx(9.9 + 5)]
 
 
-def test_putting_off_asks_the_event_loop_once_a_period(loop: Any) -> None:
+def test_moving_the_deadline_schedules_one_callback_per_period(loop: Any) -> None:
     asked = 0
     timer = LazyTimer(loop, lambda: None)
     for number in range(100):
@@ -67,7 +67,7 @@ def test_putting_off_asks_the_event_loop_once_a_period(loop: Any) -> None:
     assert asked == 1
 
 
-def test_an_earlier_moment_is_kept(loop: Any) -> None:
+def test_an_earlier_deadline_is_respected(loop: Any) -> None:
     ends: list[float] = []
     timer = LazyTimer(loop, lambda: ends.append(loop.now))
     timer.set(60.0)
@@ -78,7 +78,7 @@ def test_an_earlier_moment_is_kept(loop: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "none"])
-def test_without_a_moment_nothing_is_called(loop: Any, end: str) -> None:
+def test_without_a_deadline_nothing_is_called(loop: Any, end: str) -> None:
     ends: list[float] = []
     timer = LazyTimer(loop, lambda: ends.append(loop.now))
     timer.set(5.0)
@@ -92,7 +92,7 @@ def test_without_a_moment_nothing_is_called(loop: Any, end: str) -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, pytest.param("uvloop")])
-def test_it_ends_on_the_loops_that_serve(new_loop: Any) -> None:
+def test_the_timer_works_with_uvloop_and_asyncio(new_loop: Any) -> None:
     uvloop = pytest.importorskip("uvloop")
     running = uvloop.new_event_loop() if new_loop == "uvloop" else new_loop()
     ended = running.create_future()

@@ -1,4 +1,4 @@
-"""Lines of one turn of the event loop are written at once, and no line is lost."""
+"""Lines of one event loop iteration are written together, and no line is lost."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ class Stream(io.StringIO):
         return super().write(text)
 
 
-def test_lines_of_one_turn_are_one_write() -> None:
+def test_lines_of_one_loop_iteration_are_one_write() -> None:
     stream = Stream()
     log = json_log(LogWriter(stream))
 
@@ -35,14 +35,14 @@ def test_lines_of_one_turn_are_one_write() -> None:
     assert stream.getvalue().count("\n") == 4
 
 
-def test_without_an_event_loop_a_line_is_written_at_once() -> None:
+def test_without_an_event_loop_a_line_is_written_immediately() -> None:
     stream = Stream()
     LogWriter(stream).write("line\n")
 
     assert stream.getvalue() == "line\n"
 
 
-def test_lines_of_other_threads_are_whole_and_none_is_lost() -> None:
+def test_lines_of_other_threads_are_complete() -> None:
     stream = Stream()
     writer = LogWriter(stream)
     sent = [f"{thread} {number}\n" for thread in range(4) for number in range(500)]

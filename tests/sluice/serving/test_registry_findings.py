@@ -1,4 +1,4 @@
-"""A server that runs while somebody writes past the ledger: real ledger, real HTTP."""
+"""A running server while somebody bypasses the ledger's API: real ledger, real HTTP."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -70,7 +70,7 @@ def served(server: Live) -> int:
 
 
 @pytest.mark.slow
-def test_a_server_keeps_what_was_verified_and_says_so(
+def test_a_server_keeps_the_last_verified_version_and_reports_it(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     """Every version loads here: nothing but the check keeps the dev version from serving."""
@@ -78,17 +78,17 @@ def test_a_server_keeps_what_was_verified_and_says_so(
     loader = LedgerModels(ledger, MODEL, store)
     candidates = [ledger.version(MODEL, number).candidate for number in (1, 2, 3, 4)]
     models = {candidate: loader.load(candidate) for candidate in candidates}
-    source = LedgerWeights(ledger, MODEL, recheck_s=0.05)
-    settings = quick_settings(source_timeout_s=20.0)
+    source = LedgerTrafficSplit(ledger, MODEL, registry_check_interval_s=0.05)
+    settings = quick_settings(registry_timeout_s=20.0)
 
     with live(models, source.read(), settings=settings, source=source) as server:  # type: ignore[arg-type]
         assert (phase(server), served(server)) == ((200, "serving"), 2)
         assert server.metrics()["sluice_registry_findings"] == 0
 
         for attack, mend, said in (
-            (TO_DEV, BACK, "pointer says version 4 after 3 moves, the history 2 after 2"),
-            (EDIT_RECEIPT, MEND_RECEIPT, "filed under another digest"),
-            (EDIT_LINEAGE, MEND_LINEAGE, "is not as line"),
+            (TO_DEV, BACK, "pointer has version 4 after 3 moves, the history 2 after 2"),
+            (EDIT_RECEIPT, MEND_RECEIPT, "does not match its digest"),
+            (EDIT_LINEAGE, MEND_LINEAGE, "does not match line"),
         ):
             intruder.run(attack)
             server.wait_for(lambda: phase(server) == (200, "degraded"))

@@ -1,4 +1,4 @@
-"""ROLL-2: a server tells what it sees; whatever becomes of that, it answers."""
+"""ROLL-2: a server reports its state, and keeps answering if reports fail."""
 
 import json
 import threading
@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from sluice.base.errors import SamplesRefused, StorageError
 from sluice.registry.client_secret import client_name, client_of
-from sluice.rollout.samples import Report, Sample
-from sluice.rollout.weights import Weights
+from sluice.rollout.samples import Sample, ServerReport
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import (
     Live,
@@ -26,18 +26,18 @@ MODELS = [
     deployed("raises", 3, Raises()),
 ]
 BY_DIGEST = {model.candidate: model for model in MODELS}
-SETTINGS = quick_settings(report_s=0.02, samples_per_s=1000)
+SETTINGS = quick_settings(report_interval_s=0.02, samples_per_s=1000)
 
 
 @dataclass
 class Sink:
-    reports: list[Report] = field(default_factory=list)
+    reports: list[ServerReport] = field(default_factory=list)
     down: bool = False
     refuses: bool = False
     hangs: threading.Event | None = None
     is_waiting: bool = False
 
-    def write(self, report: Report) -> None:
+    def write(self, report: ServerReport) -> None:
         if self.hangs is not None:
             self.is_waiting = True
             self.hangs.wait(10)
@@ -54,7 +54,7 @@ class Sink:
 
 
 def serving(sink: Sink, settings: ServingSettings = SETTINGS):  # type: ignore[no-untyped-def]
-    one = Weights(epoch=1, production=candidate("one"))
+    one = TrafficSplit(epoch=1, production=candidate("one"))
     return live(dict(BY_DIGEST), one, settings=settings, reports=sink)
 
 
@@ -82,7 +82,7 @@ def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
     assert len({report.state.server for report in sink.reports}) == 1
 
 
-def test_a_sample_names_its_client_so_that_only_the_secret_tells_who_it_is() -> None:
+def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
     sink = Sink()
     with serving(sink) as server:
         server.put(secret="ab" * 32)
@@ -96,7 +96,7 @@ def test_a_sample_names_its_client_so_that_only_the_secret_tells_who_it_is() -> 
     assert "ada" not in sink.samples[0].model_dump_json()
 
 
-def test_what_a_challenger_failed_on_is_kept_with_its_key() -> None:
+def test_failed_requests_of_a_challenger_are_sampled_with_their_key() -> None:
     sink = Sink()
     with serving(sink) as server:
         server.challenge("raises", share=1.0)
@@ -124,7 +124,7 @@ def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> No
     assert sink.samples[0].features == (7.0, 7.0)
 
 
-def test_samples_that_the_registry_refuses_are_dropped_and_said_once() -> None:
+def test_refused_samples_are_dropped_and_reported_once() -> None:
     sink = Sink(refuses=True)
     with serving(sink) as server:
         said = problems_of(server)
@@ -132,7 +132,7 @@ def test_samples_that_the_registry_refuses_are_dropped_and_said_once() -> None:
         server.wait_for(lambda: "does not take them" in said())
         told = len(sink.reports)
         server.wait_for(lambda: len(sink.reports) > told + 3)
-        assert "is not told" not in said()
+        assert "Reports fail" not in said()
         assert server.metrics()["sluice_report_failures_total"] == 0
         lines = [line for line in server.lines() if "does not take" in json.dumps(line)]
         assert len(lines) == 1
@@ -143,8 +143,8 @@ def test_samples_that_the_registry_refuses_are_dropped_and_said_once() -> None:
     assert [sample.features for sample in sink.samples] == [(8.0, 8.0)]
 
 
-def test_a_server_whose_reports_fail_lets_the_lease_of_its_challenger_run_out() -> None:
-    """Its harm is not seen: whoever renews the lease hears of the other servers only."""
+def test_a_server_whose_reports_fail_lets_its_lease_expire() -> None:
+    """Its faults are not counted: the lease is renewed by the reports of the other servers."""
     sink = Sink()
     with serving(sink) as server:
         router, lease_s = server.serving.router, 3600
@@ -153,26 +153,26 @@ def test_a_server_whose_reports_fail_lets_the_lease_of_its_challenger_run_out() 
             nonlocal lease_s
             lease_s += 3600
             until = datetime.now(UTC) + timedelta(seconds=lease_s)
-            weights = server.source.weights.model_copy(update={"expires_at": until})
-            server.source.weights = weights
+            split = server.source.split.model_copy(update={"expires_at": until})
+            server.source.split = split
             return until
 
         server.challenge("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
         heard = renew()
-        server.wait_for(lambda: router.table.weights.expires_at == heard)
+        server.wait_for(lambda: router.table.split.expires_at == heard)
         sink.down = True
-        server.wait_for(lambda: "is not told" in problems_of(server)())
+        server.wait_for(lambda: "Reports fail" in problems_of(server)())
         reads = server.source.reads
         unheard = renew()
         server.wait_for(lambda: server.source.reads > reads + 3)
-        assert router.table.weights.expires_at == heard
+        assert router.table.split.expires_at == heard
         sink.down = False
-        server.wait_for(lambda: router.table.weights.expires_at == unheard)
+        server.wait_for(lambda: router.table.split.expires_at == unheard)
 
 
 def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
     sink = Sink()
-    with serving(sink, SETTINGS.model_copy(update={"source_timeout_s": 5.0})) as server:
+    with serving(sink, SETTINGS.model_copy(update={"registry_timeout_s": 5.0})) as server:
         sink.hangs = threading.Event()
         server.wait_for(lambda: sink.is_waiting)
         threading.Timer(0.7, sink.hangs.set).start()  # longer than the server takes to get there
@@ -184,9 +184,9 @@ def problems_of(server: Live):  # type: ignore[no-untyped-def]
     return lambda: " ".join(server.client.get("/problems").json()["problems"])
 
 
-def test_keys_must_be_one_for_each_window() -> None:
+def test_each_window_needs_one_key() -> None:
     with serving(Sink()) as server:
         refused = server.ask(1.0, 2.0, keys=["monday"])
 
     assert refused.status_code == 422
-    assert "one for each of 2 windows, got 1" in refused.json()["what"]
+    assert "one entry for each of 2 windows, got 1" in refused.json()["what"]

@@ -1,4 +1,4 @@
-"""Servers that are restarted: behind a balancer nobody notices; after a kill the ledger decides."""
+"""Restarted servers: unnoticed behind a balancer; after a kill the ledger decides."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.machine import advance
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
+from sluice.rollout.state_machine import advance
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 from tests.support.balancer import balancing
 
@@ -113,7 +113,7 @@ def nursery(
 
 
 @pytest.mark.slow
-def test_servers_that_end_and_start_in_turn_fail_no_request(nursery: Nursery) -> None:
+def test_a_rolling_restart_fails_no_request(nursery: Nursery) -> None:
     load, codes = _restarted_under_load(nursery, requests=1)
 
     assert codes == [0, 0]
@@ -122,7 +122,7 @@ def test_servers_that_end_and_start_in_turn_fail_no_request(nursery: Nursery) ->
 
 
 @pytest.mark.exhaustive
-def test_ten_thousand_requests_meet_restarting_servers(
+def test_ten_thousand_requests_survive_restarting_servers(
     nursery: Nursery, record_property: Callable[[str, object], None]
 ) -> None:
     load, codes = _restarted_under_load(nursery, requests=10_000)
@@ -139,7 +139,7 @@ def test_ten_thousand_requests_meet_restarting_servers(
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
+def test_a_killed_server_follows_the_ledger_and_restarts_its_counts(
     nursery: Nursery, home: Home, ledger: RolloutLedger
 ) -> None:
     """Mid-rollout: what it had counted stays in the registry, and nothing counts twice.
@@ -168,7 +168,7 @@ def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
     nursery.start(port)  # ready with production alone: the challenger loads beside it
     _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
     card = httpx.get(f"{url}/model").json()
-    own = Window.model_validate(httpx.get(f"{url}/rollout").json()["window"])
+    own = TrafficCounts.model_validate(httpx.get(f"{url}/rollout").json()["window"])
     still = _reported(ledger, rollout, 60)
     _ask(url, 20)
     last = _reported(ledger, rollout, 80)
@@ -178,14 +178,14 @@ def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
     assert (card["share"], card["rollout"]) == (0.5, rollout.id)
     assert (own.production, own.challenger) == (ArmCounts(), ArmCounts())
     assert (still.production, still.challenger) == (first.production, first.challenger)
-    assert after.outcome == "hold"
+    assert after.outcome == "wait"
     assert after.rollout.evidence.challenger == last.challenger
     assert after.rollout.evidence.log_evidence == rollout.evidence.log_evidence
 
 
-def _reported(ledger: RolloutLedger, rollout: Rollout, requests: int) -> Window:
-    """Return the counts of all servers once they are so many requests."""
-    found: list[Window] = []
+def _reported(ledger: RolloutLedger, rollout: Rollout, requests: int) -> TrafficCounts:
+    """Return the counts of all servers once they reach a number of requests."""
+    found: list[TrafficCounts] = []
 
     def is_there() -> bool:
         found.append(ledger.observations.window(rollout))
@@ -219,7 +219,7 @@ class _Load:
 
 
 def _restarted_under_load(nursery: Nursery, *, requests: int) -> tuple[_Load, list[int]]:
-    """Restart two servers in turn, each at least once, until so many requests were sent."""
+    """Restart two servers in turn, each at least once, until a number of requests was sent."""
     ports = [_free_port(), _free_port()]
     for port in ports:
         nursery.start(port)

@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: who answers, what is counted, and no fault of a challenger reaches users."""
+"""ROLL-1, ROLL-2: routing and counting; no fault of a challenger reaches users."""
 
 import gc
 import threading
@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from sluice.rollout.weights import Weights
-from sluice.serving.deployed import Deployed
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.deployed import DeployedModel
 from tests.sluice.serving.serving_samples import Gated, Live, candidate, live, quick_settings
 
 
@@ -20,14 +20,14 @@ def counts(server: Live, arm: str) -> dict[str, int]:
     return {kind: number for kind, number in window[arm].items() if number and kind != "slower"}
 
 
-def test_every_answer_says_who_gave_it(server: Live) -> None:
-    weights = server.challenge("two", share=1.0)
+def test_every_response_names_its_arm_and_version(server: Live) -> None:
+    split = server.challenge("two", share=1.0)
     answer = server.ask(1.0, user="ada")
     said = answer.json()
 
     assert said["outputs"] == [[3.0]]
     assert (said["arm"], said["version"], said["candidate"]) == ("challenger", 2, candidate("two"))
-    assert (said["rollout"], said["epoch"]) == ("r-two", weights.epoch)
+    assert (said["rollout"], said["epoch"]) == ("r-two", split.epoch)
     assert answer.headers["x-sluice-arm"] == "challenger"
     assert answer.headers["x-sluice-version"] == "2"
     assert answer.headers["x-sluice-rollout"] == "r-two"
@@ -41,7 +41,7 @@ def test_without_a_rollout_there_is_no_window(server: Live) -> None:
     assert server.client.get("/rollout").json() == {"window": None}
 
 
-def test_a_user_stays_with_the_challenger_while_its_share_rises(server: Live) -> None:
+def test_a_user_keeps_the_challenger_while_its_share_increases(server: Live) -> None:
     users = [f"user {number}" for number in range(30)]
     chosen: list[set[str]] = []
     for share in (0.0, 0.25, 0.5, 1.0):
@@ -56,9 +56,7 @@ def test_a_user_stays_with_the_challenger_while_its_share_rises(server: Live) ->
 @pytest.mark.parametrize(
     ("name", "fault"), [("raises", "errors"), ("hangs", "timeouts"), ("nan", "not_finite")]
 )
-def test_production_answers_for_a_challenger_that_fails(
-    server: Live, name: str, fault: str
-) -> None:
+def test_production_answers_when_the_challenger_fails(server: Live, name: str, fault: str) -> None:
     server.challenge(name)
     answer = server.ask(1.0, user="ada")
     said = answer.json()
@@ -73,7 +71,7 @@ def test_production_answers_for_a_challenger_that_fails(
     assert server.metrics()[f'sluice_arm_faults_total{{arm="challenger",fault="{fault}"}}'] >= 1
 
 
-def test_a_challenger_that_hangs_delays_nobody_once_its_queue_is_full(
+def test_a_hanging_challenger_delays_no_request_once_its_queue_is_full(
     server: Live,
 ) -> None:
     server.challenge("hangs")
@@ -84,8 +82,8 @@ def test_a_challenger_that_hangs_delays_nobody_once_its_queue_is_full(
     assert counts(server, "challenger") == {"requests": 8, "timeouts": 8}
 
 
-def test_production_is_late_by_the_challengers_deadline_too(server: Live) -> None:
-    """Or a host that is busy for a moment would speak against the challenger alone."""
+def test_production_is_counted_late_by_the_challengers_deadline(server: Live) -> None:
+    """Otherwise a briefly busy host would count against the challenger only."""
     server.challenge("two", share=1e-9)
     gated = server.models[candidate("one")].networks[0]
     assert isinstance(gated, Gated)
@@ -99,7 +97,7 @@ def test_production_is_late_by_the_challengers_deadline_too(server: Live) -> Non
     assert counts(server, "production") == {"requests": 1, "timeouts": 1}
 
 
-def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
+def test_shadow_requests_are_counted_and_not_returned(server: Live) -> None:
     server.challenge("two", share=0.0, shadow=True)
     said = server.ask(1.0).json()
     server.wait_for(lambda: counts(server, "challenger") == {"requests": 1})
@@ -108,7 +106,7 @@ def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
     assert counts(server, "production") == {"requests": 1}
 
 
-def test_production_gets_the_copies_once_the_challenger_answers_all(server: Live) -> None:
+def test_production_gets_the_shadow_requests_at_a_share_of_one(server: Live) -> None:
     server.challenge("two", share=1.0, shadow=True)
     said = server.ask(1.0).json()
     server.wait_for(lambda: counts(server, "production") == {"requests": 1})
@@ -118,7 +116,7 @@ def test_production_gets_the_copies_once_the_challenger_answers_all(server: Live
 
 
 @pytest.mark.parametrize(("name", "fault"), [("raises", "errors"), ("nan", "not_finite")])
-def test_a_shadow_that_fails_is_counted_and_not_noticed(
+def test_failed_shadow_requests_are_counted_and_not_returned(
     server: Live, name: str, fault: str
 ) -> None:
     server.challenge(name, share=0.0, shadow=True)
@@ -128,7 +126,7 @@ def test_a_shadow_that_fails_is_counted_and_not_noticed(
     assert (said["outputs"], said["fallback"]) == ([[2.0]], False)
 
 
-def test_a_shadow_that_hangs_drops_copies_beyond_its_queue(server: Live) -> None:
+def test_a_hanging_shadow_drops_requests_beyond_its_queue(server: Live) -> None:
     """One is begun and late; the others never began, which says nothing about the challenger.
 
     On a machine that is busy for longer than the time limit, another one is begun after it.
@@ -157,13 +155,13 @@ def test_a_shadow_that_hangs_drops_copies_beyond_its_queue(server: Live) -> None
 
 
 def test_the_window_is_the_same_for_prometheus(server: Live) -> None:
-    weights = server.challenge("nan")
+    split = server.challenge("nan")
     server.ask(1.0)
     found = server.metrics()
 
     assert found['sluice_step_count{arm="challenger",kind="not_finite"}'] == 1
     assert found['sluice_step_count{arm="production",kind="requests"}'] == 0
-    assert found["sluice_step_epoch"] == found["sluice_weights_epoch"] == weights.epoch
+    assert found["sluice_step_epoch"] == found["sluice_weights_epoch"] == split.epoch
     assert found["sluice_challenger_share"] == 1
 
 
@@ -175,17 +173,17 @@ def test_a_new_epoch_counts_from_zero(server: Live) -> None:
     assert counts(server, "challenger") == {}
 
 
-def test_an_older_epoch_is_ignored_and_said(server: Live) -> None:
-    """A promotion that a lagging replica has not heard of must not be undone."""
+def test_an_older_epoch_is_ignored_and_reported(server: Live) -> None:
+    """A promotion that a lagging replica has not read must not be undone."""
     new = server.challenge("two")
-    server.source.weights = server.source.weights.model_copy(
+    server.source.split = server.source.split.model_copy(
         update={"epoch": new.epoch - 1, "share": 0.0}
     )
-    server.wait_for(lambda: any("is ignored" in p or "are ignored" in p for p in problems(server)))
+    server.wait_for(lambda: any("was ignored" in p for p in problems(server)))
 
     assert server.ask(1.0).json()["arm"] == "challenger"
     assert server.metrics()["sluice_weights_stale_total"] >= 1
-    server.source.weights = new
+    server.source.split = new
 
 
 def problems(server: Live) -> list[str]:
@@ -193,14 +191,14 @@ def problems(server: Live) -> list[str]:
     return found
 
 
-def test_an_unreachable_source_leaves_the_last_known_good_and_says_so(server: Live) -> None:
+def test_an_unreachable_source_keeps_the_last_split_and_is_reported(server: Live) -> None:
     server.challenge("two")
     server.source.down = True
     server.wait_for(lambda: problems(server) != [])
     ready = httpx.get(f"{server.url}/readyz")
 
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
-    assert "last known good serve: The registry is gone" in problems(server)[0]
+    assert "the last known one stays: The registry is gone" in problems(server)[0]
     assert server.metrics()["sluice_weights_source_up"] == 0
     assert server.ask(1.0).json()["arm"] == "challenger"
 
@@ -209,7 +207,7 @@ def test_an_unreachable_source_leaves_the_last_known_good_and_says_so(server: Li
     assert server.metrics()["sluice_weights_source_up"] == 1
 
 
-def test_a_lease_that_ends_leaves_production_alone_though_the_source_is_gone(
+def test_a_lease_expires_even_when_the_source_is_gone(
     server: Live,
 ) -> None:
     server.challenge("two", expires_at=datetime.now(UTC) + timedelta(seconds=0.4))
@@ -222,13 +220,13 @@ def test_a_lease_that_ends_leaves_production_alone_though_the_source_is_gone(
     assert server.metrics()["sluice_challenger_share"] == 0
 
 
-def test_a_renewed_lease_of_the_same_epoch_counts_on(server: Live) -> None:
+def test_a_renewed_lease_of_the_same_epoch_keeps_the_counts(server: Live) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=60)
-    weights = server.challenge("nan", expires_at=soon)
+    split = server.challenge("nan", expires_at=soon)
     server.ask(1.0)
-    later = weights.model_copy(update={"expires_at": soon + timedelta(seconds=60)})
-    server.source.weights = later
-    server.wait_for(lambda: server.serving.router.table.weights == later)
+    later = split.model_copy(update={"expires_at": soon + timedelta(seconds=60)})
+    server.source.split = later
+    server.wait_for(lambda: server.serving.router.table.split == later)
 
     assert counts(server, "challenger") == {"requests": 1, "not_finite": 1}
 
@@ -236,9 +234,7 @@ def test_a_renewed_lease_of_the_same_epoch_counts_on(server: Live) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("other columns", "other columns"), ("gone", "does not load")]
 )
-def test_a_challenger_that_cannot_be_served_leaves_production_and_is_said(
-    server: Live, name: str, said: str
-) -> None:
+def test_a_challenger_that_cannot_be_served_is_reported(server: Live, name: str, said: str) -> None:
     server.challenge(name)
 
     server.wait_for(lambda: any(said in problem for problem in problems(server)))
@@ -247,11 +243,11 @@ def test_a_challenger_that_cannot_be_served_leaves_production_and_is_said(
 
 
 def test_production_counts_from_when_its_challenger_is_loaded(server: Live) -> None:
-    """Or a bad minute before would speak for the challenger, and a good one against it."""
+    """Otherwise a bad minute before would favour the challenger, and a good one the opposite."""
     one, two = server.models[candidate("one")], server.models[candidate("two")]
     models = {one.candidate: one}
     began = datetime.now(UTC)
-    with live(models, server.source.weights, settings=quick_settings()) as held:
+    with live(models, server.source.split, settings=quick_settings()) as held:
         held.challenge("two", share=1e-9)
         held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
         for _ in range(3):
@@ -269,8 +265,8 @@ def test_production_counts_from_when_its_challenger_is_loaded(server: Live) -> N
 
 def test_production_does_not_count_when_the_lease_is_over(server: Live) -> None:
     times = [datetime.now(UTC)]
-    weights, settings = server.source.weights, quick_settings()
-    with live(server.models, weights, settings=settings, clock=lambda: times[-1]) as held:
+    split, settings = server.source.split, quick_settings()
+    with live(server.models, split, settings=settings, clock=lambda: times[-1]) as held:
         held.challenge("two", share=1e-9, expires_at=times[0] + timedelta(seconds=60))
         held.ask(1.0)
         times.append(times[0] + timedelta(seconds=61))
@@ -280,38 +276,38 @@ def test_production_does_not_count_when_the_lease_is_over(server: Live) -> None:
 
 
 def test_a_challenger_that_does_not_load_is_not_tried_at_every_lease(server: Live) -> None:
-    """Whoever looks renews the lease, each second; the pause between two tries outlasts that."""
+    """The lease is renewed each second; the delay between two attempts is longer."""
     tried: list[str] = []
     one = server.models[candidate("one")]
 
-    class Counted(dict[str, Deployed]):
-        def __missing__(self, wanted: str) -> Deployed:
+    class Counted(dict[str, DeployedModel]):
+        def __missing__(self, wanted: str) -> DeployedModel:
             tried.append(wanted)
             raise KeyError(wanted)
 
     models = Counted({one.candidate: one})
-    weights = Weights(epoch=1, production=one.candidate)
-    with live(models, weights, settings=quick_settings(retry_s=600)) as held:
+    split = TrafficSplit(epoch=1, production=one.candidate)
+    with live(models, split, settings=quick_settings(load_retry_s=600)) as held:
         until = datetime.now(UTC) + timedelta(seconds=60)
         held.challenge("gone", share=0.5, expires_at=until)
         held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
         for later in range(1, 4):
-            renewed = held.source.weights.model_copy(
+            renewed = held.source.split.model_copy(
                 update={"expires_at": until + timedelta(seconds=later)}
             )
-            held.source.weights = renewed
-            held.wait_for(lambda renewed=renewed: held.serving.router.table.weights == renewed)  # type: ignore[misc]
+            held.source.split = renewed
+            held.wait_for(lambda renewed=renewed: held.serving.router.table.split == renewed)  # type: ignore[misc]
         held.challenge("gone", share=1.0, expires_at=until)  # another step needs the copies, too
 
         assert tried == [candidate("gone")] * 2
 
 
-def test_a_production_that_does_not_load_leaves_the_last_known_good(server: Live) -> None:
-    server.source.weights = server.source.weights.model_copy(
-        update={"production": candidate("nan"), "epoch": server.source.weights.epoch + 1}
+def test_production_that_does_not_load_keeps_the_last_version(server: Live) -> None:
+    server.source.split = server.source.split.model_copy(
+        update={"production": candidate("nan"), "epoch": server.source.split.epoch + 1}
     )
 
-    server.wait_for(lambda: any("finite number from zeros" in p for p in problems(server)))
+    server.wait_for(lambda: any("finite predictions for zeros" in p for p in problems(server)))
     assert server.ask(1.0).json()["version"] == 1
 
 
@@ -386,8 +382,8 @@ def gate(server: Live) -> Iterator[threading.Event]:
     network.gate.set()
 
 
-def test_production_that_raises_is_told_without_what_it_was_asked(server: Live) -> None:
-    """Weights that name a failing model never get here: it must fail after it was loaded."""
+def test_an_error_of_production_is_reported_without_request_data(server: Live) -> None:
+    """A model that fails to load never serves: this one must fail after it was loaded."""
     network = server.models[candidate("one")].networks[0]
     assert isinstance(network, Gated)
     network.broken = True
@@ -405,7 +401,7 @@ def test_production_that_raises_is_told_without_what_it_was_asked(server: Live) 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_what_both_arms_fail_on_counts_for_both(server: Live, share: float) -> None:
-    """Or a client whose input no model can take would end a healthy rollout, or hide a sick one."""
+    """Otherwise a client with invalid input could end a healthy rollout or hide a faulty one."""
     network = server.models[candidate("one")].networks[0]
     assert isinstance(network, Gated)
     server.challenge("raises", share=share, shadow=True)
@@ -418,13 +414,13 @@ def test_what_both_arms_fail_on_counts_for_both(server: Live, share: float) -> N
     assert counts(server, "production") == {"requests": 1, "errors": 1}
 
 
-def test_production_that_is_late_is_told_in_time(server: Live, gate: threading.Event) -> None:
+def test_a_timeout_of_production_is_reported_in_time(server: Live, gate: threading.Event) -> None:
     gate.clear()
     began = time.monotonic()
     answer = server.ask(1.0)
 
     assert answer.status_code == 504
-    assert answer.json()["kind"] == "too_late"
+    assert answer.json()["kind"] == "prediction_timeout"
     assert time.monotonic() - began > 1.0
 
 
@@ -440,7 +436,7 @@ def test_the_event_loop_is_free_while_a_model_computes(server: Live, gate: threa
     assert asked.result().status_code in (200, 504)
 
 
-def test_what_waits_together_is_computed_together(server: Live, gate: threading.Event) -> None:
+def test_waiting_requests_are_computed_in_one_batch(server: Live, gate: threading.Event) -> None:
     gate.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(server.ask, float(n)) for n in range(8)]

@@ -1,4 +1,4 @@
-"""``sluice serve`` as a process: a real ledger, real weights, real signals."""
+"""``sluice serve`` as a process: a real ledger, real network weights, real signals."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.deployed import deployed_members, load_deployed
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
 from sluice.serving.settings import ServingSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -61,7 +61,7 @@ def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(
     """Linear networks whose weights are all 1 and 1.5: v * (last row + mean row) + v for each."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
-    weights = LedgerWeights(ledger, MODEL).read()
+    weights = LedgerTrafficSplit(ledger, MODEL).read()
     found = LedgerModels(ledger, MODEL, store).load(weights.production)
 
     assert weights.epoch == 1
@@ -84,7 +84,7 @@ def test_seeds_of_earlier_folds_do_not_serve(ledger: RolloutLedger, home: Home) 
     assert [(m.seed, m.fold_id) for m in deployed_members(both)] == [(0, 2), (1, 2)]
 
 
-def test_weights_that_are_not_the_candidates_do_not_serve(
+def test_network_weights_of_another_candidate_do_not_serve(
     ledger: RolloutLedger, home: Home
 ) -> None:
     store = ArtifactStore(home.artifacts)
@@ -94,11 +94,11 @@ def test_weights_that_are_not_the_candidates_do_not_serve(
         update={"lineage": two.lineage.model_copy(update={"members": one.lineage.members})}
     )
 
-    with pytest.raises(IntegrityError, match="weights are not those its candidate digest"):
+    with pytest.raises(IntegrityError, match="network weights do not match its candidate digest"):
         load_deployed(forged, store)
 
 
-def test_nothing_in_production_is_told_at_the_start(
+def test_a_missing_production_version_is_reported_at_the_start(
     ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
@@ -107,7 +107,7 @@ def test_nothing_in_production_is_told_at_the_start(
     assert f"Run: sluice run {MODEL}" in capsys.readouterr().err
 
 
-def test_a_store_that_lost_the_weights_is_told_at_the_start(
+def test_missing_network_weights_are_reported_at_the_start(
     ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     promote_chain(ledger, ArtifactStore(home.artifacts), 1)
@@ -125,19 +125,19 @@ def test_a_store_that_lost_the_weights_is_told_at_the_start(
         (["--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )
-def test_a_server_that_others_reach_needs_a_token(
+def test_a_server_on_the_network_needs_a_token(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["serve", MODEL, *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_replicas_go_with_ray(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_need_ray(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["serve", MODEL, "--replicas", "3"]) == 2
     assert "Add --ray" in capsys.readouterr().err
 
 
-def test_a_cluster_that_does_not_answer_is_told_at_the_start(
+def test_an_unreachable_cluster_is_reported_at_the_start(
     ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     promote_chain(ledger, ArtifactStore(home.artifacts), 1)
@@ -278,10 +278,10 @@ def test_the_settings_leave_room_for_a_fallback() -> None:
 def test_a_rollout_in_the_ledger_splits_the_traffic(ledger: RolloutLedger, home: Home) -> None:
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
-    before = LedgerWeights(ledger, MODEL).read()
+    before = LedgerTrafficSplit(ledger, MODEL).read()
     number = register_sample(ledger, store, salt=2, reference=before.production)
     started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
-    during = LedgerWeights(ledger, MODEL).read()
+    during = LedgerTrafficSplit(ledger, MODEL).read()
 
     assert during.epoch > before.epoch
     assert (during.production, during.rollout) == (before.production, started.rollout.id)

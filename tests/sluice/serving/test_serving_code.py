@@ -1,4 +1,4 @@
-"""A server answers with the code that its version was trained with, or not at all."""
+"""A server uses the code that its version was trained with, or does not serve."""
 
 import asyncio
 import io
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import OtherCode
+from sluice.base.errors import CodeMismatch
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.cli.doctor import DoctorSettings, examine
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.log import json_log
-from sluice.serving.recipe import ServerRecipe, open_recipe
+from sluice.serving.server_spec import ServerSpec, open_server
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.code_samples import UserCode, promote_version
@@ -50,8 +50,8 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
         yield opened
 
 
-def recipe(home: Home, *, code: str = "present") -> ServerRecipe:
-    return ServerRecipe(
+def recipe(home: Home, *, code: str = "current") -> ServerSpec:
+    return ServerSpec(
         model=MODEL,
         settings=ServingSettings(),
         registry_url=home.registry_url,
@@ -70,27 +70,27 @@ def test_serve_refuses_a_version_of_other_code_with_digests_and_what_differs(
     promote_version(ledger, store, user.lineage(store))
     user.change()
 
-    assert run_command(["serve", MODEL, "--port", "0"]) == OtherCode.exit_code
+    assert run_command(["serve", MODEL, "--port", "0"]) == CodeMismatch.exit_code
     said = capsys.readouterr().err
-    assert "version 1 must run the code that it was trained with" in said
+    assert "version 1 must run with the code that it was trained with" in said
     assert "module probe_layers changed" in said
     assert "add --code stored to 'sluice serve'" in said
 
 
-def test_stored_code_serves_what_was_judged_when_a_person_asks_for_it(
+def test_stored_code_serves_the_evaluated_version_on_request(
     ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
 ) -> None:
     promote_version(ledger, store, user.lineage(store))
-    with open_recipe(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+    with open_server(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
         before = serving.router.table.production.deployed.predict(ONES, None)
     user.change()
     log = io.StringIO()
 
-    with open_recipe(recipe(home, code="stored"), clock=Clock(), log=json_log(log)) as serving:
+    with open_server(recipe(home, code="stored"), clock=Clock(), log=json_log(log)) as serving:
         after = serving.router.table.production.deployed.predict(ONES, None)
 
     assert np.array_equal(after, before)
-    assert "with the code that is stored with them" in json.loads(log.getvalue())["what"]
+    assert "with their stored code" in json.loads(log.getvalue())["what"]
 
 
 def test_a_server_keeps_its_version_when_production_moves_to_one_of_other_code(
@@ -98,19 +98,19 @@ def test_a_server_keeps_its_version_when_production_moves_to_one_of_other_code(
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
     running = user.running()
-    with open_recipe(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+    with open_server(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
         user.change()
         promote_version(ledger, store, user.lineage(store, salt=1), before=first)
         sys.modules.update(running)
 
         async def follow() -> None:
-            while not serving.follower.has_problem("production"):
-                await serving.follower.poll()
+            while not serving.split_sync.has_problem("production"):
+                await serving.split_sync.poll()
 
         asyncio.run(asyncio.wait_for(follow(), 60))
 
         assert serving.router.table.production.deployed.version == first
-        assert "module probe_layers changed" in serving.follower.problem("production")
+        assert "module probe_layers changed" in serving.split_sync.problem("production")
 
 
 def test_verify_and_doctor_report_production_of_other_code(
@@ -156,7 +156,7 @@ def test_rollback_on_the_command_line_says_that_the_code_stays(
     assert run_command(["registry", "rollback", MODEL, "--reason", "errors"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "production is now version 1" in said
-    assert "The code did not go back" in said
+    assert "The code was not rolled back" in said
     assert "module probe_layers changed" in said
 
 
@@ -166,7 +166,7 @@ def test_a_version_that_was_stored_without_its_code_is_served_with_a_warning(
     promote_chain(ledger, store, 1)
     log = io.StringIO()
 
-    with open_recipe(recipe(home), clock=Clock(), log=json_log(log)) as serving:
+    with open_server(recipe(home), clock=Clock(), log=json_log(log)) as serving:
         assert serving.router.table.production.deployed.version == 1
 
     (line,) = [json.loads(text) for text in log.getvalue().splitlines()]

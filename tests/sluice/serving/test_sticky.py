@@ -1,10 +1,10 @@
-"""ROLL-1: the split by users is sticky, monotone, uniform and new for each rollout."""
+"""ROLL-1: the assignment of users is sticky, monotone, uniform and new for each rollout."""
 
 import itertools
 
 import pytest
 
-from sluice.serving.sticky import is_chosen, place
+from sluice.serving.sticky import hash_fraction, is_chosen
 
 USERS = [f"user {number}" for number in range(4000)]
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.99, 1.0)
@@ -22,28 +22,28 @@ def test_a_higher_share_adds_users_and_moves_none_back() -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5])
-def test_the_share_of_users_is_what_was_asked_for(share: float) -> None:
+def test_the_share_of_users_is_as_requested(share: float) -> None:
     """Within four standard errors of a binomial."""
     error = (share * (1 - share) / len(USERS)) ** 0.5
 
     assert len(chosen("r1", share)) / len(USERS) == pytest.approx(share, abs=4 * error)
 
 
-def test_another_rollout_draws_other_users() -> None:
+def test_another_rollout_selects_other_users() -> None:
     """Independent halves share a quarter."""
     both = len(chosen("r1", 0.5) & chosen("r2", 0.5)) / len(USERS)
 
     assert both == pytest.approx(0.25, abs=0.03)
 
 
-def test_the_place_is_the_same_on_every_machine() -> None:
+def test_the_hash_fraction_is_the_same_on_every_machine() -> None:
     """A pinned value: another one would move users in the middle of a rollout."""
-    assert place("ada", salt="r1") == pytest.approx(0.30089587558067965, abs=1e-15)
+    assert hash_fraction("ada", salt="r1") == pytest.approx(0.30089587558067965, abs=1e-15)
 
 
 def test_salt_and_user_do_not_run_together() -> None:
-    assert place("bc", salt="a") != place("c", salt="ab")
+    assert hash_fraction("bc", salt="a") != hash_fraction("c", salt="ab")
 
 
-def test_a_share_that_is_no_number_chooses_nobody() -> None:
+def test_a_nan_share_chooses_no_user() -> None:
     assert not chosen("r1", float("nan"))

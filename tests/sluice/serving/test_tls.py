@@ -1,4 +1,4 @@
-"""TLS by the server itself, and what is said where there is none."""
+"""TLS of the server itself, and the warnings without it."""
 
 import contextlib
 import json
@@ -13,9 +13,9 @@ import pytest
 
 from sluice.base.errors import SettingsError, StorageError
 from sluice.cli.app import run_command
-from sluice.rollout.weights import Weights
+from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
-from sluice.serving.server import in_clear
+from sluice.serving.server import cleartext_warnings
 from sluice.serving.tls import Tls
 from sluice.serving.tokens import Tokens
 from tests.sluice.serving.serving_samples import (
@@ -53,8 +53,8 @@ def server(files: Tls) -> Iterator[Live]:
             max_connections=8, max_per_address=8, header_timeout_s=0.4, idle_timeout_s=0.4
         )
     )
-    weights = Weights(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, weights, settings=settings, tls=files) as running:
+    split = TrafficSplit(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, split, settings=settings, tls=files) as running:
         running.client.close()
         trusted = ssl.create_default_context(cafile=str(files.cert))
         running.client = httpx.Client(base_url=running.url, headers=TOKEN, verify=trusted)
@@ -65,11 +65,11 @@ def connect(server: Live) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
 
 
-def test_predictions_travel_encrypted(server: Live) -> None:
+def test_predictions_are_encrypted(server: Live) -> None:
     assert server.ask(1.0).json()["outputs"] == [[2.0]]
 
 
-def test_a_request_in_clear_gets_no_answer(server: Live) -> None:
+def test_a_plain_http_request_gets_no_response(server: Live) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.post(server.url.replace("https", "http") + "/predict", json=body(1.0), headers=TOKEN)
 
@@ -82,7 +82,7 @@ def test_a_handshake_has_the_time_of_a_header(server: Live, sent: bytes) -> None
             assert connection.recv(100) == b""
 
 
-def test_handshakes_that_do_not_end_make_way(server: Live) -> None:
+def test_incomplete_handshakes_are_evicted(server: Live) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(24):
             stack.enter_context(connect(server))
@@ -103,13 +103,13 @@ def test_a_certificate_and_a_key_of_another_are_refused(files: Tls, tmp_path: Pa
     with pytest.raises(StorageError, match=r"TLS key file .* cannot be read"):
         Tls.read(files.cert, tmp_path / "none.pem")
     key.chmod(0o644)
-    with pytest.raises(SettingsError, match="readable by its owner alone"):
+    with pytest.raises(SettingsError, match="readable only by its owner"):
         Tls.read(files.cert, key)
 
 
 def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["serve", "sp500_volatility", "--tls-cert", str(files.cert)]) == 2
-    assert "--tls-cert and --tls-key go together" in capsys.readouterr().err
+    assert "--tls-cert and --tls-key are required together" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixtu
         ("10.0.0.5", Tokens.of(hook=SECRET), 1),
     ],
 )
-def test_tokens_in_clear_beyond_this_machine_are_warned_of(
+def test_cleartext_tokens_on_the_network_give_a_warning(
     host: str, tokens: Tokens, warnings: int
 ) -> None:
-    assert len(list(in_clear(host, tokens))) == warnings
+    assert len(list(cleartext_warnings(host, tokens))) == warnings
 
 
-def test_the_command_says_so_in_its_log(
+def test_the_command_logs_the_cleartext_warning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes no further here: there is no registry."""

@@ -1,4 +1,4 @@
-"""Named tokens: what each may do, the file they are in, and their rotation while a server runs."""
+"""Named tokens: their scopes, the token file, and rotation while a server runs."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import pytest
 from sluice.base.errors import SettingsError, SluiceError, StorageError
 from sluice.base.secret_files import read_secret_file
 from sluice.cli.app import run_command
-from sluice.rollout.weights import Weights
-from sluice.serving.refusals import NotAllowed, NotAuthorized
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.http_errors import Forbidden, Unauthorized
 from sluice.serving.token_file import TokenFile, TokenFileWatch
 from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token
 from tests.sluice.serving.serving_samples import (
@@ -37,30 +37,30 @@ ROUTES: dict[str, Scope] = {
     "shown", [None, "", "Bearer", f"bearer {SECRET} ", f"Basic {SECRET}", "Bearer \udcff", SECRET]
 )
 def test_anything_but_the_token_is_refused(shown: str | None) -> None:
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(Unauthorized):
         Tokens.of(serve=SECRET).require(shown, "predict")
 
 
-def test_the_token_passes_whatever_the_case_of_its_scheme_but_not_of_itself() -> None:
+def test_the_scheme_is_case_insensitive_and_the_token_is_not() -> None:
     tokens = Tokens.of(serve=SECRET)
 
     for scheme in ("Bearer", "bearer", "BEARER"):
         assert tokens.require(f"{scheme} {SECRET}", "predict") == "serve"
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(Unauthorized):
         tokens.require(f"Bearer {SECRET.swapcase()}", "predict")
 
 
-def test_without_a_token_of_clients_all_but_the_hook_is_open() -> None:
+def test_without_a_client_token_all_but_the_webhook_is_open() -> None:
     tokens = Tokens.of(hook=SECRET)
 
     assert [tokens.require(None, scope) for scope in ("predict", "metrics", "admin")] == [""] * 3
     assert tokens.require(f"Bearer {SECRET}", "hook") == "hook"
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(Unauthorized):
         tokens.require(None, "hook")
 
 
 @pytest.mark.parametrize("secret", ["", "short", "tab\tin the middle of it", "\u00e9" * 20])
-def test_what_is_no_token_is_refused(secret: str) -> None:
+def test_an_invalid_token_is_refused(secret: str) -> None:
     with pytest.raises(SettingsError, match="at least 16 printable ASCII"):
         Tokens.of(serve=secret)
 
@@ -89,17 +89,17 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
     assert tokens.require(f"Bearer {shop}", "predict") == "shop"
     assert tokens.require(f"Bearer {said['token']}", "hook") == said["name"] == "ops"
     assert tokens.clients[0].requests_per_s == 5
-    with pytest.raises(NotAllowed, match="scope 'hook', and this one has predict"):
+    with pytest.raises(Forbidden, match="scope 'hook', but this one has predict"):
         tokens.require(f"Bearer {shop}", "hook")
     run(capsys, "remove", "shop", "--file", path)
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(Unauthorized):
         TokenFile.read(path).to_tokens().require(f"Bearer {shop}", "predict")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["add", "shop", "--scope", "predict"], "must be free"),
+        (["add", "shop", "--scope", "predict"], "already has a token named 'shop'"),
         (["add", "new", "--scope", "everything"], "'everything'"),
         (["add", "new shop", "--scope", "predict"], "new shop"),
         (["add", "new", "--scope", "predict", "--requests-per-s", "0"], "greater than 0"),
@@ -145,7 +145,7 @@ def written(path: Path, tokens: Any, mode: int = 0o600) -> Path:
         ({f"n{number}": entry(f"{number:020}") for number in range(1001)}, "1000"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(tmp_path: Path, tokens: Any, said: str) -> None:
+def test_an_invalid_token_file_is_refused(tmp_path: Path, tokens: Any, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         TokenFile.read(written(tmp_path / "tokens.json", tokens))
 
@@ -154,7 +154,7 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, tokens: Any,
 def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     path = written(tmp_path / "token", SECRET, mode)
 
-    with pytest.raises(SettingsError, match=rf"0600\), and has mode {mode:04o}.*chmod 600"):
+    with pytest.raises(SettingsError, match=rf"0600\), but has mode {mode:04o}.*chmod 600"):
         read_secret_file(path, what="token file")
     path.chmod(0o400)
     assert read_secret_file(path, what="token file") == SECRET.encode()
@@ -173,14 +173,14 @@ def make_large(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (make_fifo, "no regular file"),
-        (Path.mkdir, "no regular file"),
-        (make_large, "may have 1,048,576 bytes"),
+        (make_fifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
+        (make_large, "larger than the maximum of 1,048,576 bytes"),
         (lambda _: None, "No such file"),
-        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
     ],
 )
-def test_what_is_no_file_of_a_secret_neither_hangs_nor_fills_memory(
+def test_special_files_neither_hang_nor_fill_memory(
     tmp_path: Path, make: Callable[[Path], None], said: str
 ) -> None:
     path = tmp_path / "token"
@@ -197,7 +197,7 @@ def test_the_server_refuses_every_token_file_that_others_can_read(
     path = written(tmp_path / "token", SECRET, 0o644)
 
     assert run_command(["serve", "sp500_volatility", option, str(path)]) == 2
-    assert "must be readable by its owner alone" in capsys.readouterr().err
+    assert "must be readable only by its owner" in capsys.readouterr().err
 
 
 def test_named_tokens_are_all_tokens(
@@ -210,7 +210,7 @@ def test_named_tokens_are_all_tokens(
     assert "Give one or the other" in capsys.readouterr().err
 
 
-def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
+def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
     tmp_path: Path,
 ) -> None:
     secrets = {scope: f"{scope}-of-16-characters" for scope in SCOPES}
@@ -218,10 +218,10 @@ def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
     path = written(tmp_path / "tokens.json", entries)
     watch = TokenFileWatch(path)
     model = deployed("one", 1, Says(1.0))
-    weights = Weights(epoch=1, production=candidate("one"))
+    split = TrafficSplit(epoch=1, production=candidate("one"))
     with live(
         {model.candidate: model},
-        weights,
+        split,
         settings=quick_settings(),
         tokens=watch.tokens,
         token_file=watch,
@@ -233,7 +233,7 @@ def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
             return server.client.request(method, route, headers=headers, json={}).status_code
 
         def problems() -> str:
-            return " ".join(server.serving.follower.problems)
+            return " ".join(server.serving.split_sync.problems)
 
         found = {(r, s): status(r, secrets[s]) for r in ROUTES for s in SCOPES}
         logged = [
@@ -246,13 +246,13 @@ def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
         server.wait_for(lambda: status("/metrics", "next-of-16-characters") == 200)
         old_beside_new = status("/metrics", secrets["metrics"])
         path.write_text("{")
-        server.wait_for(lambda: "tokens before stay" in problems())
+        server.wait_for(lambda: "previous tokens stay" in problems())
         while_broken = status("/metrics", secrets["metrics"])
         written(path, {k: v for k, v in both.items() if k != "metrics"})
         server.wait_for(lambda: status("/metrics", secrets["metrics"]) == 401)
         server.wait_for(lambda: problems() == "")
         path.chmod(0o644)
-        server.wait_for(lambda: "owner alone" in problems())
+        server.wait_for(lambda: "only by its owner" in problems())
         path.unlink()
         server.wait_for(lambda: "No such file" in problems())
         new_at_the_end = status("/metrics", "next-of-16-characters")
@@ -265,7 +265,7 @@ def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
     assert (old_beside_new, while_broken, new_at_the_end) == (200, 200, 200)
 
 
-def test_a_watched_file_is_read_when_it_changed_only(tmp_path: Path) -> None:
+def test_a_watched_file_is_read_only_after_a_change(tmp_path: Path) -> None:
     path = written(tmp_path / "tokens.json", {"a": entry()})
     watch = TokenFileWatch(path)
     first = watch.refresh()

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from sluice.trace.attach import traced
-from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import read_trace
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _only_what_is_new():
-    """Leave what other modules made out of sight: a trace looks at all objects for optimizers."""
+def _ignore_existing_objects():
+    """Hide objects of earlier tests: a trace searches all objects for optimizers."""
     gc.collect()
     gc.freeze()
     yield

@@ -1,4 +1,4 @@
-"""The tracer in an environment that has torch, pydantic, numpy, what these need, and no more."""
+"""The tracer in an environment with only torch, pydantic, numpy and their dependencies."""
 
 import subprocess
 import venv
@@ -26,7 +26,7 @@ print("done")
 
 
 def those_needed(*names: str) -> set[str]:
-    """Return the distributions and all that they require here."""
+    """Return the distributions and all their installed dependencies."""
     found: set[str] = set()
     todo = list(names)
     while todo:
@@ -41,7 +41,7 @@ def those_needed(*names: str) -> set[str]:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """Return the interpreter of such an environment."""
+    """Return the interpreter of an environment with only these packages."""
     folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -56,8 +56,10 @@ def python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_program_elsewhere_is_traced_and_told_its_fault(python: Path, tmp_path: Path) -> None:
-    """TRACE-1: outside the repository, without any of the project's engines."""
+def test_a_program_in_another_environment_is_traced_and_its_fault_reported(
+    python: Path, tmp_path: Path
+) -> None:
+    """TRACE-1: outside the repository, without the project's other dependencies."""
     (tmp_path / "work").mkdir()
     script = tmp_path / "work" / "train.py"
     script.write_text(PROGRAM)
@@ -72,6 +74,6 @@ def test_a_program_elsewhere_is_traced_and_told_its_fault(python: Path, tmp_path
     )
 
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert "error, step 1: loss broadcasts" in done.stderr
+    assert "error, step 1: loss broadcasting" in done.stderr
     missing = subprocess.run([python, "-c", "import dagster"], capture_output=True, check=False)
     assert missing.returncode == 1

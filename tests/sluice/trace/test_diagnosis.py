@@ -1,18 +1,17 @@
-"""One cause is told for a cascade, and a weak finding hides no strong one (TRACE-16)."""
+"""A cascade is reported as one cause, and a weak finding does not hide a severe one (TRACE-16)."""
 
 from graphlib import TopologicalSorter
 
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.faults import EXPLAINS, FAULTS
-from sluice.trace.finding import Finding
+from sluice.trace.finding import TraceFinding
 
 
 def finding(fault, severity="error", *, step=1, confidence=0.9):
-    return Finding(
+    return TraceFinding(
         rule=fault,
         fault=fault,
         confidence=confidence,
-        requirement="TRACE-16",
         severity=severity,
         step=step,
         what="Seen.",
@@ -25,8 +24,8 @@ def finding(fault, severity="error", *, step=1, confidence=0.9):
 
 def test_a_cascade_is_one_cause_with_its_consequences():
     cascade = [
-        finding("loss not falling", step=9),
-        finding("loss not finite", step=4),
+        finding("loss not decreasing", step=9),
+        finding("non-finite loss", step=4),
         finding("non-finite gradient", step=3),
         finding("non-finite input", step=3),
     ]
@@ -36,51 +35,51 @@ def test_a_cascade_is_one_cause_with_its_consequences():
     assert {f.fault for f in found.explains} == {f.fault for f in cascade[:3]}
 
 
-def test_a_warning_hides_no_error():
-    found = diagnose([finding("rate too high", "warning"), finding("loss not finite")])
+def test_a_warning_does_not_hide_an_error():
+    found = diagnose([finding("learning rate too high", "warning"), finding("non-finite loss")])
 
     assert [(d.fault, d.explains) for d in found] == [
-        ("loss not finite", ()),
-        ("rate too high", ()),
+        ("non-finite loss", ()),
+        ("learning rate too high", ()),
     ]
 
 
-def test_errors_come_first_then_the_most_certain_then_the_earliest():
+def test_diagnoses_are_sorted_by_severity_confidence_and_step():
     found = diagnose(
         [
             finding("constant column", "confirm", confidence=0.99),
-            finding("tie lost", confidence=0.8),
-            finding("loss broadcasts", step=5),
-            finding("begin token doubled", step=2),
+            finding("tied weights broken", confidence=0.8),
+            finding("loss broadcasting", step=5),
+            finding("duplicate BOS token", step=2),
         ]
     )
 
     assert [d.fault for d in found] == [
-        "begin token doubled",
-        "loss broadcasts",
-        "tie lost",
+        "duplicate BOS token",
+        "loss broadcasting",
+        "tied weights broken",
         "constant column",
     ]
 
 
-def test_no_fault_explains_itself_by_a_detour():
+def test_the_graph_of_causes_has_no_cycle():
     assert set(EXPLAINS) <= set(FAULTS)
     assert len(list(TopologicalSorter(EXPLAINS).static_order())) >= len(EXPLAINS)
 
 
-def test_a_question_that_explains_a_later_error_is_answered_by_it():
-    carried = finding("gradients carried over", "confirm", step=2)
-    (found,) = diagnose([finding("loss not finite", step=30), carried])
+def test_a_confirm_finding_that_explains_a_later_error_becomes_an_error():
+    carried = finding("missing zero_grad", "confirm", step=2)
+    (found,) = diagnose([finding("non-finite loss", step=30), carried])
 
-    assert (found.fault, found.finding.severity) == ("gradients carried over", "error")
-    assert [f.fault for f in found.explains] == ["loss not finite"]
+    assert (found.fault, found.finding.severity) == ("missing zero_grad", "error")
+    assert [f.fault for f in found.explains] == ["non-finite loss"]
 
 
-def test_a_question_explains_no_error_that_was_there_before_it():
-    later = finding("gradients carried over", "confirm", step=9)
-    found = diagnose([finding("loss not finite", step=3), later])
+def test_a_confirm_finding_does_not_explain_an_earlier_error():
+    later = finding("missing zero_grad", "confirm", step=9)
+    found = diagnose([finding("non-finite loss", step=3), later])
 
     assert [(d.fault, d.finding.severity) for d in found] == [
-        ("loss not finite", "error"),
-        ("gradients carried over", "confirm"),
+        ("non-finite loss", "error"),
+        ("missing zero_grad", "confirm"),
     ]

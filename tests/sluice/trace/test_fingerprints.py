@@ -1,20 +1,20 @@
-"""Fingerprints of batches that several seams see (TRACE-11)."""
+"""Fingerprints of batches that several hooks receive (TRACE-11)."""
 
 import numpy as np
 import torch
 
-from sluice.trace.fingerprints import LOADER, NETWORK, RowPrints
+from sluice.trace.fingerprints import LOADER, NETWORK, RowFingerprintCache
 
 
-def test_rows_that_numpy_changed_in_place_have_new_fingerprints_where_they_are_seen_again():
+def test_rows_changed_in_place_by_numpy_get_new_fingerprints():
     rows = np.zeros((2, 3), dtype=np.float32)
-    batch, prints = torch.from_numpy(rows), RowPrints()
-    first = prints.of(batch, words=8, place=LOADER)
+    batch, prints = torch.from_numpy(rows), RowFingerprintCache()
+    first = prints.fingerprint(batch, sample_size=8, stage=LOADER)
 
-    assert prints.of(batch, words=8, place=NETWORK) == first
-    rows += 1  # torch counts no version of this
-    second = prints.of(batch, words=8, place=LOADER)
+    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) == first
+    rows += 1  # the tensor version does not change
+    second = prints.fingerprint(batch, sample_size=8, stage=LOADER)
     assert second != first
-    assert prints.of(batch, words=8, place=NETWORK) == second
+    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) == second
     rows += 1
-    assert prints.of(batch, words=8, place=NETWORK) != second
+    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) != second

@@ -1,4 +1,4 @@
-"""Programs that are started traced: same output, same exit code, and the trace (TRACE-1)."""
+"""Traced programs: same output, same exit code, and a trace (TRACE-1)."""
 
 import re
 import subprocess
@@ -9,9 +9,9 @@ import pytest
 
 from sluice.base.errors import ContractError
 from sluice.trace.launcher import launch, traced_environment
-from sluice.trace.reading import find_traces, read_trace
-from sluice.trace.report import report_on
+from sluice.trace.report import report_traces
 from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import find_traces, read_trace
 
 SCRIPT = str(Path(__file__).parents[2] / "support" / "traced" / "script.py")
 SHORT = TraceSettings(flush_s=0)
@@ -51,7 +51,7 @@ def untraced(mode, clean, cwd):
 
 
 @pytest.mark.slow
-def test_a_program_that_crashes_prints_and_ends_as_untraced(run, clean, tmp_path):
+def test_a_crashing_program_prints_and_exits_as_without_tracing(run, clean, tmp_path):
     plain = untraced("crash", clean, tmp_path)
     done, out = run("crash")
 
@@ -65,16 +65,16 @@ def test_a_program_that_crashes_prints_and_ends_as_untraced(run, clean, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "code"), [("signals", 9), ("no optimizer", 2)])
-def test_a_program_with_ways_of_its_own_does_as_untraced(run, clean, tmp_path, mode, code):
+def test_an_unusual_program_behaves_as_without_tracing(run, clean, tmp_path, mode, code):
     plain = untraced(mode, clean, tmp_path)
     done, out = run(mode)
 
     assert (done.returncode, done.stdout, done.stderr) == (code, plain.stdout, plain.stderr)
-    assert [report.conclusion.ending for report in report_on(out)] == ["ended"]
+    assert [report.conclusion.ending for report in report_traces(out)] == ["ended"]
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(run, clean, tmp_path):
+def test_a_full_disk_ends_the_trace_and_not_the_program(run, clean, tmp_path):
     plain = untraced("full", clean, tmp_path)
     done, out = run("full")
 
@@ -82,7 +82,7 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(run, clean, tmp_
     (said,) = done.stderr.splitlines()
     assert re.search(
         rf"tracing stopped \(No room left to write {out}/\S+: File too large, "
-        r"[\d,]+ bytes are free on its disk\); the program goes on\.",
+        r"[\d,]+ bytes are free on its disk\); the program continues\.",
         said,
     )
     for file in out.rglob("*.ndjson"):  # whole lines, or nothing
@@ -90,7 +90,7 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(run, clean, tmp_
 
 
 @pytest.mark.exhaustive
-def test_much_output_passes_by(run):
+def test_large_output_is_passed_through(run):
     done, out = run("much to say")
 
     assert len(done.stdout) > 256 * 1024 * 1024
@@ -102,17 +102,17 @@ def test_much_output_passes_by(run):
 def test_a_killed_program_and_its_fork_have_traces_up_to_the_last_flush(run):
     done, out = run("fork and kill")
 
-    reports = report_on(out)
+    reports = report_traces(out)
     assert done.returncode == -9
     assert sorted(report.steps for report in reports) == [4, 8]
-    for report in reports:  # a fork that leaves by os._exit says no good-bye either
+    for report in reports:  # a fork that ends with os._exit writes no end record either
         assert report.conclusion.ending == "killed or still running"
         assert [(d.fault, d.finding.severity) for d in report.diagnoses] == [
             ("clip after step", "error")
         ]
 
 
-def test_a_program_without_torch_leaves_nothing(run):
+def test_a_program_without_torch_writes_no_trace(run):
     done, out = run("no torch")
 
     assert (done.returncode, done.stdout, done.stderr) == (3, "nothing to train\n", "")
@@ -123,16 +123,16 @@ def test_a_program_without_torch_leaves_nothing(run):
     ("code", "exit_code"),
     [("raise SystemExit(5)", 5), ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143)],
 )
-def test_the_exit_code_is_the_programs_own(tmp_path, clean, code, exit_code):
+def test_the_exit_code_is_that_of_the_program(tmp_path, clean, code, exit_code):
     command = [sys.executable, "-c", code]
 
     assert launch(command, out=tmp_path, settings=SHORT, environ=clean) == exit_code
 
 
 @pytest.mark.parametrize(
-    ("command", "match"), [([], "needs a command"), (["no-such-program"], "Cannot start")]
+    ("command", "match"), [([], "requires a command"), (["no-such-program"], "Cannot start")]
 )
-def test_what_cannot_be_started_is_said(tmp_path, clean, command, match):
+def test_a_command_that_cannot_be_started_is_reported(tmp_path, clean, command, match):
     with pytest.raises(ContractError, match=match):
         launch(command, out=tmp_path, settings=SHORT, environ=clean)
 

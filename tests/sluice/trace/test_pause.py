@@ -1,4 +1,4 @@
-"""A pause of a trace: what tracing costs is measured against it (TRACE-1)."""
+"""Paused tracing, the baseline for measuring the overhead (TRACE-1)."""
 
 from contextlib import nullcontext
 
@@ -9,8 +9,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from sluice.trace.attach import paused_traces
 
 
-def test_nothing_is_seen_of_what_happens_in_a_pause(trace_of):
-    """Every seam is as torch made it, and as before afterwards."""
+def test_nothing_is_recorded_during_a_pause(trace_of):
+    """All patches are undone in a pause, and applied again afterwards."""
     plain = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
     hooks = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
 
@@ -29,6 +29,6 @@ def test_nothing_is_seen_of_what_happens_in_a_pause(trace_of):
     trace = trace_of(run)
 
     assert trace.end.steps == 6
-    assert sum(word.count for word in trace.words) == 6
+    assert sum(word.count for word in trace.sequences) == 6
     assert (nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss) == plain
     assert (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)) == hooks

@@ -1,4 +1,4 @@
-"""The replay of a run: one page that shows the first bad step in a real browser (TRACE-15)."""
+"""The replay of a run: a page that shows the first abnormal step, in a browser (TRACE-15)."""
 
 import json
 import math
@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from sluice.trace.diagnosis import diagnose
-from sluice.trace.evidence.measures import StepNumbers
-from sluice.trace.evidence.trace import Note
+from sluice.trace.records.step_statistics import StepScalars
+from sluice.trace.records.trace import TraceNote
 from sluice.trace.replay.abnormal import first_abnormal
-from sluice.trace.replay.page import replay_of, replay_page
-from sluice.trace.replay.series import MOST_POINTS, curves, thin
-from sluice.trace.replay.write import write_replays, write_tensorboard
+from sluice.trace.replay.export import write_replays, write_tensorboard
+from sluice.trace.replay.page import rename_replay, replay_page
+from sluice.trace.replay.series import MAX_POINTS, curves, decimate
 from sluice.trace.rules.library import judge
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -53,44 +53,44 @@ def data_of(page):
     return json.loads(found[1])
 
 
-def test_the_first_abnormal_tensor_is_marked_at_its_step(trace_of):
+def test_the_first_abnormal_tensor_is_found_at_its_step(trace_of):
     found = first_abnormal(trace_of(program(bad_step=17)))
 
     assert found.step == 17
     assert first_abnormal(trace_of(program())) is None
 
 
-def test_a_layer_of_dead_units_is_abnormal_from_the_start(trace_of):
+def test_a_dead_relu_layer_is_abnormal_from_the_start(trace_of):
     found = first_abnormal(trace_of(program(bias=-50.0)))
 
     assert (found.step, found.tensor) == (1, "output of Sequential.1")
-    assert found.what == "all 1,024 numbers are 0"
+    assert found.what == "all 1,024 values are 0"
 
 
-def test_the_page_holds_every_curve_and_fetches_nothing(trace_of):
+def test_the_page_contains_every_curve_and_loads_no_other_files(trace_of):
     trace = trace_of(program(bad_step=17))
     page = replay_page(trace, diagnose(judge(trace)))
-    told = data_of(page)
+    data = data_of(page)
 
-    assert told["steps"] == STEPS
-    loss = dict(told["curves"]["loss"]["training"])
+    assert data["steps"] == STEPS
+    loss = dict(data["curves"]["loss"]["training"])
     assert set(loss) == set(range(1, STEPS + 1))
     assert [step for step, value in loss.items() if value == "nan"] == list(range(17, STEPS + 1))
-    assert told["grid"]["modules"][:3] == ["0 Linear", "1 ReLU", "2 Linear"]
-    assert told["abnormal"]["step"] == 17
-    assert told["words"][-1]["marks"][-1].startswith("step")
+    assert data["grid"]["modules"][:3] == ["0 Linear", "1 ReLU", "2 Linear"]
+    assert data["abnormal"]["step"] == 17
+    assert data["sequences"][-1]["events"][-1].startswith("step")
     assert not re.search(r"(src|href)\s*=|https?://", page)
     assert "script-src 'sha256-" in page
 
 
-def test_text_of_the_program_cannot_leave_its_place(trace_of):
+def test_text_from_the_program_is_escaped(trace_of):
     trace = trace_of(program())
-    evil = "</script><script>alert(1)</script>"
-    start = trace.start.model_copy(update={"program": (evil,)})
-    note = Note(step=1, kind="blind", text=evil)
+    script = "</script><script>alert(1)</script>"
+    start = trace.start.model_copy(update={"program": (script,)})
+    note = TraceNote(step=1, kind="untraced", text=script)
     page = replay_page(trace.model_copy(update={"start": start, "notes": (note,)}), ())
 
-    assert evil not in page
+    assert script not in page
     assert page.count("</script>") == 2
 
 
@@ -104,7 +104,7 @@ def test_text_of_the_program_cannot_leave_its_place(trace_of):
         ((), "a Python process"),
     ],
 )
-def test_a_page_is_called_after_what_a_reader_knows(trace_of, program_line, title):
+def test_a_page_is_named_after_the_program(trace_of, program_line, title):
     trace = trace_of(program())
     start = trace.start.model_copy(update={"program": program_line})
     page = replay_page(trace.model_copy(update={"start": start}), ())
@@ -114,22 +114,22 @@ def test_a_page_is_called_after_what_a_reader_knows(trace_of, program_line, titl
     assert '<p class="soft">-' not in page
 
 
-def test_a_page_can_be_called_after_the_training(trace_of):
+def test_a_page_can_be_renamed_after_the_training(trace_of):
     page = replay_page(trace_of(program()), ())
-    called = replay_of("R&D seed 0", page)
+    renamed = rename_replay("R&D seed 0", page)
 
-    assert "<title>Replay of R&amp;D seed 0</title>" in called
-    assert "<h1>Replay of R&amp;D seed 0 <span" in called
-    assert called.partition("</h1>")[2] == page.partition("</h1>")[2]
+    assert "<title>Replay of R&amp;D seed 0</title>" in renamed
+    assert "<h1>Replay of R&amp;D seed 0 <span" in renamed
+    assert renamed.partition("</h1>")[2] == page.partition("</h1>")[2]
 
 
-def test_a_long_curve_keeps_its_spikes_and_its_gaps():
+def test_a_decimated_curve_keeps_its_peaks_and_gaps():
     curve = [(step, math.sin(step / 5000)) for step in range(1, 100_001)]
     curve[70_000] = (70_001, 40.0)
     curve[90_000] = (90_001, math.nan)
-    short = thin(curve)
+    short = decimate(curve)
 
-    assert len(short) <= MOST_POINTS
+    assert len(short) <= MAX_POINTS
     assert (70_001, 40.0) in short
     assert any(math.isnan(value) for _, value in short)
     assert [step for step, _ in short] == sorted({step for step, _ in short})
@@ -137,14 +137,14 @@ def test_a_long_curve_keeps_its_spikes_and_its_gaps():
 
 def test_the_page_of_a_long_run_stays_small(trace_of):
     trace = trace_of(program())
-    numbers = tuple(StepNumbers(step=s, losses=(1 / s,)) for s in range(1, 100_001))
-    long = trace.model_copy(update={"numbers": numbers})
+    scalars = tuple(StepScalars(step=s, losses=(1 / s,)) for s in range(1, 100_001))
+    long = trace.model_copy(update={"scalars": scalars})
 
-    assert len(curves(long)["loss"]["training"]) <= MOST_POINTS
+    assert len(curves(long)["loss"]["training"]) <= MAX_POINTS
     assert len(replay_page(long, ())) < 300_000
 
 
-def test_tensorboard_gets_the_same_points(trace_of, tmp_path):
+def test_tensorboard_receives_the_same_points(trace_of, tmp_path):
     trace = trace_of(program())
     written = write_tensorboard(tmp_path / "traces", tmp_path / "logs")
 
@@ -154,7 +154,7 @@ def test_tensorboard_gets_the_same_points(trace_of, tmp_path):
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_axis_of_a_share_begins_at_0(trace_of, tmp_path):
+def test_the_axis_of_a_share_starts_at_0(trace_of, tmp_path):
     sync = pytest.importorskip("playwright.sync_api")
     trace_of(program())
     (path,) = write_replays(tmp_path / "traces")
@@ -162,23 +162,23 @@ def test_the_axis_of_a_share_begins_at_0(trace_of, tmp_path):
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(path.as_uri())
-        marks = page.evaluate(
-            "[0, 0.02, 0.7].map((top) => marksOf(scaleOf([[[1, 0], [2, top]]], true)))"
+        ticks = page.evaluate(
+            "[0, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
         )
-        zero = page.evaluate("marksOf(scaleOf([[[1, 0], [2, 0]]], false))")
+        zero = page.evaluate("ticksOf(scaleOf([[[1, 0], [2, 0]]], false))")
         drawn = page.evaluate(
-            "charts.filter((c) => c.title.startsWith('share')).map((c) => marksOf(c.scale))"
+            "charts.filter((c) => c.title.startsWith('share')).map((c) => ticksOf(c.scale))"
         )
         browser.close()
 
     assert len(drawn) == 1
-    assert marks == [pytest.approx([0, t / 3, 2 * t / 3, t]) for t in (1, 0.02, 0.7)]
-    assert [each[0] for each in [*marks, zero, *drawn]] == [0] * 5
+    assert ticks == [pytest.approx([0, t / 3, 2 * t / 3, t]) for t in (1, 0.02, 0.7)]
+    assert [each[0] for each in [*ticks, zero, *drawn]] == [0] * 5
 
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_map_has_a_column_for_each_step_at_which_what_is_shown_was_measured(trace_of, tmp_path):
+def test_the_map_has_a_column_for_each_step_with_the_selected_statistic(trace_of, tmp_path):
     sync = pytest.importorskip("playwright.sync_api")
     trace_of(program())
     (path,) = write_replays(tmp_path / "traces")
@@ -200,7 +200,7 @@ def test_the_map_has_a_column_for_each_step_at_which_what_is_shown_was_measured(
 @needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
-def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width, monkeypatch):
+def test_one_click_selects_the_abnormal_step(trace_of, tmp_path, width, monkeypatch):
     sync = pytest.importorskip("playwright.sync_api")
     monkeypatch.setattr(sys, "argv", [f"/home/{'long' * 20}/train.py"])
     trace_of(program(bad_step=17))
@@ -208,9 +208,9 @@ def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width,
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 900})
-        troubles: list[str] = []
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(path.as_uri())
         page.locator("#back").click()
         page.get_by_text("step 16 of 40").wait_for(timeout=10_000)
@@ -223,7 +223,7 @@ def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width,
         too_wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
         browser.close()
 
-    assert troubles == []
+    assert errors == []
     assert "nan" in after
     assert "nan" not in before
     assert pressed == "zeros in outputs"

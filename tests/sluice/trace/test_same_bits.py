@@ -1,4 +1,4 @@
-"""A traced program computes the same bits, and everything is put back (TRACE-1)."""
+"""A traced program computes the same bits, and all patches are restored (TRACE-1)."""
 
 import copy
 import io
@@ -10,8 +10,8 @@ from torch import nn
 
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.trace.attach import traced
-from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import read_trace
 from tests.support.traced import healthy
 from tests.support.traced.healthy import HEALTHY
 
@@ -27,7 +27,7 @@ SEAMS = (
 SHORT = TraceSettings(flush_s=0)
 
 
-def seams():
+def patched_attributes():
     return {(owner, name): vars(owner).get(name) for owner, names in SEAMS for name in names}
 
 
@@ -44,58 +44,58 @@ def test_traced_and_untraced_weights_are_the_same_bits(tmp_path, name):
     trace = read_trace(folder)
     assert trace.notes == ()
     assert trace.num_steps > 0
-    assert trace.measures
+    assert trace.statistics
     assert trace.end is not None
 
 
-def test_everything_is_put_back_also_after_the_program_raised(tmp_path):
-    before = seams()
+def test_all_patches_are_restored_also_after_an_exception(tmp_path):
+    before = patched_attributes()
     folders = []
 
     def raising():
         with traced(tmp_path, SHORT) as folder:
             folders.append(folder)
-            assert seams() != before
+            assert patched_attributes() != before
             healthy.with_validation()
             raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
         raising()
 
-    assert seams() == before
+    assert patched_attributes() == before
     assert read_trace(folders[0]).end.raised == "ValueError: its own"
 
 
-@pytest.mark.parametrize("part", ["cadence", "recorder", "inventory"])
+@pytest.mark.parametrize("part", ["sampling_budget", "recorder", "objects"])
 def test_a_failure_of_the_tracer_never_stops_the_program(tmp_path, monkeypatch, part):
-    plain, before, said = weights_digest(healthy.with_validation()), seams(), []
+    plain, before, said = weights_digest(healthy.with_validation()), patched_attributes(), []
 
     class Broken:
         def __getattr__(self, name):
             raise RuntimeError(f"no {name}")
 
-    with traced(tmp_path, SHORT, say=said.append):
+    with traced(tmp_path, SHORT, print_line=said.append):
         from sluice.trace.attach import _active
 
         monkeypatch.setattr(_active[-1], part, Broken())
         watched = weights_digest(healthy.with_validation())
 
     assert watched == plain
-    assert seams() == before
+    assert patched_attributes() == before
     assert "tracing stopped (RuntimeError" in said[0]
 
 
 def test_a_folder_that_cannot_be_written_ends_the_trace_alone(tmp_path):
     (tmp_path / "file").write_text("in the way")
     plain, said = weights_digest(healthy.accumulation()), []
-    with traced(tmp_path / "file" / "traces", SHORT, say=said.append):
+    with traced(tmp_path / "file" / "traces", SHORT, print_line=said.append):
         watched = weights_digest(healthy.accumulation())
 
     assert watched == plain
-    assert "the program goes on" in said[0]
+    assert "the program continues" in said[0]
 
 
-def test_networks_are_copied_and_saved_as_without_a_tracer(tmp_path):
+def test_networks_can_be_copied_and_saved_while_traced(tmp_path):
     model = healthy.net()
     with traced(tmp_path, SHORT):
         model(torch.randn(4, 8)).sum().backward()
@@ -106,7 +106,7 @@ def test_networks_are_copied_and_saved_as_without_a_tracer(tmp_path):
     assert weights_digest([twin]) == weights_digest([model])
 
 
-def test_a_trace_inside_a_trace_is_the_outer_one(tmp_path):
+def test_a_nested_trace_continues_the_outer_one(tmp_path):
     with traced(tmp_path / "outer", SHORT) as outer, traced(tmp_path / "inner", SHORT) as inner:
         healthy.accumulation()
 
@@ -121,7 +121,7 @@ def test_without_any_event_there_is_no_folder(tmp_path):
     assert not (tmp_path / "traces").exists()
 
 
-def test_two_networks_that_train_in_two_threads_have_words_of_their_own(trace_of):
+def test_networks_trained_in_two_threads_have_separate_sequences(trace_of):
     def both():
         threads = [
             threading.Thread(target=healthy.closure),
@@ -134,12 +134,14 @@ def test_two_networks_that_train_in_two_threads_have_words_of_their_own(trace_of
 
     trace = trace_of(both)
 
-    ends = {(w.thread, tuple(m.kind for m in w.marks[-1:])) for w in trace.words if not w.is_open}
+    ends = {
+        (w.thread, tuple(m.kind for m in w.events[-1:])) for w in trace.sequences if not w.is_open
+    }
     assert {thread for thread, _ in ends} == {0, 1}
     assert len(ends) == 2
 
 
-def test_a_compiled_network_is_one_call(trace_of):
+def test_a_compiled_network_is_one_forward_event(trace_of):
     def compiled():
         model = healthy.net()
         fast = torch.compile(model, backend="eager", fullgraph=True)
@@ -151,5 +153,5 @@ def test_a_compiled_network_is_one_call(trace_of):
 
     trace = trace_of(compiled)
 
-    assert [note.kind for note in trace.notes] == ["blind"]
+    assert [note.kind for note in trace.notes] == ["untraced"]
     assert [n.kind for n in trace.membership.networks] == ["OptimizedModule"]

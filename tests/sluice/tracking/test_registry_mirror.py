@@ -1,4 +1,4 @@
-"""TRK-1: the registry's history reaches Weights & Biases, late if need be, never in its way."""
+"""TRK-1: the registry's history is mirrored to Weights & Biases without blocking changes."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ SETTINGS = TrackingSettings(mode="offline")
 
 
 class Wandb:
-    """Stands for ``mirror``: keeps what it is told, or says no."""
+    """Stub of ``mirror`` that records runs, or fails."""
 
     def __init__(self) -> None:
         self.runs: list[TrackedRun] = []
@@ -36,7 +36,7 @@ class Wandb:
             mode="offline",
             run_id=run.run_id,
             folder=None,
-            reason="down" if self.is_down else "told",
+            reason="down" if self.is_down else "mirrored",
             seconds=0,
         )
 
@@ -79,10 +79,10 @@ def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb
         ("production",),
         ("production",),
     ]
-    told = {s.name: s.value for s in wandb.runs[0].scalars}
-    assert told["test/mse"] == 0.643
+    values = {s.name: s.value for s in wandb.runs[0].scalars}
+    assert values["test/mse"] == 0.643
     lineage = sample_lineage(store)
-    assert {name: value for name, value in told.items() if name.startswith("system/")} == {
+    assert {name: value for name, value in values.items() if name.startswith("system/")} == {
         "system/training_seconds": lineage.training_seconds,
         "system/cpu_cores": lineage.environment.cpu_count,
         "system/accelerators": lineage.environment.device_count,
@@ -108,7 +108,7 @@ def test_curves_come_from_the_versions_event_log(
         }
 
 
-def test_lost_event_log_waits_and_stops_nothing(
+def test_missing_event_log_leaves_the_entry_pending(
     tmp_path: Path, store: ArtifactStore, wandb: Wandb
 ) -> None:
     lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": "e" * 64}})
@@ -122,12 +122,12 @@ def test_lost_event_log_waits_and_stops_nothing(
 def test_event_log_of_an_import_is_not_parsed(
     tmp_path: Path, store: ArtifactStore, wandb: Wandb
 ) -> None:
-    """A malformed one would stop the mirror, and the training that calls it, for ever."""
+    """A malformed log would permanently stop the mirror and the training that calls it."""
     log = store.put(b'{"event": "epoch_complete", "seed": []}\n')
     lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
     code = CodeAcceptance(accepted=(str(SAMPLE["workload"]),), trusted=())
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
-        ledger.adopt(lineage, [], actor="eve", reason="a file", code=code)
+        ledger.import_version(lineage, [], actor="eve", reason="a file", code=code)
 
         assert publish(ledger, store) == (2, 0)
     assert len(wandb.runs) == 1
@@ -148,7 +148,7 @@ def test_alias_does_not_rename_runs_without_one(wandb: Wandb) -> None:
 def test_move_reaches_wandb_itself(
     tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The promotion alone: the version's own run is tested with the mirror."""
+    """Only the promotion: the version's run is tested with the mirror."""
     fake = Wandb()
 
     def only_moves(run: TrackedRun, *arguments: Any, **options: Any) -> MirrorResult:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sluice.base.errors import ContractError
-from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
+from sluice.tracking.tracked_run import Scalar, TrackedRun, fold_run_task
 
 RUN = TrackedRun(
     name="bars abc",
@@ -25,7 +25,7 @@ RUN = TrackedRun(
         ({"split": "test", "metric": "sharpe"}, "test/sharpe"),
         ({"split": "test", "metric": "map@0.5:0.95"}, "test/map@0.5:0.95"),
         ({"split": "system", "metric": "cpu_cores"}, "system/cpu_cores"),
-        ({"split": "val", "metric": "loss", "task": unit_task(0, 1)}, "val/seed0-fold1/loss"),
+        ({"split": "val", "metric": "loss", "task": fold_run_task(0, 1)}, "val/seed0-fold1/loss"),
     ],
 )
 def test_names_follow_the_pattern(parts, name):
@@ -49,15 +49,15 @@ def test_plain_numbers_of_any_kind_become_floats(value):
     assert scalar.value == 1.0
 
 
-def test_a_loss_that_is_not_finite_is_evidence_and_kept():
+def test_a_nonfinite_loss_is_kept():
     assert Scalar(split="train", metric="loss", value=float("inf")).value == float("inf")
 
 
 @pytest.mark.parametrize(
     "parts", [{"metric": "a/b"}, {"metric": ""}, {"metric": "m", "task": "a b"}]
 )
-def test_a_name_that_would_break_the_pattern_is_refused(parts):
-    with pytest.raises(ContractError, match="must be of letters, digits"):
+def test_an_invalid_name_is_rejected(parts):
+    with pytest.raises(ContractError, match="must consist of letters, digits"):
         Scalar(split="train", value=1.0, **parts)
 
 
@@ -72,7 +72,7 @@ def test_config_and_manifest_must_be_plain_json(field):
         dataclasses.replace(RUN, **{field: {"w": torch.ones(2)}})
 
 
-def test_the_run_id_names_the_content():
+def test_the_run_id_is_a_digest_of_the_content():
     other = dataclasses.replace(RUN, config={"lr": 0.2})
 
     assert dataclasses.replace(RUN).run_id == RUN.run_id

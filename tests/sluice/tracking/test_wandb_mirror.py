@@ -1,4 +1,4 @@
-"""TRK-1: offline runs hold the right names and values, and a broken wandb stops nothing."""
+"""TRK-1: offline runs have the right names and values, and a broken wandb stops nothing."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.base.settings import Settings
-from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
+from sluice.tracking.tracked_run import Scalar, TrackedRun, fold_run_task
 from sluice.tracking.wandb_mirror import TrackingSettings, mirror
 
 RUN = TrackedRun(
@@ -24,7 +24,11 @@ RUN = TrackedRun(
     scalars=(
         *(
             Scalar(
-                split=split, task=unit_task(seed, 1), metric="loss", value=v / epoch, epoch=epoch
+                split=split,
+                task=fold_run_task(seed, 1),
+                metric="loss",
+                value=v / epoch,
+                epoch=epoch,
             )
             for epoch in (1, 2, 3)
             for seed in (0, 1)
@@ -69,7 +73,7 @@ def fake_wandb(folder: Path, body: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
+def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     settings = TrackingSettings(project="p", tags=("t",))
     folder = tmp_path / "wandb"
     stray = {"WANDB_MODE": "online", "WANDB_DIR": str(tmp_path / "elsewhere"), "WANDB_NOTES": "x"}
@@ -127,11 +131,11 @@ def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
     again = mirror(RUN, settings, folder=folder, environ=environ)
 
     assert (again.ok, again.folder) == (True, result.folder)
-    assert "before" in again.reason
+    assert "mirrored already" in again.reason
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
 
 
-def test_a_hung_wandb_is_ended_with_what_it_started(tmp_path):
+def test_a_hung_wandb_is_killed_with_its_children(tmp_path):
     environ = fake_wandb(
         tmp_path,
         "import os, subprocess, time\n"
@@ -146,7 +150,7 @@ def test_a_hung_wandb_is_ended_with_what_it_started(tmp_path):
         result = mirror(RUN, TrackingSettings(timeout_s=timeout_s), folder=folder, environ=environ)
         assert time.monotonic() - start < timeout_s + 10
         assert not result.ok
-        assert f"no end after {timeout_s:g} s (timeout_s)" in result.reason
+        assert f"not finished after {timeout_s:g} s (timeout_s)" in result.reason
         if (folder / "child.pid").exists():
             break
 
@@ -163,7 +167,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_wandb_that_raises_is_told_and_leaves_no_torn_run(tmp_path, capfd):
+def test_a_failed_wandb_is_reported_and_leaves_no_incomplete_run(tmp_path, capfd):
     environ = fake_wandb(
         tmp_path,
         "import os\n"
@@ -180,7 +184,7 @@ def test_a_wandb_that_raises_is_told_and_leaves_no_torn_run(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_wandb_that_writes_elsewhere_is_not_believed(tmp_path):
+def test_a_wandb_that_writes_elsewhere_is_a_failure(tmp_path):
     answer = json.dumps({"folder": str(tmp_path / "elsewhere")})
     environ = fake_wandb(tmp_path, f"import os\nprint({answer!r}, flush=True)\nos._exit(0)\n")
 
@@ -190,7 +194,7 @@ def test_a_wandb_that_writes_elsewhere_is_not_believed(tmp_path):
     assert "is not writable" in result.reason
 
 
-def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path):
+def test_a_folder_that_cannot_be_created_stops_nothing(tmp_path):
     (tmp_path / "file").write_text("in the way")
 
     result = mirror(RUN, TrackingSettings(), folder=tmp_path / "file" / "wandb", environ={})
@@ -206,7 +210,7 @@ def test_off_writes_nothing(tmp_path):
     assert not (tmp_path / "wandb").exists()
 
 
-def test_online_takes_its_key_from_the_environment_only(tmp_path):
+def test_online_reads_the_key_only_from_the_environment(tmp_path):
     result = mirror(RUN, TrackingSettings(mode="online"), folder=tmp_path / "wandb", environ={})
 
     assert not result.ok
@@ -219,7 +223,7 @@ def test_offline_is_the_default():
 
 
 def test_off_as_yaml_reads_it_is_off():
-    """YAML 1.1 takes the bare word off for False."""
+    """YAML 1.1 reads the bare word off as False."""
     assert TrackingSettings.parse({"mode": False}, where="defs.yaml").mode == "off"
     with pytest.raises(SettingsError, match="'offline', 'online' or 'off', got True"):
         TrackingSettings.parse({"mode": True}, where="defs.yaml")

@@ -38,14 +38,14 @@ def values(config):
     return decode(searched, BASE, config)
 
 
-def search(folder, callbacks, hear=ignore):
+def search(folder, callbacks, on_report=ignore):
     return run_search(
         Toy(),
         space(),
         BASE,
         OWN,
         folder=folder / "study",
-        hear=hear,
+        on_report=on_report,
         compute=ComputeSettings(),
         callbacks=callbacks,
         run=run_tuner,
@@ -53,7 +53,7 @@ def search(folder, callbacks, hear=ignore):
 
 
 def runs_in(folder):
-    """Return the runs by id: names, groups, config and history by epoch, of all their files."""
+    """Return the runs by id: name, group, config and history by epoch, from all files."""
     found = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for record in read_records(path):
@@ -89,11 +89,11 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
             )
         ]
 
-    heard = []
+    received = []
 
     def interrupt(trial, _trials):
-        heard.append(trial)
-        if len(heard) == 5:
+        received.append(trial)
+        if len(received) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted):
@@ -116,7 +116,9 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("key", ["no-key", KEY])
 @pytest.mark.usefixtures("ray_here")
-def test_a_failure_of_wandb_stops_no_search_and_is_reported_once(key, tmp_path, monkeypatch):
+def test_a_failure_of_wandb_does_not_stop_the_search_and_is_reported_once(
+    key, tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_API_KEY", key)
     said = []
     callbacks = trial_callbacks(

@@ -1,4 +1,4 @@
-"""A home in a temporary folder, and units of the sine workload in it."""
+"""A home in a temporary folder, and fold runs of the sine workload in it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.data.table import save_table
 from sluice.models.settings import ModelSettings
+from sluice.training.fold_run import FoldRunSpec
 from sluice.training.settings import TrainSettings
-from sluice.training.unit import UnitSpec
 from tests.support.synthetic import SineSettings, SineWorkload
 
 
@@ -23,16 +23,16 @@ def make_specs(
     dropout=0.2,
     model=None,
     **settings,
-) -> list[UnitSpec]:
-    """Return the units of ``seeds`` times the first ``folds`` folds."""
-    # Short trainings write no checkpoint unless told to.
+) -> list[FoldRunSpec]:
+    """Return the fold runs of ``seeds`` times the first ``folds`` folds."""
+    # Short trainings write no checkpoint by default.
     training = {"batch_rows": 32, "learning_rate": 1e-2, "checkpoint_every_epochs": 1}
     training |= {n: settings.pop(n) for n in list(settings) if n in TrainSettings.model_fields}
     workload = SineWorkload(SineSettings(**settings))
     frame = workload.compute_features(workload.load_rows())
     table = save_table(frame, ArtifactStore(home / "artifacts"))
     return [
-        UnitSpec(
+        FoldRunSpec(
             workload="tests.support.synthetic:SineWorkload",
             workload_settings=settings,
             model=model or ModelSettings(hidden=hidden, layers=2, dropout=dropout),
@@ -49,8 +49,8 @@ def make_specs(
 
 
 @pytest.fixture
-def specs(tmp_path) -> Callable[..., list[UnitSpec]]:
-    def build(folder: str = "home", **options) -> list[UnitSpec]:
+def specs(tmp_path) -> Callable[..., list[FoldRunSpec]]:
+    def build(folder: str = "home", **options) -> list[FoldRunSpec]:
         return make_specs(tmp_path / folder, **options)
 
     return build

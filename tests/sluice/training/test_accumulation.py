@@ -1,4 +1,4 @@
-"""TRAIN-1: a batch done in parts has the gradient of the whole, also with unequal parts."""
+"""TRAIN-1: gradient accumulation gives the gradient of the whole batch, also with unequal parts."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,16 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
-from sluice.training.accumulation import count_rows, parts_of, require_separable
+from sluice.training.accumulation import count_rows, require_splittable, split_batch
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.sluice.training.test_loop import TRAIN, VAL, loss_of, losses_of, make_model, vector
 
 
-def gradient(model, x, y, *, micro_rows, loss=loss_of, weigh=count_rows):
+def gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
     model.zero_grad()
-    for x_part, y_part, share in parts_of(x, y, micro_rows=micro_rows, weigh=weigh):
+    for x_part, y_part, share in split_batch(x, y, micro_rows=micro_rows, loss_weight=loss_weight):
         (loss(model(x_part), y_part) * share).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -38,7 +38,7 @@ def test_equal_shares_would_be_wrong():
     model = make_model(dropout=0).double()
     x, y = TRAIN.x.double(), TRAIN.y.double()
     whole = gradient(model, x, y, micro_rows=None)
-    naive = gradient(model, x, y, micro_rows=99, weigh=lambda _: 1.0)
+    naive = gradient(model, x, y, micro_rows=99, loss_weight=lambda _: 1.0)
 
     assert (naive - whole).norm() > 0.1 * whole.norm()
 
@@ -61,13 +61,13 @@ def test_a_mean_over_tokens_is_weighted_by_tokens():
 
     model = nn.Linear(4, 6).double()
     whole = gradient(model, x, y, micro_rows=None, loss=loss)
-    parts = gradient(model, x, y, micro_rows=2, loss=loss, weigh=tokens)
+    parts = gradient(model, x, y, micro_rows=2, loss=loss, loss_weight=tokens)
 
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-14)
-    shares = [share for _, _, share in parts_of(x, y, micro_rows=2, weigh=tokens)]
+    shares = [share for _, _, share in split_batch(x, y, micro_rows=2, loss_weight=tokens)]
     assert (len(shares), sum(shares)) == (4, pytest.approx(1.0))
-    with pytest.raises(ContractError, match="weight of 0 for 2 rows"):
-        list(parts_of(x[4:6], y[4:6], micro_rows=1, weigh=tokens))
+    with pytest.raises(ContractError, match="got 0 for 2 rows"):
+        list(split_batch(x[4:6], y[4:6], micro_rows=1, loss_weight=tokens))
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1e9])
@@ -107,11 +107,16 @@ def test_a_sum_or_a_loss_between_rows_is_refused():
         lambda output, y: (output - output.mean() - y + y.mean()).square().mean(),
     ):
         with pytest.raises(ContractError, match="must be a mean over rows"):
-            require_separable(
-                make_model(), wrong, TRAIN.x, TRAIN.y, weigh=count_rows, setting="micro_batch_rows"
+            require_splittable(
+                make_model(),
+                wrong,
+                TRAIN.x,
+                TRAIN.y,
+                loss_weight=count_rows,
+                setting="micro_batch_rows",
             )
-    require_separable(
-        make_model(), loss_of, TRAIN.x, TRAIN.y, weigh=count_rows, setting="micro_batch_rows"
+    require_splittable(
+        make_model(), loss_of, TRAIN.x, TRAIN.y, loss_weight=count_rows, setting="micro_batch_rows"
     )
 
 

@@ -15,7 +15,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training import batch_size_search
 from sluice.training.batch_size_search import BatchSizeResult, largest_batch
 from sluice.training.settings import TrainSettings
-from sluice.training.step_probe import Attempt, StepProbe
+from sluice.training.step_probe import BatchSizeAttempt, StepProbe
 from tests.support.failfast_workloads import Signals
 from tests.support.measured_steps import CPU, MIB, ROW_BYTES, SETTLED, rows_of
 
@@ -23,16 +23,18 @@ ROOT = Path(__file__).parents[3]
 
 
 class Fake:
-    """So many bytes for the model and for each row."""
+    """Number of bytes for the model and for each row."""
 
     def __init__(self, memory_bytes: int, *, fixed: int = 0, per_row: int = 10) -> None:
         self.memory_bytes, self.fixed, self.per_row = memory_bytes, fixed, per_row
         self.ran: list[int] = []
 
-    def __call__(self, rows: int) -> Attempt:
+    def __call__(self, rows: int) -> BatchSizeAttempt:
         self.ran.append(rows)
         peak = self.fixed + self.per_row * rows
-        return Attempt(rows=rows, fits=peak <= self.memory_bytes, peak_bytes=peak, seconds=0.0)
+        return BatchSizeAttempt(
+            rows=rows, fits=peak <= self.memory_bytes, peak_bytes=peak, seconds=0.0
+        )
 
 
 def search(probe, *, limit_rows: int = 10_000, num_rows: int = 10_000, **settings):
@@ -101,10 +103,10 @@ def test_no_size_is_tried_that_could_need_more_than_there_is(monkeypatch):
     assert max(probe.ran) * 10 <= 12_000
 
 
-def test_what_cannot_fit_is_said():
-    with pytest.raises(ContractError, match="a batch of 1 grew memory by 6,010"):
+def test_a_batch_that_cannot_fit_is_refused():
+    with pytest.raises(ContractError, match="a batch of 1 increased memory by 6,010"):
         search(Fake(5_000, fixed=6_000))
-    with pytest.raises(ContractError, match="within the memory that is free"):
+    with pytest.raises(ContractError, match="must not exceed the free memory"):
         search(Fake(1), memory_bytes=2**60)
     with pytest.raises(ContractError, match="must be positive"):
         search(Fake(1), limit_rows=0)

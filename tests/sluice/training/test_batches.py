@@ -70,7 +70,7 @@ def test_sizes_are_those_of_the_batches(num_rows, sizes):
     some = batches(num_rows=num_rows)
 
     assert some.sizes() == sizes == [len(y) for _, y in some.of(1)]
-    assert (some.steps, some.largest) == (len(sizes), max(sizes))
+    assert (some.steps, some.max_rows) == (len(sizes), max(sizes))
 
 
 def test_the_data_seed_moves_the_order_alone():

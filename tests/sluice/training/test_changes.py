@@ -1,4 +1,4 @@
-"""TUNE-1, REPRO-4: values that change in mid-training, as a population search found them."""
+"""TUNE-1, REPRO-4: values that change during training, as a population search found them."""
 
 import pytest
 import torch
@@ -6,21 +6,21 @@ from torch import nn
 
 from sluice.base.errors import SettingsError
 from sluice.base.seeding import derive_seed
-from sluice.training.schedule import rate_at
-from sluice.training.settings import Change, TrainSettings
-from sluice.training.unit import find_finished, train_unit
+from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.schedule import learning_rate_at
+from sluice.training.settings import TrainingChange, TrainSettings
+from tests.sluice.training.test_fold_run import bits, events, ignore, interrupted
 from tests.sluice.training.test_loop import SETTINGS, TRAIN, loss_of, make_model, run, vector
-from tests.sluice.training.test_unit import bits, events, ignore, interrupted
 
 CHANGES = (
-    Change(from_epoch=1, learning_rate=0.05, clip_norm=0.1),
-    Change(from_epoch=3, weight_decay=0.5, learning_rate=0.01),
+    TrainingChange(from_epoch=1, learning_rate=0.05, clip_norm=0.1),
+    TrainingChange(from_epoch=3, weight_decay=0.5, learning_rate=0.01),
 )
 CHANGED = SETTINGS.model_copy(update={"changes": CHANGES})
 
 
 def test_training_with_changes_equals_the_loop_written_out():
-    """Oracle: torch's own AdamW, its values set by hand; a group's own decay stays."""
+    """Oracle: torch's own AdamW, its values set manually; a group's own decay stays."""
     model, oracle = make_model(dropout=0), make_model(dropout=0)
     own = [{"params": model[3].parameters(), "weight_decay": 0.2}]
     history = list(run(model, CHANGED, groups=[*own, {"params": model[0].parameters()}]))
@@ -40,7 +40,7 @@ def test_training_with_changes_equals_the_loop_written_out():
                 optimizer.param_groups, (0.2, 0.01 if epoch <= 3 else 0.5), strict=True
             ):
                 group["weight_decay"] = decay
-                group["lr"] = peak / 0.02 * rate_at(step, 35, SETTINGS)
+                group["lr"] = peak / 0.02 * learning_rate_at(step, 35, SETTINGS)
             optimizer.step()
             step += 1
 
@@ -58,15 +58,15 @@ def test_no_epoch_before_a_change_knows_of_it():
 @pytest.mark.parametrize(
     "stopped_after", [2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 3))]
 )
-def test_a_unit_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, stopped_after):
+def test_a_fold_run_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, stopped_after):
     changes = (
-        Change(from_epoch=1, learning_rate=0.05),
-        Change(from_epoch=2, clip_norm=0.01, weight_decay=1.0),
+        TrainingChange(from_epoch=1, learning_rate=0.05),
+        TrainingChange(from_epoch=2, clip_norm=0.01, weight_decay=1.0),
     )
     (whole,), (cut,) = (specs(name, changes=changes) for name in "ab")
-    expected = train_unit(whole, ignore)
+    expected = train_fold_run(whole, ignore)
     interrupted(cut, stopped_after)
-    member = train_unit(cut, ignore)
+    member = train_fold_run(cut, ignore)
 
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
@@ -81,7 +81,7 @@ def test_a_unit_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, s
         ([{"from_epoch": 3, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[3, 2\]"),
         ([{"from_epoch": 25, "clip_norm": 1.0}], "from_epoch 25 must be below max_epochs 25"),
         ([{"from_epoch": 0, "clip_norm": 1.0}], "changes.0.from_epoch.*greater than or equal to 1"),
-        ([{"from_epoch": 1}], "must name one of learning_rate, weight_decay, clip_norm"),
+        ([{"from_epoch": 1}], "must set one of learning_rate, weight_decay, clip_norm"),
         ([{"from_epoch": 1, "learning_rate": 0.0}], "greater than 0"),
         ([{"from_epoch": 1, "learning_rte": 1.0}], "Did you mean 'learning_rate'"),
     ],

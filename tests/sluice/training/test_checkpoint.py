@@ -135,7 +135,7 @@ def test_tensors_that_share_memory_are_written(tmp_path):
 
 
 def test_a_full_disk_leaves_the_one_before(tmp_path):
-    """The limit on file size stands for the disk: the system refuses in the middle of the write."""
+    """A limit on the file size simulates a full disk in the middle of the write."""
     save_checkpoint(tmp_path, state(1), subject=SUBJECT)
     before = sorted(path.name for path in tmp_path.iterdir())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -6,9 +6,9 @@ import pytest
 
 from sluice.training import checkpoint_writer
 from sluice.training.checkpoint_writer import CheckpointWriter
-from sluice.training.unit import train_unit
+from sluice.training.fold_run import train_fold_run
 from tests.sluice.training.test_checkpoint import SUBJECT, state
-from tests.sluice.training.test_unit import bits, events, ignore, stop_after, unit_folder
+from tests.sluice.training.test_fold_run import bits, events, ignore, run_folder, stop_after
 
 
 class Time:
@@ -25,7 +25,7 @@ class Time:
 def write(monkeypatch, tmp_path):
     """Return a function from epoch and checkpoint times to the epochs that were written."""
 
-    def run(epoch_s, cost_s, *, epochs=200, every=None, must=()):
+    def run(epoch_s, cost_s, *, epochs=200, every=None, force=()):
         time, written = Time(), []
 
         def save(_folder, saved, *, subject):
@@ -37,7 +37,7 @@ def write(monkeypatch, tmp_path):
         writer = CheckpointWriter(tmp_path, subject=SUBJECT, every_epochs=every, clock=time)
         for epoch in range(1, epochs + 1):
             time.now += epoch_s()
-            writer.offer(state(epoch), must=epoch in must)
+            writer.write_if_due(state(epoch), force=epoch in force)
         return written, writer.spent_s, time.now
 
     return run
@@ -74,16 +74,16 @@ def test_every_so_many_epochs_means_exactly_that(write):
 
 
 def test_what_must_be_written_is_written_and_counts(write):
-    written, spent_s, _ = write(lambda: 0.5, lambda: 0.1, epochs=12, must=(1,))
+    written, spent_s, _ = write(lambda: 0.5, lambda: 0.1, epochs=12, force=(1,))
 
     assert written == [1, 11]
     assert spent_s == pytest.approx(0.2)
 
 
-def test_a_unit_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(specs):
+def test_a_fold_run_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(specs):
     """By its clock the first three epochs take 0.4 s each, the others and checkpoints nothing."""
     (whole,), (cut,) = (specs(name, checkpoint_every_epochs=None, max_epochs=6) for name in "ab")
-    expected = train_unit(whole, ignore)
+    expected = train_fold_run(whole, ignore)
     time, stop = Time(), stop_after(5)
 
     def listen(event):
@@ -95,13 +95,13 @@ def test_a_unit_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(specs):
         return time.now
 
     with pytest.raises(KeyboardInterrupt):
-        train_unit(cut, listen, timer=timer)
-    names = [path.name[:12] for path in unit_folder(cut).glob("epoch-*")]
-    heard = []
-    member = train_unit(cut, heard.append)
+        train_fold_run(cut, listen, timer=timer)
+    names = [path.name[:12] for path in run_folder(cut).glob("epoch-*")]
+    received = []
+    member = train_fold_run(cut, received.append)
 
     assert names == ["epoch-000004"]
-    assert heard[0].epochs_done == 4
+    assert received[0].epochs_done == 4
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 
@@ -112,4 +112,4 @@ def test_a_short_training_is_not_slowed_by_checkpoints(specs, monkeypatch):
 
     monkeypatch.setattr(checkpoint_writer, "save_checkpoint", refuse)
     (spec,) = specs(checkpoint_every_epochs=None)
-    train_unit(spec, ignore, timer=Time())
+    train_fold_run(spec, ignore, timer=Time())

@@ -1,4 +1,4 @@
-"""Receipts and units name the code they are about."""
+"""Receipts and fold runs identify their code."""
 
 import importlib
 import sys
@@ -138,7 +138,7 @@ def test_a_folder_of_data_counts_with_every_file(helped, tmp_path):
     assert identify_code(helped).data_files != before.data_files
 
 
-def test_what_is_computed_at_run_time_is_said(helped, tmp_path):
+def test_imports_computed_at_run_time_are_reported(helped, tmp_path):
     assert identify_code(helped).gap == ""
     (tmp_path / "sluice_probe_scale.py").write_text("SCALE = eval('2')\n")
 
@@ -168,7 +168,7 @@ def test_code_without_a_file_is_refused():
         code_digest(own())
 
 
-def test_an_architecture_that_nobody_imported_yet_is_found_by_its_path(tmp_path, monkeypatch):
+def test_an_architecture_that_was_not_imported_yet_is_found_by_its_path(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "sluice_probe_late.py").write_text(NET)
     try:

@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 
-from sluice.training import unit
-from sluice.training.unit import train_unit
+from sluice.training import fold_run
+from sluice.training.fold_run import train_fold_run
 from tests.support.kill_server import ROOT
 from tests.support.killed_work import TrainWork, ignore
 
@@ -40,12 +40,12 @@ def test_processes_with_other_hashes_threads_and_generators_give_the_same_bits(s
         pickle.dump((work, tmp_path / str(number)), process.stdin)
         process.stdin.close()
         others.append(process)
-    told = []
+    report = []
     for process in others:
-        told.append(process.stdout.read().decode().split())
+        report.append(process.stdout.read().decode().split())
         process.stdout.close()
         assert process.wait(timeout=60) == 0
-    (hash_1, threads_1, weights_1), (hash_2, threads_2, weights_2) = told
+    (hash_1, threads_1, weights_1), (hash_2, threads_2, weights_2) = report
 
     assert hash_1 != hash_2
     assert (threads_1, threads_2) == ("1", "2")
@@ -59,17 +59,17 @@ def test_the_data_seed_moves_the_order_and_no_initial_weight(specs, monkeypatch)
     def spy(model, loss_fn, *rest, **named):
         began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
 
-        def heard(output, y):
+        def received(output, y):
             fitted_in.append(y.flatten())
             return loss_fn(output, y)
 
-        return train(model, heard, *rest, **named)
+        return train(model, received, *rest, **named)
 
-    train = unit.train
-    monkeypatch.setattr(unit, "train", spy)
-    train_unit(spec, ignore)
+    train = fold_run.train
+    monkeypatch.setattr(fold_run, "train", spy)
+    train_fold_run(spec, ignore)
     usual, fitted_in = torch.cat(fitted_in), []
-    train_unit(dataclasses.replace(spec, data_seed=1), ignore)
+    train_fold_run(dataclasses.replace(spec, data_seed=1), ignore)
     moved = torch.cat(fitted_in)
 
     assert torch.equal(*began)
@@ -84,9 +84,11 @@ def test_the_train_seed_moves_initial_weights_and_order(specs, monkeypatch):
         began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
         return train(model, *rest, **named)
 
-    train = unit.train
-    monkeypatch.setattr(unit, "train", spy)
-    weights = {train_unit(spec, ignore).weights for spec in specs(seeds=(0, 1, 2), max_epochs=1)}
+    train = fold_run.train
+    monkeypatch.setattr(fold_run, "train", spy)
+    weights = {
+        train_fold_run(spec, ignore).weights for spec in specs(seeds=(0, 1, 2), max_epochs=1)
+    }
 
     assert len(weights) == 3
     assert not torch.equal(began[0], began[1])

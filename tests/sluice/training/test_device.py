@@ -1,4 +1,4 @@
-"""Where a training computes: a GPU where there is one, and a clear no where there is none."""
+"""Device selection: a GPU if available, and a clear error if it is missing."""
 
 import os
 
@@ -11,7 +11,7 @@ from sluice.training.device import (
     device_of,
     device_on_ray,
     device_type,
-    place,
+    place_rows,
     resolve_device,
     start_device,
 )
@@ -35,9 +35,9 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     assert resolve_device("auto") == resolve_device("cpu") == CPU
-    with pytest.raises(SettingsError, match="torch sees no CUDA device"):
+    with pytest.raises(SettingsError, match="torch finds no CUDA device"):
         resolve_device("cuda")
-    with pytest.raises(SettingsError, match="torch sees no CUDA device"):
+    with pytest.raises(SettingsError, match="torch finds no CUDA device"):
         list(run(make_model(), TrainSettings(device="cuda")))
 
 
@@ -49,7 +49,7 @@ def test_with_a_gpu_auto_takes_it_and_cpu_does_not(monkeypatch):
 
 
 def test_a_named_device_has_its_key_on_any_machine_and_auto_that_of_this_one(monkeypatch):
-    """The process that hands out units may have no GPU when their workers have."""
+    """The process that distributes fold runs may have no GPU when their workers have."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     assert [device_type(choice) for choice in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
@@ -58,9 +58,9 @@ def test_a_named_device_has_its_key_on_any_machine_and_auto_that_of_this_one(mon
 def test_on_ray_auto_is_the_gpu_that_is_reserved():
     assert device_on_ray("auto", gpus_per_worker=0.25) == "cuda"
     assert device_on_ray("auto", gpus_per_worker=0.0) == "cpu"
-    with pytest.raises(SettingsError, match=r"'cuda' and compute\.gpus_per_worker 0\."):
+    with pytest.raises(SettingsError, match=r"'cuda', but compute\.gpus_per_worker is 0\."):
         device_on_ray("cuda", gpus_per_worker=0.0)
-    with pytest.raises(SettingsError, match=r"'cpu' and compute\.gpus_per_worker 0\.5\."):
+    with pytest.raises(SettingsError, match=r"'cpu', but compute\.gpus_per_worker is 0\.5\."):
         device_on_ray("cpu", gpus_per_worker=0.5)
 
 
@@ -94,10 +94,10 @@ def test_rows_go_to_the_device_when_they_leave_it_room(monkeypatch, free, moved)
             return self
 
     rows = TRAIN.__class__(x=Rows(), y=Rows(), rows=TRAIN.rows)
-    place(rows, torch.device("cuda"))
+    place_rows(rows, torch.device("cuda"))
 
     assert len(asked) == 2 * moved
-    assert place(TRAIN, CPU) is TRAIN
+    assert place_rows(TRAIN, CPU) is TRAIN
 
 
 def test_a_model_without_parameters_is_where_its_rows_are():

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.seeding import Stream
+from sluice.base.seeding import RandomStream
 from sluice.training.generator_sharing import generator_use, shared_generators
 
 
 @pytest.fixture(autouse=True)
 def _own_generators():
-    with Stream(1).active():
+    with RandomStream(1).active():
         yield
 
 
@@ -40,7 +40,7 @@ def test_draws_from_global_generators_are_named():
 
 
 def stream_of_its_own() -> None:
-    with Stream(3).active():
+    with RandomStream(3).active():
         torch.rand(1)
 
 
@@ -94,7 +94,7 @@ def test_a_handed_generator_that_two_operations_move_is_found(make, draw):
     assert [found.users for found in shared] == [("order", "noise")]
 
 
-def test_one_object_and_one_stream_under_two_names_are_told_apart():
+def test_a_shared_object_and_equal_streams_are_distinguished():
     one = torch.Generator().manual_seed(1)
     bits = np.random.PCG64(5)
 
@@ -111,10 +111,10 @@ def test_one_object_and_one_stream_under_two_names_are_told_apart():
     )
 
     assert {(*f.users, f.why) for f in found} == {
-        ("order", "noise", "they hold the same object"),
-        ("order", "split", "both draw the same numbers"),
-        ("noise", "split", "both draw the same numbers"),
-        ("left", "right", "they hold the same object"),
+        ("order", "noise", "they use the same object"),
+        ("order", "split", "both produce the same numbers"),
+        ("noise", "split", "both produce the same numbers"),
+        ("left", "right", "they use the same object"),
     }
     torch.rand(1, generator=one)
     assert shared_generators({"a": one, "b": torch.Generator().manual_seed(1)}) == ()

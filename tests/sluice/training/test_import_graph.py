@@ -40,7 +40,7 @@ def own(graph) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("statement", "met"),
+    ("statement", "found_imports"),
     [
         ("import sluice_graph_a", {"sluice_graph_a"}),
         ("from sluice_graph_a import x", {"sluice_graph_a"}),
@@ -54,8 +54,8 @@ def own(graph) -> set[str]:
         ("import sluice_graph_absent", set()),
     ],
 )
-def test_an_import_is_found_wherever_it_runs(project, statement, met):
-    assert own(project(statement, sluice_graph_a="x = 1")) == met
+def test_an_import_is_found_wherever_it_runs(project, statement, found_imports):
+    assert own(project(statement, sluice_graph_a="x = 1")) == found_imports
 
 
 def test_a_helpers_helper_is_followed_and_a_circle_ends(project):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sluice.models.settings import ModelSettings
-from tests.sluice.training.test_unit import events
+from tests.sluice.training.test_fold_run import events
 from tests.support.kill_server import ROOT, Killing, KillServer
 from tests.support.killed_work import TrainWork
 
@@ -35,7 +35,7 @@ def server():
 
 
 def epochs_for(kills) -> int:
-    """So many that it is not finished before the last kill; each costs about one."""
+    """Enough epochs that it is not finished before the last kill; each kill costs about one."""
     return 10 + 2 * kills
 
 

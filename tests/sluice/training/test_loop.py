@@ -12,7 +12,7 @@ from torch import nn
 from sluice.base.errors import ContractError, TrainingFailed
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.loop import mean_loss, predict, train
-from sluice.training.schedule import rate_at
+from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 
@@ -77,7 +77,9 @@ def test_equals_the_loop_written_out():
     history = list(run(model, settings))
 
     optimizer = torch.optim.AdamW(oracle.parameters(), lr=1.0, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: rate_at(s, 21, settings))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: learning_rate_at(s, 21, settings)
+    )
     norms, totals = [], []
     for epoch in (1, 2, 3):
         order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
@@ -189,7 +191,9 @@ def test_a_workloads_own_selector_decides():
 
 
 def test_a_selector_that_goes_back_is_refused():
-    with pytest.raises(ContractError, match="it may return 3 or 2"):
+    with pytest.raises(
+        ContractError, match=r"current epoch \(3\) or its previous result \(2\), got 1"
+    ):
         list(run(make_model(), select=lambda scores: 1 if len(scores) > 2 else len(scores)))
 
 
@@ -236,7 +240,7 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
     ("model", "rows", "cause"),
     [
         (nn.Linear(4, 1), TRAIN, "0.weight is absent in the network"),
-        (make_model(), examples(300, 1), "at step 7 after 1 epoch, these rows make 19"),
+        (make_model(), examples(300, 1), "at step 7 after 1 epoch, but these rows make 19"),
     ],
 )
 def test_a_state_of_something_else_is_refused(model, rows, cause):
@@ -277,7 +281,7 @@ def test_bad_rows_are_not_blamed_on_the_learning_rate():
     x = TRAIN.x.clone()
     x[:, 0] = math.nan
 
-    with pytest.raises(TrainingFailed, match=r"epoch 1, step 1 of 7\. No weight had moved"):
+    with pytest.raises(TrainingFailed, match=r"epoch 1, step 1 of 7\. No weight was updated"):
         list(run(make_model(), rows=Examples(x=x, y=TRAIN.y, rows=TRAIN.rows)))
 
 

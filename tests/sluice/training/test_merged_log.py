@@ -24,9 +24,9 @@ def merge(members, store, workload=None):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    units = make_specs(tmp_path_factory.mktemp("trained"), seeds=(0, 1), folds=2, max_epochs=2)
-    members, _ = train_members(units, compute=ComputeSettings(workers=1), on_event=[].append)
-    return members, ArtifactStore(units[0].artifacts)
+    run_specs = make_specs(tmp_path_factory.mktemp("trained"), seeds=(0, 1), folds=2, max_epochs=2)
+    members, _ = train_members(run_specs, compute=ComputeSettings(workers=1), on_event=[].append)
+    return members, ArtifactStore(run_specs[0].artifacts)
 
 
 def test_holds_every_event_in_seed_and_fold_order(trained):
@@ -76,7 +76,7 @@ def test_no_members_are_refused(tmp_path):
         merge([], ArtifactStore(tmp_path))
 
 
-def test_a_unit_log_without_its_fields_is_refused(trained):
+def test_a_fold_run_log_without_its_fields_is_refused(trained):
     members, store = trained
     other = store.put(
         b'{"event": "fold_start", "timestamp": "2026-01-01T00:00:00+00:00", "fold_id": 0}\n'

@@ -1,4 +1,4 @@
-"""REPRO-2: the operations known to be non-deterministic are named when met."""
+"""REPRO-2: the operations known to be non-deterministic are reported when called."""
 
 import inspect
 import warnings
@@ -37,7 +37,7 @@ def test_an_operation_without_a_deterministic_form_is_named_with_its_line():
     assert (found.num_calls, found.ended_the_run) == (1, False)
 
 
-def test_calls_of_one_line_are_counted_and_lines_are_told_apart():
+def test_calls_are_counted_per_line():
     def step() -> None:
         for _ in range(3):
             overwrite()
@@ -63,7 +63,7 @@ def test_a_deterministic_training_step_has_none():
     assert nondeterministic_operations(step) == ()
 
 
-def test_code_that_asks_for_errors_is_told_to_have_ended_there():
+def test_code_that_makes_torch_raise_is_reported_to_have_ended():
     def strict() -> None:
         with deterministic():
             overwrite()
@@ -96,7 +96,7 @@ def test_code_that_asks_for_errors_is_told_to_have_ended_there():
         ),
     ],
 )
-def test_what_torch_says_on_an_accelerator_is_understood(message, operation):
+def test_messages_of_torch_for_accelerators_are_parsed(message, operation):
     (found,) = nondeterministic_operations(lambda: warnings.warn(message, stacklevel=1))
 
     assert found.operation == operation

@@ -7,12 +7,13 @@ from torch import nn
 from sluice.base.errors import ContractError, SettingsError
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.code import optimizer_code
+from sluice.training.fold_run import fold_run_subject, train_fold_run
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 from sluice.training.parameter_groups import make_optimizer
-from sluice.training.schedule import rate_at
-from sluice.training.settings import Change, TrainSettings, may_change
-from sluice.training.unit import describe, train_unit
+from sluice.training.schedule import learning_rate_at
+from sluice.training.settings import TrainingChange, TrainSettings, may_change
+from tests.sluice.training.test_fold_run import bits, events, ignore, interrupted
 from tests.sluice.training.test_loop import (
     SETTINGS,
     TRAIN,
@@ -23,7 +24,6 @@ from tests.sluice.training.test_loop import (
     timeless,
     vector,
 )
-from tests.sluice.training.test_unit import bits, events, ignore, interrupted
 
 HERE = "tests.sluice.training.test_optimizers"
 
@@ -116,8 +116,8 @@ def test_every_short_name_has_a_class_and_a_case_here():
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_training_with_changes_equals_the_loop_written_out(name):
-    """Oracle: torch's own class, with everything set by hand."""
-    change = Change(
+    """Oracle: torch's own class, with everything set manually."""
+    change = TrainingChange(
         from_epoch=1, learning_rate=0.01, weight_decay=0.1, optimizer_arguments=CHANGES[name]
     )
     settings = settings_of(name, max_epochs=3, changes=(change,))
@@ -135,7 +135,7 @@ def test_training_with_changes_equals_the_loop_written_out(name):
             optimizer.zero_grad()
             loss_of(oracle(TRAIN.x[rows]), TRAIN.y[rows]).backward()
             nn.utils.clip_grad_norm_(oracle.parameters(), 0.5)
-            optimizer.param_groups[0]["lr"] = rate_at(step, 21, settings.at(epoch))
+            optimizer.param_groups[0]["lr"] = learning_rate_at(step, 21, settings.at(epoch))
             optimizer.step()
             step += 1
 
@@ -149,7 +149,7 @@ def test_training_with_changes_equals_the_loop_written_out(name):
 def test_resumed_with_changes_it_ends_with_the_same_bits(name):
     changes = ()
     if name in CHANGES:
-        changes = (Change(from_epoch=2, optimizer_arguments=CHANGES[name]),)
+        changes = (TrainingChange(from_epoch=2, optimizer_arguments=CHANGES[name]),)
     settings = settings_of(name, changes=changes)
     states, whole = {}, make_model()
 
@@ -215,28 +215,31 @@ def test_the_state_of_any_class_comes_back_as_it_was():
         ),
         (settings_of("torch.optim:Adamx"), "Did you mean 'Adamax'"),
         (settings_of("no_such_module:Adam"), "no_such_module"),
-        (by_path("no_class"), "must be a class of torch.optim.Optimizer.*builtins.function"),
-        (settings_of("torch.nn:Linear"), "it is one of type torch.nn.modules.linear.Linear"),
+        (by_path("no_class"), "must be a subclass of torch.optim.Optimizer.*builtins.function"),
+        (settings_of("torch.nn:Linear"), "got torch.nn.modules.linear.Linear"),
         (by_path("NoRate"), "must take the argument lr"),
         (by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
         (settings_of("torch.optim:LBFGS"), "cannot take a step: .*closure"),
         (settings_of("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
         (
             settings_of(
-                "sgd", changes=(Change(from_epoch=1, optimizer_arguments={"momentum": -1.0}),)
+                "sgd",
+                changes=(TrainingChange(from_epoch=1, optimizer_arguments={"momentum": -1.0}),),
             ),
             "Invalid momentum",
         ),
         (
-            by_path("Counting", changes=(Change(from_epoch=1, optimizer_arguments={"step": 1}),)),
+            by_path(
+                "Counting", changes=(TrainingChange(from_epoch=1, optimizer_arguments={"step": 1}),)
+            ),
             "does not take the argument 'step'",
         ),
         (
             settings_of(
                 "torch.optim:Adamax",
-                changes=(Change(from_epoch=1, optimizer_arguments={"foreach": 1}),),
+                changes=(TrainingChange(from_epoch=1, optimizer_arguments={"foreach": 1}),),
             ),
-            "cannot change to 1 in mid-training, its parameter groups hold None",
+            "cannot change to 1 during training: its parameter groups contain None",
         ),
     ],
 )
@@ -246,7 +249,9 @@ def test_what_cannot_work_is_refused_before_training(settings, said):
 
 
 def test_a_state_that_no_checkpoint_can_hold_is_refused_before_training():
-    with pytest.raises(ContractError, match=r"Opaque must hold tensors.*object at '0/object'"):
+    with pytest.raises(
+        ContractError, match=r"Opaque must consist of tensors.*object at '0/object'"
+    ):
         require_optimizer(by_path("Opaque"))
 
 
@@ -263,7 +268,7 @@ def test_arguments_reach_a_class_that_passes_them_on():
         (0.01, (), {}, False),  # the default is no demand
         (0.0, (), {}, False),
         (0.5, (), {}, True),
-        (0.0, (Change(from_epoch=1, weight_decay=0.5),), {}, True),
+        (0.0, (TrainingChange(from_epoch=1, weight_decay=0.5),), {}, True),
         (0.0, (), {"weight_decay": 0.5}, True),
         (0.0, (), {"weight_decay": 0.0}, False),
     ],
@@ -274,7 +279,7 @@ def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused
     if not refused:
         assert "weight_decay" not in make_optimizer(groups, settings).param_groups[0]
         return
-    with pytest.raises(SettingsError, match=r"has no weight decay, and one of 0\.5 is set"):
+    with pytest.raises(SettingsError, match=r"has no weight decay, but a decay of 0\.5 is set"):
         make_optimizer(groups, settings)
 
 
@@ -284,7 +289,7 @@ def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused
         ({"optimizer": "adm"}, "unknown optimizer 'adm'. Did you mean 'adam'"),
         ({"optimizer_arguments": {"lr": 0.1}}, "set training.learning_rate instead"),
         ({"optimizer_arguments": {"weight_decay": 0.1}}, "set training.weight_decay instead"),
-        ({"optimizer_arguments": {"params": []}}, "passed by the training"),
+        ({"optimizer_arguments": {"params": []}}, "the trainer passes"),
         ({"optimizer_arguments": {"betas": {"a": 1}}}, "a list of numbers, got dict"),
         ({"optimizer_arguments": {"eps": None}}, "a list of numbers, got NoneType"),
         (
@@ -335,29 +340,29 @@ def test_what_may_change_in_mid_training(path, settings, expected):
 
 
 @pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting"])
-def test_a_unit_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, specs):
+def test_a_fold_run_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, specs):
     """Through the checkpoint's file, around a change of the optimizer's arguments."""
     changed = CHANGES.get(name, {"gain": 0.5})
     options = {
         "optimizer": name,
         "optimizer_arguments": ARGUMENTS.get(name, {"gain": 2.0}),
-        "changes": (Change(from_epoch=2, optimizer_arguments=changed),),
+        "changes": (TrainingChange(from_epoch=2, optimizer_arguments=changed),),
         "max_epochs": 3,
         "num_rows": 170,
     }
     (whole,), (cut,) = (specs(folder, **options) for folder in "ab")
-    expected = train_unit(whole, ignore)
+    expected = train_fold_run(whole, ignore)
     interrupted(cut, 2)
-    member = train_unit(cut, ignore)
+    member = train_fold_run(cut, ignore)
 
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 
 
-def test_the_key_of_a_unit_holds_the_code_of_its_own_optimizer_alone(specs):
+def test_the_key_of_a_fold_run_contains_only_the_code_of_its_own_optimizer(specs):
     (plain,) = specs()
     (own,) = specs(optimizer=f"{HERE}:Counting", optimizer_arguments={"gain": 2.0})
 
-    assert "optimizer_code" not in describe(plain)
-    assert describe(own)["optimizer_code"] == optimizer_code(own.training)["optimizer_code"]
-    assert describe(own)["code"] == describe(plain)["code"]
+    assert "optimizer_code" not in fold_run_subject(plain)
+    assert fold_run_subject(own)["optimizer_code"] == optimizer_code(own.training)["optimizer_code"]
+    assert fold_run_subject(own)["code"] == fold_run_subject(plain)["code"]

@@ -1,4 +1,4 @@
-"""Units on several processes: same bits, plain failures, nothing left behind."""
+"""Fold runs on several processes: same bits, clear failures, no process or file remains."""
 
 import contextlib
 import dataclasses
@@ -31,32 +31,32 @@ def bits(members):
     return [(m.seed, m.fold_id, m.weights, m.test_metrics, m.best_epoch) for m in members]
 
 
-def test_members_come_in_seed_and_fold_order_and_heavy_units_start_first(specs):
-    units = specs(seeds=(1, 0), folds=2, max_epochs=1)
-    heard = []
-    members, reused = train_members(units[::-1], compute=ONE, on_event=heard.append)
+def test_members_are_in_seed_and_fold_order_and_large_fold_runs_start_first(specs):
+    run_specs = specs(seeds=(1, 0), folds=2, max_epochs=1)
+    received = []
+    members, reused = train_members(run_specs[::-1], compute=ONE, on_event=received.append)
 
     assert [(m.seed, m.fold_id) for m in members] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert [e.fold_id for e in heard if e.kind == "started"] == [1, 1, 0, 0]
+    assert [e.fold_id for e in received if e.kind == "started"] == [1, 1, 0, 0]
     assert reused == 0
 
 
-def test_finished_units_are_reused_and_said(specs, monkeypatch):
-    units = specs(folds=2, max_epochs=1)
-    first, _ = train_members(units[:1], compute=ONE, on_event=ignore)
-    heard = []
-    members, reused = train_members(units, compute=ONE, on_event=heard.append)
+def test_finished_fold_runs_are_reused_and_reported(specs, monkeypatch):
+    run_specs = specs(folds=2, max_epochs=1)
+    first, _ = train_members(run_specs[:1], compute=ONE, on_event=ignore)
+    received = []
+    members, reused = train_members(run_specs, compute=ONE, on_event=received.append)
 
     assert (members[0], reused) == (first[0], 1)
-    assert [e.kind for e in heard] == ["reused", "started", "epoch", "finished"]
+    assert [e.kind for e in received] == ["reused", "started", "epoch", "finished"]
     # Nothing left to do: no process is started.
     monkeypatch.setattr(parallel, "open_process_pool", None)
-    assert train_members(units, compute=TWO, on_event=ignore) == (members, 2)
+    assert train_members(run_specs, compute=TWO, on_event=ignore) == (members, 2)
 
 
-def test_a_changed_setting_starts_afresh_and_says_what_differs(specs):
-    """Whoever changed it by mistake can put it back and go on."""
-    (unit,) = specs(max_epochs=4)
+def test_a_changed_setting_starts_again_and_reports_what_differs(specs):
+    """A setting that was changed by mistake can be restored to resume."""
+    (run_spec,) = specs(max_epochs=4)
     stopping = iter(range(3))
 
     def stop(event):
@@ -64,23 +64,24 @@ def test_a_changed_setting_starts_afresh_and_says_what_differs(specs):
             raise Interrupted("stopped", fix="")
 
     with pytest.raises(Interrupted):
-        train_members([unit], compute=ONE, on_event=stop)
-    heard, again = [], []
+        train_members([run_spec], compute=ONE, on_event=stop)
+    received, again = [], []
     other = dataclasses.replace(
-        unit, training=unit.training.model_copy(update={"clip_norm": 1.0, "learning_rate": 0.02})
+        run_spec,
+        training=run_spec.training.model_copy(update={"clip_norm": 1.0, "learning_rate": 0.02}),
     )
-    train_members([other], compute=ONE, on_event=heard.append)
-    train_members([unit], compute=ONE, on_event=again.append)
+    train_members([other], compute=ONE, on_event=received.append)
+    train_members([run_spec], compute=ONE, on_event=again.append)
 
-    assert heard[0].kind == "replaces"
-    assert heard[0].reason == (
+    assert received[0].kind == "replaces"
+    assert received[0].reason == (
         "training.clip_norm was 5.0, now 1.0; training.learning_rate was 0.01, now 0.02"
     )
-    assert (heard[1].kind, heard[1].epochs_done) == ("started", 0)
+    assert (received[1].kind, received[1].epochs_done) == ("started", 0)
     assert (again[0].kind, again[0].epochs_done) == ("started", 2)
 
 
-def test_the_last_unit_left_runs_where_the_others_ran(specs, monkeypatch):
+def test_the_last_fold_run_uses_the_same_kind_of_worker(specs, monkeypatch):
     """Its process has the hash seed of theirs; this one's would give a set another order."""
 
     class OpenedError(Exception):
@@ -94,7 +95,7 @@ def test_the_last_unit_left_runs_where_the_others_ran(specs, monkeypatch):
         train_members(specs(max_epochs=1), compute=TWO, on_event=ignore)
 
 
-def test_units_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
+def test_fold_runs_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
     """It takes seconds; what Ray does is tried in tests/sluice/cluster."""
     members, _ = train_members(specs("alone", folds=2, max_epochs=1), compute=ONE, on_event=ignore)
     happened, fitted = [], iter(reversed(members))
@@ -110,7 +111,7 @@ def test_units_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
         return next(fitted)
 
     monkeypatch.setattr(parallel, "join_ray", join)
-    monkeypatch.setattr(parallel, "train_unit_on_ranks", fit)
+    monkeypatch.setattr(parallel, "train_fold_run_on_ranks", fit)
     compute = ComputeSettings(address="head:6379", ranks_per_training=2)
     found = train_members(specs("ranks", folds=2, max_epochs=1), compute=compute, on_event=ignore)
 
@@ -118,73 +119,73 @@ def test_units_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
     assert found == (members, 0)
 
 
-def test_checkpoints_of_a_unit_killed_at_its_very_end_are_removed(specs):
-    (unit,) = specs(max_epochs=1)
-    train_members([unit], compute=ONE, on_event=ignore)
-    (folder,) = unit.runs.glob("*/")
+def test_checkpoints_of_a_fold_run_killed_at_its_end_are_removed(specs):
+    (run_spec,) = specs(max_epochs=1)
+    train_members([run_spec], compute=ONE, on_event=ignore)
+    (folder,) = run_spec.runs.glob("*/")
     left = folder / f"epoch-000001-{'0' * 16}.safetensors"
     left.write_bytes(b"")
 
-    train_members([unit], compute=ONE, on_event=ignore)
+    train_members([run_spec], compute=ONE, on_event=ignore)
 
     assert not left.exists()
 
 
-def test_a_failed_unit_is_named_and_stops_the_others(specs):
+def test_a_failed_fold_run_is_named_and_stops_the_others(specs):
     """Fold 1 is heavier, starts first and fails; fold 0 is never started."""
-    units = specs(folds=2, max_epochs=1)
-    units[1] = dataclasses.replace(units[1], workload_settings={"raise_in_loss": True})
-    heard = []
+    run_specs = specs(folds=2, max_epochs=1)
+    run_specs[1] = dataclasses.replace(run_specs[1], workload_settings={"raise_in_loss": True})
+    received = []
     with pytest.raises(TrainingFailed, match=r"Seed 0, fold 1: ZeroDivisionError: the user's bug"):
-        train_members(units, compute=ONE, on_event=heard.append)
+        train_members(run_specs, compute=ONE, on_event=received.append)
 
-    assert [e.fold_id for e in heard] == [1]
+    assert [e.fold_id for e in received] == [1]
 
 
 def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
-    units = specs(folds=2, max_epochs=2)
+    run_specs = specs(folds=2, max_epochs=2)
 
     def stop(event):
         if event.kind == "started" and event.fold_id == 0:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="1 of 2 units finished"):
-        train_members(units, compute=ONE, on_event=stop)
-    assert train_members(units, compute=ONE, on_event=ignore)[1] == 1
+    with pytest.raises(Interrupted, match="1 of 2 fold runs finished"):
+        train_members(run_specs, compute=ONE, on_event=stop)
+    assert train_members(run_specs, compute=ONE, on_event=ignore)[1] == 1
 
 
 @pytest.mark.parametrize(
     ("settings", "compute", "said"),
     [
         ({}, {"address": "127.0.0.1:1"}, "The Ray cluster at '127.0.0.1:1' cannot be reached"),
-        ({}, {"cpus_per_worker": 1000.0}, r"reserves 1000 CPU \(cpus_per_worker\), this machine"),
-        ({"device": "cuda"}, {"address": "127.0.0.1:1"}, "'cuda' and compute.gpus_per_worker 0"),
-        ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu' and compute.gpus_per_worker 0.5"),
+        ({}, {"cpus_per_worker": 1000.0}, r"1000 CPU \(cpus_per_worker\), and this machine"),
+        ({"device": "cuda"}, {"address": "127.0.0.1:1"}, "'cuda', but compute.*is 0"),
+        ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu', but compute.*is 0.5"),
     ],
 )
 def test_what_cannot_be_had_is_refused_within_seconds(specs, settings, compute, said):
-    units, started = specs(folds=2, max_epochs=1, **settings), time.monotonic()
+    run_specs, started = specs(folds=2, max_epochs=1, **settings), time.monotonic()
     with pytest.raises(SettingsError, match=said):
-        train_members(units, compute=ComputeSettings(**compute), on_event=ignore)
+        train_members(run_specs, compute=ComputeSettings(**compute), on_event=ignore)
     assert time.monotonic() - started < 60  # Ray itself tries for minutes
 
 
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs, tmp_path):
-    """The unit goes on from its last checkpoint, and it is said that it does."""
+    """The fold run resumes from its last checkpoint, and an event reports it."""
     options = {
         "seeds": (0, 1),
         "folds": 2,
         "kill_at_loss": 20,
         "only_first_time": str(tmp_path / "died"),
     }
-    units, heard = specs("two", **options), []
-    two, reused = train_members(units, compute=TWO, on_event=heard.append)
+    run_specs, received = specs("two", **options), []
+    two, reused = train_members(run_specs, compute=TWO, on_event=received.append)
     one, _ = train_members(specs("one", **options), compute=ONE, on_event=ignore)
 
-    lost = [event for event in heard if event.kind == "lost"]
+    lost = [event for event in received if event.kind == "lost"]
     assert [event.reason for event in lost] == ["its process was ended by signal 9"]
-    kinds = [e for e in heard if (e.seed, e.fold_id) == (lost[0].seed, lost[0].fold_id)]
+    kinds = [e for e in received if (e.seed, e.fold_id) == (lost[0].seed, lost[0].fold_id)]
     assert [e.epochs_done for e in kinds if e.kind == "started"] == [0, lost[0].epochs_done]
     assert lost[0].epochs_done > 0
     assert [e.epochs_done for e in kinds if e.kind == "epoch"] == [1, 2, 3, 4]
@@ -195,12 +196,14 @@ def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs,
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_unit_that_kills_every_worker_is_named_with_the_cause(specs):
-    units = specs(folds=2, kill_at_loss=3)
+def test_a_fold_run_that_kills_every_worker_is_named_with_the_cause(specs):
+    run_specs = specs(folds=2, kill_at_loss=3)
     compute = TWO.model_copy(update={"retries": 1})
-    said = r"Seed 0, fold \d: its process was ended by signal 9, 2 times in all\. .* memory ran out"
+    said = (
+        r"Seed 0, fold \d: its process was ended by signal 9, 2 times in total\. .* memory ran out"
+    )
     with pytest.raises(TrainingFailed, match=said):
-        train_members(units, compute=compute, on_event=ignore)
+        train_members(run_specs, compute=compute, on_event=ignore)
 
 
 OWN = """
@@ -214,19 +217,19 @@ OWN = """
 @pytest.mark.slow
 def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_path):
     (tmp_path / "sluice_probe_workload.py").write_text(textwrap.dedent(OWN))
-    units = [
+    run_specs = [
         dataclasses.replace(
-            unit,
+            run_spec,
             workload="sluice_probe_workload:Own",
-            workload_settings={"raise_in_loss": unit.fold.fold_id == 1},
+            workload_settings={"raise_in_loss": run_spec.fold.fold_id == 1},
             sys_path=(str(tmp_path),),
         )
-        for unit in specs(folds=2, max_epochs=1)
+        for run_spec in specs(folds=2, max_epochs=1)
     ]
-    heard = []
+    received = []
     try:
         with pytest.raises(TrainingFailed, match="Seed 0, fold 1: ZeroDivisionError") as caught:
-            train_members(units, compute=TWO, on_event=heard.append)
+            train_members(run_specs, compute=TWO, on_event=received.append)
     finally:
         sys.path.remove(str(tmp_path))
 
@@ -242,7 +245,7 @@ PARENT = """
     from sluice.training.parallel import train_members
     from tests.sluice.training.conftest import make_specs
 
-    def hear(event):
+    def print_event(event):
         print(event.kind, flush=True)
 
     # A shell starts background jobs with Ctrl-C ignored, and the tests may be such a job.
@@ -250,7 +253,7 @@ PARENT = """
     two = ComputeSettings(workers=2, cpus_per_worker=0.5)
     specs = make_specs(Path(sys.argv[1]), folds=2, max_epochs=100_000, patience_epochs=100_000)
     try:
-        train_members(specs, compute=two, on_event=hear)
+        train_members(specs, compute=two, on_event=print_event)
     except SluiceError as error:
         print(type(error).__name__, error, flush=True)
         sys.exit(error.exit_code)
@@ -262,7 +265,12 @@ PARENT = """
 @pytest.mark.parametrize(
     ("number", "to_all", "status", "said"),
     [
-        (signal.SIGINT, True, 130, "Interrupted Training was stopped with 0 of 2 units finished"),
+        (
+            signal.SIGINT,
+            True,
+            130,
+            "Interrupted Training was stopped with 0 of 2 fold runs finished",
+        ),
         (signal.SIGKILL, False, -9, ""),
     ],
 )

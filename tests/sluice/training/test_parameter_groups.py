@@ -7,8 +7,8 @@ from torch import nn
 from sluice.base.errors import ContractError
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.loop import train
-from sluice.training.parameter_groups import listed_groups, make_optimizer, set_rate
-from sluice.training.schedule import rate_at
+from sluice.training.parameter_groups import complete_groups, make_optimizer, set_learning_rate
+from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 from tests.sluice.training.test_loop import (
@@ -59,7 +59,9 @@ def test_groups_equal_the_loop_written_out():
         lr=1.0,
         weight_decay=1e-2,
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: rate_at(s, 14, settings))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: learning_rate_at(s, 14, settings)
+    )
     for epoch in (1, 2):
         order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
         for rows in torch.randperm(100, generator=order).split(16):
@@ -70,7 +72,7 @@ def test_groups_equal_the_loop_written_out():
             schedule.step()
 
     torch.testing.assert_close(vector(model), vector(oracle), rtol=1e-5, atol=1e-6)
-    assert history[-1].learning_rate == rate_at(13, 14, settings)
+    assert history[-1].learning_rate == learning_rate_at(13, 14, settings)
 
 
 @pytest.mark.parametrize("stop_after", [1, 3])
@@ -114,7 +116,7 @@ def test_every_group_follows_the_rate():
     optimizer = make_optimizer(two_groups(model), TrainSettings(learning_rate=0.02))
     assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.02 * 0.1]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 1e-2]
-    set_rate(optimizer, 0.5)
+    set_learning_rate(optimizer, 0.5)
 
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.05]
 
@@ -129,8 +131,8 @@ def test_every_group_follows_the_rate():
         (lambda p: [{"params": p, "weight_decay": float("nan")}], "finite number"),
         (lambda p: [{"params": p, "rate_share": "half"}], "got 'half'"),
         (lambda p: [{"params": p}, {"params": p[:1]}], "in one group, 1 are in two"),
-        (lambda _: [{"params": []}], "1 groups without one"),
-        (lambda _: [], "0 groups without one"),
+        (lambda _: [{"params": []}], "1 empty groups"),
+        (lambda _: [], "0 empty groups"),
     ],
 )
 def test_groups_that_are_not_well_formed_are_refused(groups, cause):
@@ -142,7 +144,7 @@ def test_groups_that_are_not_well_formed_are_refused(groups, cause):
 
 def test_listed_groups_keep_what_iterators_give():
     model = make_model()
-    (group,) = listed_groups([{"params": model.parameters()}], SETTINGS)
+    (group,) = complete_groups([{"params": model.parameters()}], SETTINGS)
 
     assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
     assert (group["rate_share"], group["weight_decay"]) == (1.0, SETTINGS.weight_decay)

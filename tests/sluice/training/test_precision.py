@@ -12,7 +12,7 @@ from sluice.models.build import ARCHITECTURES, build_network
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import train
-from sluice.training.precision import Arithmetic, ScaleState
+from sluice.training.precision import MixedPrecision, ScaleState
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.test_loop import (
     TRAIN,
@@ -67,21 +67,21 @@ def test_every_architecture_learns_in_low_precision(precision, architecture):
     y = x[:, -1, :1]
     torch.manual_seed(0)
     model = build_network(4, 1, ModelSettings(architecture=architecture, hidden=8, layers=2))
-    arithmetic = Arithmetic(ScaleState(precision=precision), CPU)
+    mixed_precision = MixedPrecision(ScaleState(precision=precision), CPU)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, fused=True)
     losses = []
     with deterministic():
         for _ in range(40):
             optimizer.zero_grad()
-            output = arithmetic.forward(model, x)
+            output = mixed_precision.forward(model, x)
             loss = (output - y).square().mean()
-            arithmetic.backward(loss)
-            arithmetic.clip(optimizer, list(model.parameters()), 5.0)
-            arithmetic.step(optimizer)
+            mixed_precision.backward(loss)
+            mixed_precision.clip(optimizer, list(model.parameters()), 5.0)
+            mixed_precision.step(optimizer)
             losses.append(loss.detach())
 
     assert output.dtype == torch.float32
-    assert arithmetic.precision == precision
+    assert mixed_precision.precision == precision
     assert losses[-1] < 0.5 * losses[0]
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
@@ -105,10 +105,10 @@ def test_the_scale_is_taken_out_before_clipping():
     norms = []
     for precision in ("fp32", "fp16"):
         model = make_model(dropout=0)
-        arithmetic = Arithmetic(ScaleState(precision=precision), CPU)
+        mixed_precision = MixedPrecision(ScaleState(precision=precision), CPU)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        arithmetic.backward(loss_of(arithmetic.forward(model, TRAIN.x), TRAIN.y))
-        before = arithmetic.clip(optimizer, list(model.parameters()), 0.5)
+        mixed_precision.backward(loss_of(mixed_precision.forward(model, TRAIN.x), TRAIN.y))
+        before = mixed_precision.clip(optimizer, list(model.parameters()), 0.5)
         after = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
         norms.append((float(before), float(after)))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from sluice.base.seeding import Stream, deterministic, rng_state, seed_everything
+from sluice.base.seeding import RandomStream, deterministic, rng_state, seed_everything
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
 
 GLOBAL = ("Python random", "NumPy global", "torch CPU")
@@ -21,7 +21,7 @@ ROWS = list(range(8))
 @pytest.fixture(autouse=True)
 def _own_generators(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", "random"))
-    with Stream(1).active():
+    with RandomStream(1).active():
         yield
 
 
@@ -79,7 +79,7 @@ def said_by_a_process(**environment: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_process_that_seeds_nothing_says_so():
+def test_a_process_without_seeds_is_reported():
     assert said_by_a_process() == {
         "Python random": "unknown",
         "NumPy global": "unknown",
@@ -90,7 +90,7 @@ def test_a_process_that_seeds_nothing_says_so():
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_process_with_a_hash_seed_says_so():
+def test_a_hash_seed_is_reported():
     assert said_by_a_process(PYTHONHASHSEED="3")["PYTHONHASHSEED"] == "seeded"
 
 

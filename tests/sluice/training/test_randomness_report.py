@@ -69,15 +69,15 @@ def test_who_draws_from_a_global_generator_is_named(careless):
         "metrics": ("Python random", "NumPy global"),
     }
     assert [shared.users for shared in careless.shared] == [("load_rows", "metrics")]
-    assert any("metrics draws from Python random and NumPy" in f for f in careless.findings)
+    assert any("metrics uses Python random and NumPy" in f for f in careless.findings)
 
 
 def test_an_operation_without_a_deterministic_form_is_named_with_its_line(careless):
-    (met, *_) = careless.nondeterministic
+    (operations, *_) = careless.nondeterministic
 
-    assert "put" in met.operation
-    assert "test_randomness_report.py" in met.place
-    assert any(met.place in finding for finding in careless.findings)
+    assert "put" in operations.operation
+    assert "test_randomness_report.py" in operations.place
+    assert any(operations.place in finding for finding in careless.findings)
 
 
 def test_the_callers_generators_are_not_moved():

@@ -1,4 +1,4 @@
-"""TRAIN-2: the picture of the range test."""
+"""TRAIN-2: the plot of the range test."""
 
 import io
 

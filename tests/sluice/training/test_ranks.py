@@ -8,8 +8,8 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.training.accumulation import count_rows
 from sluice.training.batches import Batches
-from sluice.training.ranks import ONE, Split
-from sluice.training.unit import find_finished, train_unit
+from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.ranks import SINGLE_PROCESS, RankShard
 from tests.support.rank_jobs import examples
 
 
@@ -17,31 +17,31 @@ from tests.support.rank_jobs import examples
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_ranks_take_every_row_once_in_order_and_as_evenly_as_can_be(num_rows, world):
     rows = torch.arange(num_rows)
-    splits = [Split(rank=rank, world=world) for rank in range(world)]
+    splits = [RankShard(rank=rank, world_size=world) for rank in range(world)]
     shares = [split.share(rows, count_rows) for split in splits]
     both = list(zip(splits, shares, strict=True))
-    taken = [split.own(rows).tolist() for split, share in both if share]
+    taken = [split.local_rows(rows).tolist() for split, share in both if share]
 
     assert [row for own in taken for row in own] == rows.tolist()
     assert max(map(len, taken)) - min(map(len, taken)) <= 1
     assert shares == pytest.approx(
-        [len(split.own(rows)) / num_rows if share else 0 for split, share in both]
+        [len(split.local_rows(rows)) / num_rows if share else 0 for split, share in both]
     )
     # None is without a row to compute on: all take part in every step.
-    assert all(len(split.own(rows)) >= 1 for split in splits)
+    assert all(len(split.local_rows(rows)) >= 1 for split in splits)
 
 
 def test_a_share_is_of_what_the_loss_is_the_mean_over():
     y = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 
-    def weigh(part):
+    def loss_weight(part):
         return float(part.sum())
 
-    assert [Split(rank=r, world=2).share(y, weigh) for r in (0, 1)] == [1, 0]
-    assert [Split(rank=r, world=3).share(y, weigh) for r in (0, 1, 2)] == pytest.approx(
-        [2 / 3, 1 / 3, 0]
-    )
-    nothing = Split(rank=0, world=2).share(y * 0, weigh)
+    assert [RankShard(rank=r, world_size=2).share(y, loss_weight) for r in (0, 1)] == [1, 0]
+    assert [
+        RankShard(rank=r, world_size=3).share(y, loss_weight) for r in (0, 1, 2)
+    ] == pytest.approx([2 / 3, 1 / 3, 0])
+    nothing = RankShard(rank=0, world_size=2).share(y * 0, loss_weight)
     assert nothing != nothing
 
 
@@ -57,7 +57,7 @@ def test_the_ranks_batches_side_by_side_are_those_of_one_process(workers):
         return [batch for epoch in (1, 2) for batch in made.of(epoch)]
 
     one = batches()
-    ranks = [batches(split=Split(rank=rank, world=2)) for rank in (0, 1)]
+    ranks = [batches(shard=RankShard(rank=rank, world_size=2)) for rank in (0, 1)]
     for (x, y), *parts in zip(one, *ranks, strict=True):
         assert torch.equal(torch.cat([own for own, _ in parts]), x)
         assert all(torch.equal(whole, y) for _, whole in parts)
@@ -66,19 +66,19 @@ def test_the_ranks_batches_side_by_side_are_those_of_one_process(workers):
 def test_one_process_is_left_alone():
     model, values = torch.nn.Linear(1, 1), torch.ones(2)
 
-    assert ONE.is_first
-    assert ONE.wrap(model) is model
-    assert ONE.total(values) is values
-    assert ONE.split.own(values) is values
-    assert ONE.from_first(lambda: 7) == 7
+    assert SINGLE_PROCESS.is_first
+    assert SINGLE_PROCESS.wrap(model) is model
+    assert SINGLE_PROCESS.all_reduce_sum(values) is values
+    assert SINGLE_PROCESS.shard.local_rows(values) is values
+    assert SINGLE_PROCESS.broadcast_from_first(lambda: 7) == 7
 
 
-def test_a_unit_for_two_ranks_is_another_unit_and_not_fitted_by_one(specs):
+def test_a_fold_run_with_two_ranks_has_another_key_and_is_not_trained_by_one_rank(specs):
     (spec,) = specs(max_epochs=1)
-    train_unit(spec, lambda _: None)
+    train_fold_run(spec, lambda _: None)
     two = dataclasses.replace(spec, ranks=2)
 
     assert find_finished(spec) is not None
     assert find_finished(two) is None
-    with pytest.raises(ContractError, match=r"must be fitted by 2 processes together, got 1\."):
-        train_unit(two, lambda _: None)
+    with pytest.raises(ContractError, match=r"must be trained by 2 processes together, got 1\."):
+        train_fold_run(two, lambda _: None)

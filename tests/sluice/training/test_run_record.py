@@ -83,10 +83,10 @@ def test_what_differs_between_two_runs_is_named(repository):
         "git.dirty",
         "resolved_config.batch_rows",
     ]
-    assert lines[3] == "resolved_config.batch_rows: 128 here, 64 there"
+    assert lines[3] == "resolved_config.batch_rows: 128 in this run, 64 in the other"
 
 
-def test_a_huge_diff_is_cut_and_still_tells_two_apart(repository, monkeypatch, tmp_path):
+def test_truncated_diffs_are_still_distinguished(repository, monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "MAX_DIFF_BYTES", 200)
     store = ArtifactStore(tmp_path / "artifacts")
     digests = []

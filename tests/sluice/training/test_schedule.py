@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from sluice.training.schedule import rate_at
+from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 
 
 def rates(total: int, **changes) -> list[float]:
     options = {"learning_rate": 1.0, "warmup_share": 0.2, "final_rate_share": 0.1, **changes}
     settings = TrainSettings(**options)
-    return [rate_at(step, total, settings) for step in range(total)]
+    return [learning_rate_at(step, total, settings) for step in range(total)]
 
 
 def test_known_answer():
@@ -37,5 +37,5 @@ def test_boundaries_are_exact(total, warmup, final):
     assert got[peak:] == sorted(got[peak:], reverse=True)
 
 
-def test_a_constant_rate_can_be_asked_for():
+def test_a_constant_learning_rate_is_possible():
     assert set(rates(50, warmup_share=0.0, final_rate_share=1.0)) == {1.0}

@@ -1,17 +1,17 @@
-"""What went wrong in the trainings stands first in the decision, with the command to run."""
+"""Symptoms of the trainings are first in the decision, with the command to run."""
 
 import numpy as np
 import pytest
 
 from sluice.models.settings import ModelSettings
-from sluice.training.diagnosis import DiagnosisSettings, Symptom
+from sluice.training.curve_diagnosis import DiagnosisSettings, Symptom
 from sluice.training.member_diagnosis import MemberSymptom, _cut_off
 from sluice.training.members import Member
 from sluice.training.setting_changes import first_change
 from sluice.training.settings import TrainSettings
-from tests.sluice.evaluation.test_judgement import CANDIDATE, REFERENCE, decide, evidence
+from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE, decide, evidence
 
-ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch was the last one, 25 of 25."
+ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, 25 of 25."
 
 
 def member(seed: int, best_epoch: int) -> Member:
@@ -49,8 +49,8 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
         ("explosion", "training.learning_rate=0.00067"),
         ("overfitting", "training.weight_decay=0.1"),
         ("underfitting", "model.hidden=64"),
-        ("fp16 given up", "training.precision=bf16"),
-        ("loss not falling", ""),
+        ("fp16 abandoned", "training.precision=bf16"),
+        ("loss not decreasing", ""),
     ],
 )
 def test_each_kind_has_its_first_change(kind, change):

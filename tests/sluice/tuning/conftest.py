@@ -10,10 +10,10 @@ from sluice.data.table import load_table, save_table
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.objective import TrainingObjective
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 from tests.support.synthetic import SineSettings, SineWorkload
 
-SINE = Setup(
+SINE = TrialSettings(
     model=ModelSettings(hidden=6, layers=2, dropout=0.2),
     training=TrainSettings(max_epochs=6, batch_rows=32, learning_rate=1e-2),
 )

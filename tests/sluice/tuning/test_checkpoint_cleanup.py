@@ -22,8 +22,10 @@ def with_cleanup():
     return run
 
 
-@pytest.mark.parametrize(("scheduler", "most"), [("asha", 1), ("pbt", 4), ("none", 1)])
-def test_a_trial_keeps_its_last_checkpoint_and_what_another_may_copy(scheduler, most, tmp_path):
+@pytest.mark.parametrize(("scheduler", "num_needed"), [("asha", 1), ("pbt", 4), ("none", 1)])
+def test_a_trial_keeps_its_last_checkpoint_and_what_another_may_copy(
+    scheduler, num_needed, tmp_path
+):
     own = settings(8, scheduler)
     expected = search(tmp_path / "whole", own)
     result = search(tmp_path / "cleaned", own, run=with_cleanup())
@@ -31,5 +33,5 @@ def test_a_trial_keeps_its_last_checkpoint_and_what_another_may_copy(scheduler, 
     left = [path.name.split("-")[0] for path in (tmp_path / "cleaned" / "checkpoints").iterdir()]
     assert decisions(result) == decisions(expected)
     assert {int(name) for name in left} == set(range(8))
-    assert max(left.count(name) for name in left) <= most
+    assert max(left.count(name) for name in left) <= num_needed
     assert len(left) <= 16  # the population of 8 wrote 48

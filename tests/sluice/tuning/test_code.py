@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sluice.tuning
-from sluice.assets.subjects import search_subject
+from sluice.assets.receipt_subjects import search_subject
 from sluice.base.errors import ContractError
 from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.tuning.code import search_code
@@ -58,4 +58,4 @@ def test_an_upgrade_begins_a_search_of_its_own(searching, monkeypatch):
     after = search_subject(searching, "data"), search_subject(alone, "data")
 
     assert {role for role in before[0] if before[0][role] != after[0][role]} == {"rules"}
-    assert before[1] == after[1]  # without a search there is nothing to decide anew
+    assert before[1] == after[1]  # without a search no decision is repeated

@@ -33,16 +33,16 @@ def own(case):
 
 
 def stopped(folder, case, *, after):
-    """Search until so many reports were heard; what they decided is on disk."""
-    heard = []
+    """Search until this number of reports was received; their decisions are on disk."""
+    received = []
 
-    def hear(*event):
-        heard.append(event)
-        if len(heard) == after:
+    def on_report(*event):
+        received.append(event)
+        if len(received) == after:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="Run again to resume"):
-        search(folder, own(case), toy=TOY, hear=hear)
+        search(folder, own(case), toy=TOY, on_report=on_report)
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import pytest
 
 from sluice.tuning.importance import measure_importance
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
-from sluice.tuning.records import EpochLosses, SearchResult, Step, Strategy, Trial
-from sluice.tuning.spaces import Setup
+from sluice.tuning.records import EpochLosses, ScheduleStep, SearchResult, Strategy, TrialRecord
+from sluice.tuning.spaces import TrialSettings
 from tests.sluice.tuning.toy_space import space
 from tests.support.toy_search import DROPOUT, LR
 
@@ -22,7 +22,7 @@ def made(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
     own, trials = own or space(), []
     for number in range(count):
         draw = np.random.default_rng([seed, number])
-        params = own.choose(Setup(), lambda _path, p, draw=draw: p.draw(draw))
+        params = own.choose(TrialSettings(), lambda _path, p, draw=draw: p.sample(draw))
         epochs = 2 + 2 * (number % 2) if number in pruned else 9
         value = loss(params)
         curve = tuple(
@@ -31,8 +31,11 @@ def made(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
         )
         state = "failed" if number in failed else "pruned" if number in pruned else "finished"
         trials.append(
-            Trial(
-                id=number, schedule=(Step(from_epoch=0, params=params),), epochs=curve, state=state
+            TrialRecord(
+                id=number,
+                schedule=(ScheduleStep(from_epoch=0, params=params),),
+                epochs=curve,
+                state=state,
             )
         )
     best = min(trials, key=lambda t: t.loss)
@@ -46,7 +49,7 @@ def made(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
         ),
         trials=tuple(trials),
         best=best.id,
-        setup=Setup(),
+        setup=TrialSettings(),
         num_trials=count,
         seconds=1.0,
     )
@@ -92,7 +95,7 @@ def test_noise_has_no_fit_and_a_stronger_effect_more_importance():
 
 def test_categories_conditions_and_off_are_seen():
     by_kind = measure_importance(made(lambda p: p[KIND] == "gru"), space(), seed=0)
-    # That dropout counts only under one of them tells the forest as much.
+    # That dropout counts only under one of them is equivalent information for the forest.
     assert {by_kind.parameters[0].path, by_kind.parameters[1].path} == {KIND, DROPOUT}
     by_off = measure_importance(made(lambda p: float(p[DECAY] == 0)), space(), seed=0)
     assert by_off.parameters[0].path == DECAY
@@ -165,7 +168,7 @@ def test_trials_are_compared_at_an_epoch_all_of_them_reached():
 def test_too_few_or_equal_trials_are_insufficient():
     few = measure_importance(made(bowl(-2), count=12, failed=(0, 1, 2)), space(), seed=0)
     assert few.outcome == "insufficient"
-    assert "there are 9" in few.reason
+    assert "got 9" in few.reason
     same = measure_importance(made(lambda _: 1.0), space(), seed=0)
     assert "same loss" in same.reason
     assert importance_png(few).startswith(b"\x89PNG")

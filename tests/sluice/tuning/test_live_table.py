@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.tuning.live_table import live_rows, short_names, table_cells, table_text
-from sluice.tuning.records import EpochLosses, Step, Trial
+from sluice.tuning.records import EpochLosses, ScheduleStep, TrialRecord
 
 LR = "training.learning_rate"
 
@@ -14,8 +14,8 @@ def trial(number, losses, state="running", **params):
         for e, x in enumerate(losses, start=1)
     )
     own = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
-    step = Step(from_epoch=0, params=own)
-    return Trial(id=number, schedule=(step,), epochs=epochs, state=state)
+    step = ScheduleStep(from_epoch=0, params=own)
+    return TrialRecord(id=number, schedule=(step,), epochs=epochs, state=state)
 
 
 def test_the_best_three_come_first_and_then_those_that_run():

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from sluice.base.errors import ContractError, TrainingFailed
-from sluice.base.seeding import Stream, derive_seed, deterministic
+from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.data.folds import FoldSettings, walk_forward
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.loop import train
 from sluice.tuning.objective import search_folds
-from sluice.tuning.recipe import setup_of
-from sluice.tuning.records import Step
+from sluice.tuning.records import ScheduleStep
+from sluice.tuning.schedule_to_settings import settings_from_schedule
 from sluice.workloads.prepare_model import prepare_model
 from tests.support.synthetic import SineSettings, SineWorkload
 
@@ -22,7 +22,7 @@ STILL = {"training.learning_rate": 1e-30, "training.patience_epochs": 1}
 
 
 def steps(*given):
-    return tuple(Step(from_epoch=epoch, params=params) for epoch, params in given)
+    return tuple(ScheduleStep(from_epoch=epoch, params=params) for epoch, params in given)
 
 
 ONE = steps((0, FAST))
@@ -58,7 +58,7 @@ def plain(objective, fold, schedule):
     """Train one fold as everybody else calls the loop; return its states after every epoch."""
     workload = SineWorkload(SineSettings(**objective.workload_settings))
     rows, val = (workload.examples(objective.frame, part) for part in (fold.train, fold.val))
-    setup = setup_of(objective.base, schedule, where="test")
+    setup = settings_from_schedule(objective.base, schedule, where="test")
     states = []
 
     def keep(state):
@@ -68,7 +68,7 @@ def plain(objective, fold, schedule):
         }
         states.append(dataclasses.replace(state, **copies))
 
-    with Stream(derive_seed(objective.seed, "unit")).active(), deterministic():
+    with RandomStream(derive_seed(objective.seed, "unit")).active(), deterministic():
         model = prepare_model(workload, setup.model, rows, seed=objective.seed)
         list(
             train(
@@ -198,7 +198,7 @@ def test_a_report_cannot_be_saved_once_training_went_on(objective, tmp_path):
     reports = objective().train(ONE, start=None, report_epochs=(2,))
     early = next(reports)
     next(reports)
-    with pytest.raises(AssertionError, match="before training goes on"):
+    with pytest.raises(AssertionError, match="before training continues"):
         early.save(tmp_path)
 
 
@@ -282,5 +282,5 @@ def test_only_folds_before_all_test_rows_may_be_searched_on():
     for wrong in ((1,), (0, 2)):
         with pytest.raises(ContractError, match="test rows of fold 0"):
             search_folds(folds, wrong)
-    with pytest.raises(ContractError, match=r"fold 7; there are \[0, 1, 2\]"):
+    with pytest.raises(ContractError, match=r"contains 7, but the folds are \[0, 1, 2\]"):
         search_folds(folds, (7,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.base.seeding import Stream
+from sluice.base.seeding import RandomStream
 from sluice.tuning import prepared_folds
 from sluice.tuning.prepared_folds import prepare_fold
 from tests.support.synthetic import SineSettings, SineWorkload
@@ -96,9 +96,9 @@ def test_the_random_stream_goes_on_where_the_examples_left_it():
     drawn = []
     for _ in range(2):
         prepared = prepare()
-        with Stream(1, prepared.rng).active():
+        with RandomStream(1, prepared.rng).active():
             drawn.append(float(torch.rand(1)))
-    stream = Stream(1)
+    stream = RandomStream(1)
     with stream.active():
         expected = [float(torch.rand(1)) for _ in range(3)]
     assert drawn == [expected[2]] * 2

@@ -20,12 +20,12 @@ from sluice.base.errors import SettingsError
 from sluice.training.settings import TrainSettings
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import choose_strategy, plan_search
 from sluice.tuning.tune_space import decode, encode
 from tests.sluice.tuning.toy_space import space
 
-BASE = Setup(training=TrainSettings(max_epochs=27))
+BASE = TrialSettings(training=TrainSettings(max_epochs=27))
 
 
 class Own(FIFOScheduler):
@@ -146,11 +146,11 @@ def test_pb2_gets_the_ends_of_what_may_change():
     [
         ("ray.tune.schedulers:HyperBand", "has no 'HyperBand'. Did you mean"),
         ("ray.tune.schedules:PB2", "scheduler 'ray.tune.schedules:PB2'"),
-        ("nonsense", "named as 'module:Name'"),
+        ("nonsense", "must have the form 'module:Name'"),
         ("tests.sluice.tuning.test_schedulers:NoScheduler", "must be a subclass of ray.*Scheduler"),
         ("os:system", "must be a subclass"),
-        ("ray.tune.schedulers:ResourceChangingScheduler", "cannot be repeated after a kill"),
-        ("ray.tune.schedulers:HyperBandForBOHB", "BOHB needs its scheduler and its searcher"),
+        ("ray.tune.schedulers:ResourceChangingScheduler", "cannot be replayed after a kill"),
+        ("ray.tune.schedulers:HyperBandForBOHB", "BOHB requires its scheduler and its searcher"),
         ("ray.tune.search.optuna:OptunaSearch", "scheduler .* must be a subclass"),
     ],
 )
@@ -168,8 +168,8 @@ def test_a_class_that_cannot_be_used_is_refused_when_settings_are_read(scheduler
         ),
         ({"max_t": 0}, "refuses its arguments: Max .*not valid"),
         ({"max_t": "many"}, "refuses its arguments"),
-        ({"metric": "loss"}, "cannot be given 'metric'. The search sets it"),
-        ({"time_attr": "step"}, "cannot be given 'time_attr'"),
+        ({"metric": "loss"}, "The argument 'metric' of"),
+        ({"time_attr": "step"}, "The argument 'time_attr' of"),
     ],
 )
 def test_an_argument_that_a_scheduler_does_not_take_is_named_with_those_it_takes(arguments, said):
@@ -187,7 +187,7 @@ def test_a_missing_argument_is_refused():
     [
         (
             {"class": "a:b", "argument": {}},
-            "'scheduler.class.argument' is not .* Known here: arguments, class",
+            "'scheduler.class.argument' is not .* Known settings: arguments, class",
         ),
         ({"arguments": {}}, "class"),
         ("hyperband", "'auto', 'asha', 'pbt', 'median' or 'none'"),
@@ -256,7 +256,7 @@ def test_changes_of_pbt_stay_within_the_space(decay):
         found = decode(own, BASE, config)
         assert encode(own, BASE, found).items() <= config.items()
         for path, value in found.items():
-            assert own.parameters[path].holds(value), path
+            assert own.parameters[path].contains(value), path
             seen[path].add(repr(value))
 
     assert seen["training.batch_rows"] == {"64"}

@@ -1,4 +1,4 @@
-"""A search killed at any moment ends as one that was not; failures are told with their cause."""
+"""A killed search ends like an uninterrupted one; failures are reported with their cause."""
 
 import math
 import os
@@ -53,18 +53,18 @@ def num_lines(folder):
 
 
 def killed(folder, own, *, after):
-    """Run a search in a process that is killed after so many reports."""
+    """Run a search in a process that is killed after this number of reports."""
     child = os.fork()
     if child == 0:
-        heard = []
+        received = []
 
         def die(*event):
-            heard.append(event)
-            if len(heard) == after:
+            received.append(event)
+            if len(received) == after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            search(folder, own, hear=die)
+            search(folder, own, on_report=die)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -91,11 +91,11 @@ def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path
 
 
 def test_a_finished_search_is_read_and_not_run_again(tmp_path):
-    first, heard = search(tmp_path), []
-    again = search(tmp_path, hear=lambda *each: heard.append(each), toy=Toy(raises=True))
+    first, received = search(tmp_path), []
+    again = search(tmp_path, on_report=lambda *each: received.append(each), toy=Toy(raises=True))
 
     assert again == first
-    assert heard == []
+    assert received == []
 
 
 def test_a_changed_setting_is_refused_with_its_name_and_resources_are_not(tmp_path):
@@ -143,7 +143,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=r"with \d+ of 12 trials ended"):
-        search(tmp_path / "stopped", hear=stop)
+        search(tmp_path / "stopped", on_report=stop)
     assert decisions(search(tmp_path / "stopped")) == decisions(expected)
 
 
@@ -173,7 +173,7 @@ def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, o
             artifacts=home / "artifacts",
             folder=folder,
             compute=HERE,
-            hear=ignore,
+            on_report=ignore,
             run=simulate,
         )
 
@@ -188,7 +188,7 @@ def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tm
     own = objective()
     workload = load_workload(own.workload, {}, where="test")
     training = SINE.training.model_copy(update={"device": "cuda"})
-    with pytest.raises(SettingsError, match=r"'cuda' and compute\.gpus_per_worker 0\."):
+    with pytest.raises(SettingsError, match=r"'cuda', but compute\.gpus_per_worker is 0\."):
         search_workload(
             own.workload,
             {},
@@ -200,7 +200,7 @@ def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tm
             artifacts=tmp_path / "home" / "artifacts",
             folder=tmp_path / "search",
             compute=HERE,
-            hear=ignore,
+            on_report=ignore,
         )
 
 

@@ -35,13 +35,13 @@ def test_a_disk_that_fills_up_in_mid_search_loses_no_report(scheduler, after, tm
     with small_disk(tmp_path / "disk", kib=400) as disk:
         ballast = []
 
-        def hear(_outcome, _trials):
+        def on_report(_outcome, _trials):
             ballast.append(None)
             if len(ballast) == after:
                 ballast[-1] = fill(disk)
 
         with pytest.raises(StorageError, match=r"No room left to write .*Free disk space"):
-            search(disk / "cut", own, hear=hear)
+            search(disk / "cut", own, on_report=on_report)
         kept = num_lines(disk / "cut")
         ballast[after - 1].unlink()
         resumed = search(disk / "cut", own)

@@ -58,9 +58,9 @@ def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
         PipelineSettings.parse(given, where="page")
 
 
-def test_what_the_page_says_is_filled_in_is_filled_in():
+def test_arguments_that_the_page_lists_are_filled_in():
     pipeline = PipelineSettings.parse(SINE, where="page")
-    named = re.search(r"does not give it: (.*?) and a seed", PAGE, re.DOTALL).group(1)
+    named = re.search(r"does not set them: (.*?) and a seed", PAGE, re.DOTALL).group(1)
     names = re.findall(r"`(\w+)`", named)
     own = {"class": "tests.sluice.tuning.test_search_spaces_page:Everything", "arguments": {}}
     search = SearchSettings.parse({"scheduler": own, "seed": 5}, where="page")

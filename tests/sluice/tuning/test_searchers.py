@@ -14,7 +14,7 @@ from sluice.training.settings import TrainSettings
 from sluice.tuning.schedulers import metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode, tune_space
 from tests.sluice.tuning.searcher_libraries import (
@@ -28,7 +28,7 @@ from tests.sluice.tuning.searcher_libraries import (
 from tests.sluice.tuning.toy_space import space
 from tests.support.toy_search import LR
 
-BASE = Setup(training=TrainSettings(max_epochs=27, learning_rate=0.03, batch_rows=64))
+BASE = TrialSettings(training=TrainSettings(max_epochs=27, learning_rate=0.03, batch_rows=64))
 OPTUNA = "ray.tune.search.optuna:OptunaSearch"
 BOHB_SCHEDULER = {"class": "ray.tune.schedulers:HyperBandForBOHB"}
 
@@ -112,7 +112,7 @@ def test_a_search_depends_on_the_seed_and_its_results_alone(num_trials):
     assert len({repr(params) for params in first}) == 12
 
 
-def test_trial_0_has_the_values_of_the_file_and_only_what_lies_outside_is_drawn():
+def test_trial_0_has_the_values_of_the_file_except_those_outside_the_space():
     own = BASE.model_copy(
         update={"training": BASE.training.model_copy(update={"weight_decay": 0.5})}
     )
@@ -164,7 +164,7 @@ def test_a_searcher_of_the_users_own_gets_the_space(name):
     assert searcher.space.keys() == tune_space(own, BASE).keys()
     assert (searcher.metric, searcher.mode) == ("loss", "min")
     for params in run(searcher, own, 3):
-        assert all(own.parameters[path].holds(value) for path, value in params.items())
+        assert all(own.parameters[path].contains(value) for path, value in params.items())
 
 
 def test_optuna_by_class_has_conditions_and_any_sampler():
@@ -205,7 +205,7 @@ def test_a_searcher_of_another_library_searches_the_whole_space(path):
     found = [decode(own, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
 
     for params in found:
-        assert all(own.parameters[path].holds(value) for path, value in params.items())
+        assert all(own.parameters[path].contains(value) for path, value in params.items())
     assert (found[0][LR], found[0]["training.batch_rows"]) == (pytest.approx(0.03), 64)
     assert len({repr(params) for params in found}) >= 3
 
@@ -230,14 +230,14 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             {"class": here("Lacks")},
             "lacks its library: No module named 'a_library_that_nobody_has'",
         ),
-        ({"class": here("NoSpace")}, "takes no search space"),
+        ({"class": here("NoSpace")}, "does not accept a search space"),
         ({"class": here("Broken")}, "refuses its arguments: nothing for 00000"),
         ({"class": here("Missing")}, "has no 'Missing'"),
         ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
         ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),
         (
             {"class": BOHB},
-            "BOHB needs its scheduler and its searcher, and search has only the searc",
+            "BOHB requires its scheduler and its searcher, but search sets only the searc",
         ),
         (
             {"class": OPTUNA, "arguments": {"samplr": 1}},
@@ -255,7 +255,7 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             },
             "must be a sampler of Optuna or an optimizer of Nevergrad",
         ),
-        ({"class": here("Halton"), "arguments": {"space": {}}}, "cannot be given 'space'"),
+        ({"class": here("Halton"), "arguments": {"space": {}}}, "The argument 'space' of"),
     ],
 )
 def test_a_searcher_that_cannot_be_used_is_refused_when_settings_are_read(searcher, said):

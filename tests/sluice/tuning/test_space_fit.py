@@ -6,10 +6,10 @@ import pytest
 from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings
 from sluice.models.settings import ModelSettings
-from sluice.training.settings import Change, TrainSettings
+from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.space_fit import require_fit
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from tests.sluice.tuning.toy_space import search
 
 TRANSFORMER = {"architecture": "transformer"}
@@ -34,7 +34,7 @@ def when(path, *values):
 def fit(model=TRANSFORMER, **parameters):
     named = {f"model.{name}": value for name, value in parameters.items()}
     space = Space.parse({"parameters": named}, where="space")
-    base = Setup(model=ModelSettings.parse(dict(model), where="model"))
+    base = TrialSettings(model=ModelSettings.parse(dict(model), where="model"))
     require_fit(space, base)
     return space, base
 
@@ -42,18 +42,18 @@ def fit(model=TRANSFORMER, **parameters):
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"hidden": integers(8, 64, 2)}, "heads 4 .* holds 10. .*multiple_of .* to 4,"),
-        ({"hidden": integers(6, 66, 6)}, "holds 6. .*multiple_of .* to 4 or 8,"),
-        ({"hidden": choice(8, 18)}, "holds 18. .*to 16 or 20 instead of 18"),
-        ({"hidden": choice(8, 3)}, "holds 3. .*to 4 instead of 3"),
-        ({"hidden": powers(2, 64)}, "holds 2. .*integers with multiple_of 4"),
+        ({"hidden": integers(8, 64, 2)}, "heads 4 .* contains 10. .*multiple_of .* to 4,"),
+        ({"hidden": integers(6, 66, 6)}, "contains 6. .*multiple_of .* to 4 or 8,"),
+        ({"hidden": choice(8, 18)}, "contains 18. .*to 16 or 20 instead of 18"),
+        ({"hidden": choice(8, 3)}, "contains 3. .*to 4 instead of 3"),
+        ({"hidden": powers(2, 64)}, "contains 2. .*integers with multiple_of 4"),
         (
             {"heads": choice(4, 6), "hidden": integers(8, 64, 4)},
-            "of 12 for heads 4, 6 .* holds 8. .*multiple_of .* to 12,",
+            "of 12 for heads 4, 6, .* contains 8. .*multiple_of .* to 12,",
         ),
-        ({"heads": choice(4, 6)}, "of 12 .* holds 32. .*to 24 or 36 instead of 32"),
-        ({"heads": powers(1, 16), "hidden": integers(8, 64, 8)}, "of 16 .* holds 8"),
-        ({"architecture": choice("lstm", "transformer"), "hidden": choice(30, 8)}, "holds 30"),
+        ({"heads": choice(4, 6)}, "of 12 .* contains 32. .*to 24 or 36 instead of 32"),
+        ({"heads": powers(1, 16), "hidden": integers(8, 64, 8)}, "of 16 .* contains 8"),
+        ({"architecture": choice("lstm", "transformer"), "hidden": choice(30, 8)}, "contains 30"),
         (
             {"layers": integers(1, 3), "hidden": choice(8, 16, **when("layers", 2))},
             None,
@@ -65,7 +65,7 @@ def fit(model=TRANSFORMER, **parameters):
         ),
     ],
 )
-def test_the_offending_width_and_the_nearest_sound_one_are_named(parameters, said):
+def test_the_invalid_width_and_the_nearest_valid_one_are_named(parameters, said):
     if said is None:
         fit(**parameters)
         return
@@ -111,14 +111,14 @@ def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, param
     space, base = fit(model, **parameters)
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        params = space.choose(base, lambda _path, p, rng=rng: p.draw(rng))
+        params = space.choose(base, lambda _path, p, rng=rng: p.sample(rng))
         setup = base.with_params(params, where="t")
         assert {path: setup.value(path) for path in params} == params
 
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 8, 12, 64, 1024])
 def test_the_default_space_suits_any_number_of_heads(heads):
-    base = Setup(model=ModelSettings(architecture="transformer", hidden=heads, heads=heads))
+    base = TrialSettings(model=ModelSettings(architecture="transformer", hidden=heads, heads=heads))
     space = default_space(base)
     require_fit(space, base)
 
@@ -126,7 +126,9 @@ def test_the_default_space_suits_any_number_of_heads(heads):
 
 
 def test_a_searched_value_that_the_recipe_overrules_is_refused():
-    base = Setup(training=TrainSettings(changes=(Change(from_epoch=3, clip_norm=1.0),)))
+    base = TrialSettings(
+        training=TrainSettings(changes=(TrainingChange(from_epoch=3, clip_norm=1.0),))
+    )
     rate = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
     require_fit(Space.parse({"parameters": {"training.learning_rate": rate}}, where="s"), base)
     with pytest.raises(SettingsError, match=r"'training\.clip_norm' cannot be searched .* epoch 3"):
@@ -140,7 +142,7 @@ def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
         "model": {"architecture": "transformer", "heads": 8},
         "space": {"parameters": {"model.hidden": integers(8, 64, 4)}},
     }
-    with pytest.raises(SettingsError, match=r"defs.yaml: .*heads 8 .* holds 12\. .*to 8"):
+    with pytest.raises(SettingsError, match=r"defs.yaml: .*heads 8 .* contains 12\. .*to 8"):
         PipelineSettings.parse(attributes, where="defs.yaml")
 
 
@@ -185,7 +187,7 @@ def test_a_search_in_such_a_space_does_not_begin(tmp_path):
         },
         where="space",
     )
-    with pytest.raises(SettingsError, match="holds 9"):
+    with pytest.raises(SettingsError, match="contains 9"):
         search(tmp_path / "search", own_space=own)
     assert not (tmp_path / "search").exists()
 
@@ -205,7 +207,7 @@ def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its
 
     assert pipeline.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
     assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
-    own = pipeline.with_setup(found)
+    own = pipeline.with_settings(found)
     assert own.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
     assert own.loaded_workload.settings.seq_len == 12
     assert own.config_digest != pipeline.config_digest
@@ -236,11 +238,12 @@ def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_file_is_r
 
 def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():
     training = TrainSettings(
-        optimizer="sgd", changes=(Change(from_epoch=3, optimizer_arguments={"momentum": 0.5}),)
+        optimizer="sgd",
+        changes=(TrainingChange(from_epoch=3, optimizer_arguments={"momentum": 0.5}),),
     )
     path = "training.optimizer_arguments.momentum"
     own = Space.parse(
         {"parameters": {path: {"kind": "uniform", "low": 0.0, "high": 0.9}}}, where="s"
     )
     with pytest.raises(SettingsError, match=r"momentum' cannot be searched .* epoch 3"):
-        require_fit(own, Setup(training=training))
+        require_fit(own, TrialSettings(training=training))

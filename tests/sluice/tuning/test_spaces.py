@@ -8,7 +8,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.parameters import Choice, Integers, LogUniform, PowersOfTwo, Uniform
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from tests.sluice.tuning.toy_space import space
 
 LR = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
@@ -45,24 +45,27 @@ def parse(**parameters):
                 "training__learning_rate": LR | {"when": {"path": "model.layers", "one_of": [2]}},
                 "model__layers": {"kind": "integers", "low": 1, "high": 3},
             },
-            "must stand before",
+            "must be defined before",
         ),
         ({}, "parameters"),
-        ({"training__optimizer_arguments": LR}, "Name one entry of it, as 'training.optim"),
-        ({"model__options": LR}, "Name one entry of it, as 'model.options.NAME'"),
-        ({"model__options__a-b": LR}, "'model.options.a-b' is not a parameter"),
+        ({"training__optimizer_arguments": LR}, "Search one of its entries, as 'training.optim"),
+        ({"model__options": LR}, "Search one of its entries, as 'model.options.NAME'"),
+        ({"model__options__a-b": LR}, "'model.options.a-b' is not a searchable parameter"),
         ({"training__optimizer_arguments__lr": LR}, "set training.learning_rate instead"),
         (
             {"training__optimizer": {"kind": "choice", "options": ["sgd", "adm"]}},
             "unknown optimizer",
         ),
-        ({"training__device": {"kind": "choice", "options": ["cpu", "cuda"]}}, "where to train"),
-        ({"workload__folds": {"kind": "choice", "options": [1, 2]}}, "on other rows cannot be"),
-        ({"workload": LR}, "is not a parameter that can be searched"),
+        (
+            {"training__device": {"kind": "choice", "options": ["cpu", "cuda"]}},
+            "selects the device",
+        ),
+        ({"workload__folds": {"kind": "choice", "options": [1, 2]}}, "on different rows cannot be"),
+        ({"workload": LR}, "is not a searchable parameter"),
         ({"gate__min_gain": LR}, "model.options.NAME, .*workload.NAME"),
     ],
 )
-def test_a_space_that_cannot_be_searched_is_refused_with_the_place(parameters, said):
+def test_an_invalid_space_is_refused_with_the_path(parameters, said):
     with pytest.raises(SettingsError, match=said):
         parse(**parameters)
 
@@ -77,8 +80,8 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_values_stay_in_range_reach_both_ends_and_have_a_place(kind):
-    drawn = [kind.draw(np.random.default_rng(i)) for i in range(400)]
+def test_values_stay_in_range_reach_both_ends_and_have_a_position(kind):
+    drawn = [kind.sample(np.random.default_rng(i)) for i in range(400)]
     on = [value for value in drawn if value]
 
     assert min(on) >= kind.low
@@ -96,19 +99,21 @@ def test_values_stay_in_range_reach_both_ends_and_have_a_place(kind):
 def test_widths_are_multiples_and_batches_powers_of_two():
     rng = np.random.default_rng(0)
 
-    widths = {Integers(low=8, high=24, multiple_of=8).draw(rng) for _ in range(99)}
+    widths = {Integers(low=8, high=24, multiple_of=8).sample(rng) for _ in range(99)}
     assert widths == {8, 16, 24}
-    assert {PowersOfTwo(low=2, high=8).draw(rng) for _ in range(99)} == {2, 4, 8}
-    assert {Choice(options=(True, 1, "a")).draw(rng) for _ in range(99)} == {True, "a"}
+    assert {PowersOfTwo(low=2, high=8).sample(rng) for _ in range(99)} == {2, 4, 8}
+    assert {Choice(options=(True, 1, "a")).sample(rng) for _ in range(99)} == {True, "a"}
 
 
 def test_a_conditional_parameter_counts_only_under_its_condition():
     """TUNE-2."""
     first = {"model.architecture": "gru"}
-    picked = space().choose(Setup(), lambda path, _p: first.get(path, 0.25))
+    picked = space().choose(TrialSettings(), lambda path, _p: first.get(path, 0.25))
     assert "model.dropout" in picked
     first["model.architecture"] = "lstm"
-    assert "model.dropout" not in space().choose(Setup(), lambda path, _p: first.get(path, 0.25))
+    assert "model.dropout" not in space().choose(
+        TrialSettings(), lambda path, _p: first.get(path, 0.25)
+    )
 
     outside = parse(
         model__dropout={
@@ -118,13 +123,13 @@ def test_a_conditional_parameter_counts_only_under_its_condition():
             "when": {"path": "model.layers", "one_of": [2]},
         }
     )
-    assert outside.choose(Setup(), lambda _path, _p: 0.1) == {}
-    deep = Setup(model=ModelSettings(layers=2))
+    assert outside.choose(TrialSettings(), lambda _path, _p: 0.1) == {}
+    deep = TrialSettings(model=ModelSettings(layers=2))
     assert outside.choose(deep, lambda _path, _p: 0.1) == {"model.dropout": 0.1}
 
 
 def test_a_trial_gets_its_values_and_keeps_all_else():
-    base = Setup(model=ModelSettings(hidden=48))
+    base = TrialSettings(model=ModelSettings(hidden=48))
     setup = base.with_params({"training.learning_rate": 0.5}, where="Trial 3")
 
     assert setup.training.learning_rate == 0.5
@@ -137,7 +142,7 @@ def test_a_trial_gets_its_values_and_keeps_all_else():
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "linear", "transformer", "m:C"])
 def test_the_default_space_fits_every_architecture(architecture):
     """TUNE-2: log-uniform rate and decay, decay may be off, powers of two, heads divide width."""
-    base = Setup(model=ModelSettings(architecture=architecture))
+    base = TrialSettings(model=ModelSettings(architecture=architecture))
     own = default_space(base)
 
     assert next(iter(own.parameters)) == "training.learning_rate"
@@ -148,14 +153,14 @@ def test_the_default_space_fits_every_architecture(architecture):
         assert own.parameters["model.hidden"].multiple_of == 4
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        base.with_params(own.choose(base, lambda _path, p, rng=rng: p.draw(rng)), where="t")
+        base.with_params(own.choose(base, lambda _path, p, rng=rng: p.sample(rng)), where="t")
 
 
 ADAPTED = "training.optimizer_arguments.{}"
 
 
 def test_arguments_of_an_optimizer_and_options_of_a_network_count_for_their_owner():
-    base = Setup(
+    base = TrialSettings(
         model=ModelSettings(architecture="my:Net", options={"blocks": 2, "act": "relu"}),
         training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
     )
@@ -197,8 +202,8 @@ def test_a_condition_can_name_the_optimizer():
     )
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        params = own.choose(Setup(), lambda _path, p, rng=rng: p.draw(rng))
-        arguments = Setup().with_params(params, where="t").training.optimizer_arguments
+        params = own.choose(TrialSettings(), lambda _path, p, rng=rng: p.sample(rng))
+        arguments = TrialSettings().with_params(params, where="t").training.optimizer_arguments
         expected = "momentum" if params["training.optimizer"] == "sgd" else "betas"
         assert list(arguments) == [expected]
 
@@ -213,7 +218,9 @@ def test_tunes_choice_is_read_as_the_kind_of_that_name():
 
 
 def test_an_unknown_parameter_is_refused_with_the_nearest_one_that_can_be_searched():
-    with pytest.raises(SettingsError, match=r"gradient_clip' is not a parameter") as refused:
+    with pytest.raises(
+        SettingsError, match=r"gradient_clip' is not a searchable parameter"
+    ) as refused:
         Space.parse(
             {"parameters": {"training.gradient_clip": {"kind": "uniform", "low": 1, "high": 2}}},
             where="space",

@@ -5,8 +5,8 @@ import pytest
 from sluice.base.errors import SettingsError
 from sluice.training.settings import TrainSettings
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
-from sluice.tuning.strategy import changing_paths, choose_strategy, report_epochs_of
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.tuning.strategy import changing_paths, choose_strategy, report_epochs
 from tests.sluice.tuning.toy_space import space
 
 
@@ -16,7 +16,7 @@ def chosen(num_trials, scheduler="auto", max_epochs=100, **more):
 
 
 def base(max_epochs=100, **training):
-    return Setup(training=TrainSettings(max_epochs=max_epochs, **training))
+    return TrialSettings(training=TrainSettings(max_epochs=max_epochs, **training))
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_pbt_without_anything_to_change_or_time_to_change_it_is_refused():
     fixed = Space.parse(
         {"parameters": {"model.hidden": {"kind": "integers", "low": 4, "high": 8}}}, where="s"
     )
-    with pytest.raises(SettingsError, match=r"training\.learning_rate.*numeric arguments"):
+    with pytest.raises(SettingsError, match=r"training\.learning_rate.*numeric argument"):
         choose_strategy(fixed, SearchSettings(scheduler="pbt"), base(25))
 
 
-def test_a_grace_that_does_not_fit_is_replaced_and_said():
+def test_a_grace_period_that_does_not_fit_is_replaced_and_reported():
     found = chosen(20, "asha", max_epochs=25, grace_epochs=30)
 
     assert found.decision_epochs == (8, 24)
@@ -94,7 +94,7 @@ def test_a_trial_reports_where_something_is_decided_and_at_its_end(scheduler, re
     settings = SearchSettings.parse({"scheduler": scheduler, "report_epochs": 4}, where="t")
     found = choose_strategy(space(), settings, base(25))
 
-    assert report_epochs_of(found, settings, 25) == reports
+    assert report_epochs(found, settings, 25) == reports
 
 
 ARGUMENT = "training.optimizer_arguments.{}"

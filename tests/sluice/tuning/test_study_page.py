@@ -4,10 +4,10 @@ import pytest
 
 from sluice.tuning.parameters import Params
 from sluice.tuning.plots import curves_png, strategy_text
-from sluice.tuning.records import Exploit, Step
-from sluice.tuning.study import make_study
+from sluice.tuning.records import Exploit, ScheduleStep
 from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
+from sluice.tuning.study_summary import summarize_study
 from tests.sluice.tuning.toy_space import BASE, search, settings, space
 from tests.support.toy_search import LR, Toy
 
@@ -21,11 +21,11 @@ def result(tmp_path_factory):
 
 
 def page_of(result, **options):
-    own = make_study(result, space(), BASE, seed=0)
+    own = summarize_study(result, space(), BASE, seed=0)
     return study_page(own, title="toy <1>", unit="nats", **options)
 
 
-def test_a_page_has_curves_and_says_why_only_where_the_state_does_not(result):
+def test_a_page_has_curves_and_gives_reasons_only_if_the_state_does_not(result):
     page = page_of(result)
 
     assert {trial.state for trial in result.trials} == {"finished", "pruned", "failed"}
@@ -47,7 +47,10 @@ def test_a_page_names_the_results_for_tensorboard(result):
 def test_the_steps_of_pbt_and_the_winners_schedule_are_tables(result):
     winner = result.winner
     changed: Params = {**winner.params, LR: 0.0123}
-    schedule = (Step(from_epoch=0, params=winner.params), Step(from_epoch=5, params=changed))
+    schedule = (
+        ScheduleStep(from_epoch=0, params=winner.params),
+        ScheduleStep(from_epoch=5, params=changed),
+    )
     trials = tuple(
         trial.model_copy(update={"schedule": schedule}) if trial is winner else trial
         for trial in result.trials

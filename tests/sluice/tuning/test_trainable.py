@@ -27,7 +27,7 @@ from sluice.base.errors import (
 from sluice.training.checkpoint import load_checkpoint
 from sluice.tuning.resumable import resumable
 from sluice.tuning.spaces import Space
-from sluice.tuning.trainable import error_of_trial, make_trainable
+from sluice.tuning.trainable import make_trainable, trial_error
 from sluice.tuning.trial_schedule import read_schedule
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.test_objective import FAST, ONE, assert_same_bits, steps
@@ -168,7 +168,7 @@ def test_trials_of_a_study_have_the_bits_of_trainings_in_one_go(objective, tmp_p
     assert [result.error for result in found] == [None] * 4
     reached = {result.metrics["epoch"] for result in found}
     assert 6 in reached
-    assert reached & {2, 4}, "a trial must be stopped early, or this shows less than it says"
+    assert reached & {2, 4}, "a trial must be stopped early for this test to be meaningful"
     for number, (rate, result) in enumerate(zip(rates, found, strict=True)):
         schedule = steps((0, {LR: rate, CLIP: 5.0, DROPOUT: 0.1}))
         epochs, end = trained_here(own, schedule, tmp_path / str(number))
@@ -194,7 +194,7 @@ def test_a_trial_whose_worker_is_killed_goes_on_with_the_same_bits(objective, tm
 
     assert marker.exists()
     assert result.error is None
-    assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it did not start anew
+    assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it did not start again
     assert curve_of(result) == rows_of(epochs)
     assert_same_end(own, result, end)
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective
     assert_same_end(own, result, end)
 
 
-def test_a_damaged_schedule_is_told_with_its_file(objective, tmp_path):
+def test_a_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
     killed = KilledAfterReport(
         objective=objective(),
         marker=tmp_path / "died",
@@ -222,14 +222,14 @@ def test_a_damaged_schedule_is_told_with_its_file(objective, tmp_path):
     )
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
-    error = error_of_trial(result.error, FAST)
+    error = trial_error(result.error, FAST)
     assert type(error) is IntegrityError
     assert str(tmp_path / "study") in error.what
     assert "schedule.json" in error.what
     assert "remove the study's folder" in error.fix
 
 
-def test_what_follows_from_values_and_code_is_reported_and_an_accident_raised(tmp_path):
+def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
     lasting = {0.02: ZeroDivisionError("the user's bug"), 0.03: ContractError("No.", fix="Look.")}
     accidents = {
         0.04: MemoryError("no room for an array"),
@@ -252,9 +252,7 @@ def test_what_follows_from_values_and_code_is_reported_and_an_accident_raised(tm
     # One more than the last report, so that a scheduler takes it for news.
     assert [r.metrics["epoch"] for r in (nan, divided, refused)] == [1, 3, 3]
 
-    errors = [
-        error_of_trial(r.error, {LR: rate}) for r, rate in zip(raised, accidents, strict=True)
-    ]
+    errors = [trial_error(r.error, {LR: rate}) for r, rate in zip(raised, accidents, strict=True)]
     kinds = [TrainingFailed, StorageError, SettingsError, TrainingFailed]
     assert [type(error) for error in errors] == kinds
     assert all(error.fix for error in errors)
@@ -266,7 +264,7 @@ def test_what_follows_from_values_and_code_is_reported_and_an_accident_raised(tm
     assert out.cause == "Smaller batches."
 
 
-def test_an_accident_that_passes_is_no_failed_trial(tmp_path):
+def test_a_transient_error_that_disappears_is_no_failed_trial(tmp_path):
     """The error is raised after the first report of the first attempt alone."""
     toy = FailingByRate(errors={0.02: MemoryError("no room")}, forgiven=True)
     (result,) = fit(toy, [0.02], tmp_path, retries=1)
@@ -303,7 +301,7 @@ def test_a_population_trains_the_schedules_that_its_checkpoints_name(objective, 
         _, end = trained_here(own, schedule, tmp_path / str(number))
         assert_same_end(own, result, end)
         schedules.append(schedule)
-    assert max(map(len, schedules)) > 1, "no trial took over another one"
+    assert max(map(len, schedules)) > 1, "no trial copied another one"
     assert len({schedule[0].params[LR] for schedule in schedules}) < 3
 
 

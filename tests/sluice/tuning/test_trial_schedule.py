@@ -1,16 +1,16 @@
-"""The schedule beside a checkpoint: what is written is read, and damage is told."""
+"""The schedule beside a checkpoint: it is read as written, and damage is reported."""
 
 import json
 
 import pytest
 
 from sluice.base.errors import IntegrityError
-from sluice.tuning.records import Step
+from sluice.tuning.records import ScheduleStep
 from sluice.tuning.trial_schedule import SCHEDULE_FILE, read_schedule, with_values, write_schedule
 from tests.support.toy_search import LR
 
 FIRST, OTHER = {LR: 0.1, "training.batch_rows": 64}, {LR: 1 / 3, "training.batch_rows": 64}
-SCHEDULE = (Step(from_epoch=0, params=FIRST), Step(from_epoch=4, params=OTHER))
+SCHEDULE = (ScheduleStep(from_epoch=0, params=FIRST), ScheduleStep(from_epoch=4, params=OTHER))
 
 
 def test_a_schedule_is_read_as_it_was_written(tmp_path):
@@ -33,7 +33,7 @@ def damaged_bytes():
 
 
 @pytest.mark.parametrize("name", damaged_bytes())
-def test_damage_is_told_with_the_file_and_what_to_do(name, tmp_path):
+def test_damage_is_reported_with_the_file_and_a_fix(name, tmp_path):
     (tmp_path / SCHEDULE_FILE).write_bytes(damaged_bytes()[name])
     with pytest.raises(IntegrityError, match=r"checkpoint_1/schedule\.json") as e:
         read_schedule(tmp_path, where="s3://bucket/study/checkpoint_1")
@@ -49,5 +49,5 @@ def test_a_changed_value_is_damage(tmp_path):
 
 
 def test_a_missing_file_is_damage(tmp_path):
-    with pytest.raises(IntegrityError, match="is required and missing"):
+    with pytest.raises(IntegrityError, match="is missing"):
         read_schedule(tmp_path, where="here")

@@ -10,20 +10,20 @@ import pytest
 from sluice.base.errors import ContractError, SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.tune_space import (
+    base_params,
+    complete_config,
     decode,
     encode,
-    not_held,
     optuna_space,
-    own_params,
+    paths_outside_space,
     tune_space,
-    whole_config,
 )
 from tests.sluice.tuning.random_spaces import random_space
 from tests.sluice.tuning.toy_space import space
 
-BASE = Setup()
+BASE = TrialSettings()
 
 
 def parse(parameters) -> Space:
@@ -32,7 +32,7 @@ def parse(parameters) -> Space:
 
 def drawn(own, seed):
     rng = np.random.default_rng(seed)
-    return own.choose(BASE, lambda _path, parameter: parameter.draw(rng))
+    return own.choose(BASE, lambda _path, parameter: parameter.sample(rng))
 
 
 def assert_same(found, expected):
@@ -58,7 +58,7 @@ def test_what_is_encoded_is_decoded_to_the_same_values(seed):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_tune_draws_is_decoded_to_values_that_the_space_holds(seed):
-    """Oracle: the conditions and ``holds`` of each kind."""
+    """Oracle: the conditions and ``contains`` of each kind."""
     own = random_space(seed)
     domains = tune_space(own, BASE)
     rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ def test_what_tune_draws_is_decoded_to_values_that_the_space_holds(seed):
         config = {name: domain.sample(random_state=rng) for name, domain in domains.items()}
         params = decode(own, BASE, config)
 
-        assert all(own.parameters[path].holds(value) for path, value in params.items())
+        assert all(own.parameters[path].contains(value) for path, value in params.items())
         expected = own.choose(BASE, lambda path, _parameter, known=params: known.get(path))
         assert list(params) == list(expected)
 
@@ -81,7 +81,7 @@ def test_optuna_suggests_only_what_counts(seed):
         suggest(trial)
         params = decode(own, BASE, trial.params)
 
-        assert all(own.parameters[path].holds(value) for path, value in params.items())
+        assert all(own.parameters[path].contains(value) for path, value in params.items())
         assert set(encode(own, BASE, params)) <= set(trial.params)
         assert {name.partition("#")[0] for name in trial.params} == set(params)
 
@@ -147,7 +147,9 @@ def test_numpy_scalars_of_a_searcher_become_plain_values():
 
 
 def test_a_config_that_lacks_a_name_is_refused():
-    with pytest.raises(ContractError, match=r"must hold 'training\.weight_decay'.*it holds: "):
+    with pytest.raises(
+        ContractError, match=r"must contain 'training\.weight_decay'.*It contains: "
+    ):
         decode(space(), BASE, {"training.learning_rate": 0.01})
 
 
@@ -164,29 +166,29 @@ def test_a_parameter_that_never_counts_is_not_searched():
     )
 
     assert tune_space(own, BASE) == {}
-    assert list(tune_space(own, Setup(model=ModelSettings(layers=2)))) == ["model.dropout"]
+    assert list(tune_space(own, TrialSettings(model=ModelSettings(layers=2)))) == ["model.dropout"]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_whole_config_has_every_name(seed):
     own = random_space(seed)
     params = drawn(own, seed)
-    config = whole_config(own, BASE, params)
+    config = complete_config(own, BASE, params)
 
     assert config.keys() == tune_space(own, BASE).keys()
     assert_same(decode(own, BASE, config), params)
 
 
 def test_own_values_are_those_that_count_and_that_the_space_holds():
-    own = Setup(training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64))
+    own = TrialSettings(training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64))
 
-    assert own_params(space(), own) == {
+    assert base_params(space(), own) == {
         "training.learning_rate": 0.03,
         "training.batch_rows": 64,
         "model.architecture": "gru",
         "model.dropout": 0.0,
     }
-    assert not_held(space(), own) == ("training.weight_decay",)
+    assert paths_outside_space(space(), own) == ("training.weight_decay",)
 
 
 def test_a_space_for_optuna_can_be_copied_and_sent():
@@ -254,5 +256,5 @@ def test_values_are_those_that_tune_itself_draws(function, arguments):
     theirs = {round(domain.sample(random_state=rng), 9) for _ in range(800)}
 
     assert {parameter.at(place) for place in np.linspace(0, 1, 500)} == theirs
-    assert all(parameter.holds(value) for value in theirs)
+    assert all(parameter.contains(value) for value in theirs)
     assert (min(theirs), max(theirs)) == (parameter.low, parameter.high)

@@ -4,12 +4,12 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import Space, TrialSettings
 from tests.support.simulated_tune import simulate
 from tests.support.toy_search import DROPOUT, LR, Toy
 
 HERE = ComputeSettings()
-BASE = Setup(training=TrainSettings(max_epochs=27))
+BASE = TrialSettings(training=TrainSettings(max_epochs=27))
 
 
 def space(**more) -> Space:
@@ -47,7 +47,7 @@ def search(
     folder,
     own=None,
     *,
-    hear=ignore,
+    on_report=ignore,
     toy=None,
     own_space=None,
     compute=HERE,
@@ -61,7 +61,7 @@ def search(
         BASE,
         own or settings(),
         folder=folder,
-        hear=hear,
+        on_report=on_report,
         compute=compute,
         run=run,
         **more,

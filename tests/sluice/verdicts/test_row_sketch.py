@@ -29,7 +29,7 @@ def test_a_window_that_grows_by_a_day_is_the_same_window():
     assert RowSketch.of(DAYS[:3000]).share_in(grown) > 0.9
 
 
-def test_few_rows_are_compared_exactly_and_order_and_repeats_do_not_matter():
+def test_few_rows_are_compared_exactly_regardless_of_order_and_duplicates():
     window = RowSketch.of(np.array(["c", "a", "b", "a"]))
 
     assert window == RowSketch.of(np.array(["a", "b", "c"]))
@@ -46,7 +46,7 @@ def test_a_sketch_stays_small_and_survives_json():
 
 
 @pytest.mark.parametrize("times", [2, 10, 100])
-def test_a_part_of_a_window_is_found_in_it_however_much_larger_it_is(times):
+def test_a_subset_of_a_window_has_full_overlap_with_it(times):
     """STAT-3: a window cannot be asked anew by cutting it out of one that was asked before."""
     rng = np.random.default_rng(4)
     for _ in range(40):
@@ -54,7 +54,7 @@ def test_a_part_of_a_window_is_found_in_it_however_much_larger_it_is(times):
         assert RowSketch.of(whole[:300]).share_in(RowSketch.of(whole)) == 1.0
 
 
-def test_when_nothing_can_be_compared_the_share_is_taken_for_whole():
+def test_without_comparable_hashes_the_share_is_1():
     few = RowSketch(num_rows=300, hashes=(10, 20))
     many = RowSketch(num_rows=300_000, hashes=(1, 2))
 

@@ -32,12 +32,12 @@ def test_only_promote_makes_a_receipt_that_passed():
     receipt = verdict(-1.0).receipt(SUBJECT, decided_at=NOW)
 
     assert (receipt.outcome, receipt.passed) == ("REJECT", False)
-    with pytest.raises(GateBlocked, match="REJECT: Proven worse"):
+    with pytest.raises(GateBlocked, match="REJECT: Significantly worse"):
         receipts.require(receipt, gate="promotion", subject={})
 
 
 def test_a_receipt_cannot_be_written_for_another_model():
-    with pytest.raises(ContractError, match="must be the one judged, candidate, got other"):
+    with pytest.raises(ContractError, match="must be that of the verdict, candidate, got other"):
         verdict(1.0).receipt({"candidate": "other"}, decided_at=NOW)
 
 
@@ -67,7 +67,7 @@ def test_a_verdict_without_numbers_survives_storage():
     assert np.isnan(receipt.evidence["gain"])
 
 
-def test_it_reads_as_one_line_with_the_numbers():
+def test_the_text_of_a_verdict_is_one_line_with_the_numbers():
     text = str(verdict(1.0))
 
     assert text.startswith("PROMOTE: candidate candidate against reference, gain 1.0")

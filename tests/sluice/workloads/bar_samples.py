@@ -1,4 +1,4 @@
-"""Made bars for the tests of the bars workload."""
+"""Synthetic bars for the tests of the bars workload."""
 
 import numpy as np
 import pandas as pd

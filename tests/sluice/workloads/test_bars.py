@@ -157,7 +157,7 @@ def csv_of(bars: pd.DataFrame, tmp_path, **rename: str) -> dict[str, object]:
     return {"kind": "csv", "uri": str(path), "index": "date"}
 
 
-def test_a_users_own_csv_goes_through_by_settings_alone(tmp_path):
+def test_a_users_csv_goes_through_by_settings_alone(tmp_path):
     bars = random_bars(700)
     values = {
         "source": csv_of(bars, tmp_path, close="Last") | {"rename": {"Last": "close"}},
@@ -179,7 +179,7 @@ def test_a_users_own_csv_goes_through_by_settings_alone(tmp_path):
         assert torch.isfinite(workload.baseline(frame, fold)).all()
 
 
-def test_forty_bars_are_refused_with_the_number_required(tmp_path):
+def test_forty_bars_are_rejected_with_the_number_required(tmp_path):
     """POC-6."""
     source = csv_of(random_bars(40), tmp_path)
     settings = BarsSettings.parse({"source": source}, where="test")
@@ -216,7 +216,7 @@ def test_bad_bars_do_not_become_features(workload):
         workload.compute_features(bars.drop(columns="close"))
     with pytest.raises(SchemaError, match="must be sorted"):
         workload.compute_features(bars[::-1])
-    with pytest.raises(SchemaError, match="must not repeat"):
+    with pytest.raises(SchemaError, match="must be unique"):
         workload.compute_features(pd.concat([bars, bars.iloc[-1:]]))
     with pytest.raises(SchemaError, match="no nulls"):
         workload.compute_features(bars.assign(low=bars["low"].where(bars.index.day != 5)))

@@ -1,11 +1,11 @@
-"""Refusals and expectations of bars."""
+"""Validation and expectations of bars."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.data.expectations import AtLeast, Between, NotNull, RowCount, StdBetween
+from sluice.data.expectations import Between, GreaterOrEqual, NotNull, RowCount, StdBetween
 from sluice.data.sources import PackagedBars
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA, feature_schema, validate_bars
@@ -22,7 +22,7 @@ def holds(expectation, frame: pd.DataFrame) -> bool:
                 np.inf if high is None else high
             )
             return bool(inside.all())
-        case AtLeast(column=c, other=o):
+        case GreaterOrEqual(column=c, other=o):
             return bool((frame[c] >= frame[o]).all())
         case RowCount(low=low):
             return len(frame) >= low
@@ -73,7 +73,7 @@ def test_wild_bars_break_no_bound_that_follows_from_a_formula(seed):
         ({"volume": -1.0}, "volume must be at least 0"),
     ],
 )
-def test_bars_that_contradict_themselves_are_refused_and_expected_not_to(change, rule):
+def test_bars_that_contradict_themselves_are_rejected_and_expected_not_to(change, rule):
     bars = random_bars(600)
     for name, value in change.items():
         bars.iloc[[7, 9], list(bars.columns).index(name)] = value
@@ -81,11 +81,11 @@ def test_bars_that_contradict_themselves_are_refused_and_expected_not_to(change,
     with pytest.raises(ContractError, match=rule) as caught:
         validate_bars(bars)
 
-    assert "broken in 2 of 600 rows, first at row 7 (label 2001-01-08" in str(caught.value)
+    assert "violated by 2 of 600 rows, first at row 7 (label 2001-01-08" in str(caught.value)
     assert broken(BarsWorkload().raw_expectations, bars) != []
 
 
-def test_sound_bars_pass_unchanged():
+def test_valid_bars_pass_unchanged():
     bars = random_bars(50)
 
     validate_bars(bars)

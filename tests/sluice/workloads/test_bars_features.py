@@ -1,4 +1,4 @@
-"""The nine features of SCH-2: known values, a plain-loop oracle, no look-ahead, safe edges."""
+"""SCH-2: the nine features: known values, a plain-loop oracle, no look-ahead, edge cases."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from sluice.base.errors import SettingsError
 from sluice.workloads import bars_features as bf
 from sluice.workloads.bars_features import FeatureSettings, nine_features
 from tests.sluice.workloads.bar_samples import flat_bars, random_bars
-from tests.support.yardstick import times_as_long
+from tests.support.relative_timing import relative_duration
 
 SETTINGS = FeatureSettings()
 NAMES = [
@@ -155,7 +155,7 @@ def test_other_windows_agree_as_well(name):
 # Known values, worked by hand.
 
 
-def test_returns_vs_by_hand():
+def test_returns_vs_matches_manual_values():
     # Log returns 1, -1, 1, 2: the sample deviation of (1, -1, 1) is sqrt(4/3).
     close = np.exp(series(0, 1, 0, 1, 3))
 
@@ -165,14 +165,14 @@ def test_returns_vs_by_hand():
     assert found.iloc[:4].isna().all()
 
 
-def test_momentum_z_by_hand():
+def test_momentum_z_matches_manual_values():
     # Momenta over one row: 1, 2, 3; mean 2, deviation 1.
     found = bf.momentum_z(np.exp(series(0, 1, 3, 6)), span_rows=1, rows=3, min_deviation=1e-6)
 
     assert found.iloc[3] == pytest.approx(1.0)
 
 
-def test_atr_pct_by_hand():
+def test_atr_pct_matches_manual_values():
     # True ranges: 2 (first, H - L), 3 (gap up: 13 - 10), 6 (gap down: 12 - 6).
     high, low, close = series(11, 13, 8), series(9, 12, 6), series(10, 12, 8)
 
@@ -183,7 +183,7 @@ def test_atr_pct_by_hand():
     assert found.iloc[2] == pytest.approx(math.log((2.5 * 1 + 6) / 2 / 8))
 
 
-def test_volume_z_by_hand():
+def test_volume_z_matches_manual_values():
     volume = np.exp(series(1, 2, 3)) - 1
 
     assert bf.volume_z(volume, rows=3, min_deviation=1e-6).iloc[2] == pytest.approx(1.0)
@@ -201,21 +201,21 @@ def test_rsi_of_wilders_first_average_and_next_step():
     assert found.iloc[15] == pytest.approx(100 * rise / (rise + fall))
 
 
-def test_bb_pct_b_by_hand():
+def test_bb_pct_b_matches_manual_values():
     # Closes 1, 2, 3: mean 2, population deviation sqrt(2/3).
     found = bf.bb_pct_b(series(1, 2, 3), rows=3, width=2.0, min_deviation=1e-6)
 
     assert found.iloc[2] == pytest.approx(0.5 + 1 / (4 * math.sqrt(2 / 3)))
 
 
-def test_vol_regime_by_hand():
+def test_vol_regime_matches_manual_values():
     # Mean variance 16 over one row, (1 + 1 + 16) / 3 = 6 over three.
     found = bf.vol_regime(series(1, 1, 16), short_rows=1, long_rows=3)
 
     assert found.iloc[2] == pytest.approx(math.log(16 / 6) / 2)
 
 
-def test_return_accel_by_hand():
+def test_return_accel_matches_manual_values():
     # Log returns 1, -1, 1, 2; the last momentum less the one before is 1; deviation sqrt(7/3).
     close = np.exp(series(0, 1, 0, 1, 3))
 
@@ -237,7 +237,7 @@ def test_pv_divergence_is_one_when_price_and_volume_oppose():
     assert together.iloc[4] == pytest.approx(-1)
 
 
-def test_garman_klass_by_hand():
+def test_garman_klass_matches_manual_values():
     bars = pd.DataFrame(
         {"open": [1.0, 1.0], "high": [math.e, 1.0], "low": [1.0, 1.0], "close": [math.e, 1.0]}
     )
@@ -307,7 +307,7 @@ def test_features_do_not_depend_on_the_price_unit():
     pd.testing.assert_frame_equal(nine_features(bars, SETTINGS), nine_features(cents, SETTINGS))
 
 
-def test_a_short_window_longer_than_the_long_one_is_refused():
+def test_a_short_window_longer_than_the_long_one_is_rejected():
     with pytest.raises(SettingsError, match="regime_short_rows must be smaller"):
         FeatureSettings.parse({"regime_short_rows": 63}, where="test")
 
@@ -316,5 +316,5 @@ def test_a_short_window_longer_than_the_long_one_is_refused():
 def test_a_million_rows_take_as_long_as_a_few_of_pandas_rolling_windows():
     bars = random_bars(1_000_000)
 
-    ratio = times_as_long(lambda: nine_features(bars, SETTINGS), lambda: bars.rolling(63).std())
+    ratio = relative_duration(lambda: nine_features(bars, SETTINGS), lambda: bars.rolling(63).std())
     assert ratio < 25  # 5

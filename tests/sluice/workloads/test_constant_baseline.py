@@ -1,4 +1,4 @@
-"""The yardstick of a loss: best constant output and what knowing the target is worth (POC-13)."""
+"""POC-13: the constant baseline of a loss, and the gain from knowing the target."""
 
 import math
 
@@ -7,7 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sluice.workloads.constant_baseline import measure_yardstick, table_loss, trivial_loss
+from sluice.workloads.constant_baseline import (
+    constant_baseline_loss,
+    grouped_constant_loss,
+    measure_constant_baseline,
+)
 from tests.support.plain import Plain, normal
 
 Z = normal(512, 1)
@@ -69,7 +73,7 @@ def entropy(share):
     ids=["squared", "absolute", "pinball", "classes", "rare class", "binary", "gaussian"],
 )
 def test_the_best_constant_is_the_one_of_the_textbook(workload, y, known):
-    assert trivial_loss(workload, y) == pytest.approx(known, rel=2e-4)
+    assert constant_baseline_loss(workload, y) == pytest.approx(known, rel=2e-4)
 
 
 def test_class_weights_in_single_precision_are_no_obstacle():
@@ -80,25 +84,29 @@ def test_class_weights_in_single_precision_are_no_obstacle():
     )
 
     share = 0.02 * 5 / (0.02 * 5 + 0.98)
-    assert trivial_loss(weighted, RARE) == pytest.approx(entropy(share) * 1.08, rel=1e-4)
+    assert constant_baseline_loss(weighted, RARE) == pytest.approx(entropy(share) * 1.08, rel=1e-4)
 
 
 def test_more_groups_never_cost_more():
     y, workload = Z[:60], Plain()
 
-    losses = [table_loss(workload, y, np.arange(60) % groups) for groups in (1, 2, 4, 12, 60)]
+    losses = [
+        grouped_constant_loss(workload, y, np.arange(60) % groups) for groups in (1, 2, 4, 12, 60)
+    ]
 
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == pytest.approx(0, abs=1e-12)
 
 
-def test_zero_and_unit_follow_the_scale_of_a_loss_and_the_unit_ignores_its_offset():
-    plain = measure_yardstick(Plain(), Z)
-    moved = measure_yardstick(Plain(losses=lambda o, y: 3 * (o - y).square().mean(1) + 7), Z)
+def test_baseline_and_unit_scale_with_the_loss_and_the_unit_ignores_its_offset():
+    plain = measure_constant_baseline(Plain(), Z)
+    moved = measure_constant_baseline(
+        Plain(losses=lambda o, y: 3 * (o - y).square().mean(1) + 7), Z
+    )
 
-    assert plain.unit == pytest.approx(plain.trivial)
+    assert plain.unit == pytest.approx(plain.loss)
     assert moved.unit == pytest.approx(3 * plain.unit, rel=1e-6)
-    assert moved.trivial == pytest.approx(3 * plain.trivial + 7, rel=1e-6)
+    assert moved.loss == pytest.approx(3 * plain.loss + 7, rel=1e-6)
 
 
 def test_smoothed_labels_have_a_lowest_loss_above_zero():
@@ -108,9 +116,9 @@ def test_smoothed_labels_have_a_lowest_loss_above_zero():
     )
     lowest = -0.91 * math.log(0.91) - 9 * 0.01 * math.log(0.01)
 
-    yardstick = measure_yardstick(smoothed, CLASSES)
+    baseline = measure_constant_baseline(smoothed, CLASSES)
 
-    assert yardstick.trivial - yardstick.unit == pytest.approx(lowest, rel=1e-3)
+    assert baseline.loss - baseline.unit == pytest.approx(lowest, rel=1e-3)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.6])
@@ -118,9 +126,9 @@ def test_a_loss_without_a_lower_end_has_a_moderate_unit(zeros):
     """Also where most targets are exactly 0, which a Gaussian could describe without end."""
     y = torch.where(torch.arange(512)[:, None] < zeros * 512, 0.0, Z.abs())
 
-    yardstick = measure_yardstick(Plain(losses=gaussian, shape=two_values), y)
+    baseline = measure_constant_baseline(Plain(losses=gaussian, shape=two_values), y)
 
-    assert 0.3 < yardstick.unit < 4
+    assert 0.3 < baseline.unit < 4
 
 
 @pytest.mark.parametrize(
@@ -128,21 +136,21 @@ def test_a_loss_without_a_lower_end_has_a_moderate_unit(zeros):
     [
         (Plain(), torch.ones(50, 1), "all equal"),
         (Plain(losses=lambda _, y: y.square().mean(1)), Z, "no lower"),
-        (Plain(losses=lambda o, y: o[:, :, 0] - y), Z, "does not take one constant"),
+        (Plain(losses=lambda o, y: o[:, :, 0] - y), Z, "does not accept a constant"),
         (Plain(losses=lambda o, y: (o - y).mean(1) * math.nan), Z, "finite"),
     ],
 )
-def test_what_cannot_be_measured_is_said_and_not_guessed(workload, y, problem):
-    yardstick = measure_yardstick(workload, y)
+def test_missing_measurement_is_reported_as_insufficient(workload, y, problem):
+    baseline = measure_constant_baseline(workload, y)
 
-    assert problem in yardstick.problem
-    assert math.isnan(yardstick.unit)
+    assert problem in baseline.problem
+    assert math.isnan(baseline.unit)
 
 
 def test_a_class_too_rare_for_the_sample_still_counts():
     y = torch.zeros(4000, dtype=torch.long)
     y[1] = 1
 
-    yardstick = measure_yardstick(Plain(losses=cross_entropy, shape=two_values), y)
+    baseline = measure_constant_baseline(Plain(losses=cross_entropy, shape=two_values), y)
 
-    assert yardstick.trivial == pytest.approx(entropy(1 / 4000), rel=1e-2)
+    assert baseline.loss == pytest.approx(entropy(1 / 4000), rel=1e-2)

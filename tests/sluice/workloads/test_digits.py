@@ -1,4 +1,4 @@
-"""The digits workload: independent rows, ten classes, logistic regression to beat."""
+"""The digits workload: independent rows, ten classes, logistic regression baseline."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_the_rows_a_search_sees_are_tested_by_no_fold(frame):
     folds = WORKLOAD.plan_folds(frame)
 
     assert search_folds(folds, (0,)) == folds[:1]
-    with pytest.raises(ContractError, match="may not use fold 1"):
+    with pytest.raises(ContractError, match="cannot use fold 1"):
         search_folds(folds, (1,))
 
 
@@ -57,15 +57,15 @@ def test_every_part_of_every_fold_has_about_a_tenth_of_each_digit(frame):
             assert np.abs(count - len(part) / 10).max() < slack
 
 
-def test_a_repeated_picture_is_refused_whatever_its_label(raw):
+def test_a_repeated_picture_is_rejected_whatever_its_label(raw):
     again = raw.iloc[[5]].assign(digit=(raw["digit"].iloc[5] + 1) % 10)
     twice = pd.concat([raw.iloc[:600], again]).sort_index()
 
-    with pytest.raises(SchemaError, match="must not repeat, got 1 repeated"):
+    with pytest.raises(SchemaError, match="must be unique, got 1 repeated"):
         WORKLOAD.compute_features(twice)
 
 
-def test_a_class_that_is_gone_is_refused(raw):
+def test_missing_class_is_rejected(raw):
     with pytest.raises(ContractError, match=r"at least 2.0% of the 1614 rows.*3: 0.0%"):
         WORKLOAD.compute_features(raw[raw["digit"] != 3])
 
@@ -127,13 +127,13 @@ def test_the_gates_loss_is_a_setting_and_training_stays_on_log_loss():
 @pytest.mark.parametrize(
     "wrong", [{"seq_len": 2}, {"gate_loss": "hinge"}, {"min_class_share": 0.5}, {"order_seed": 1}]
 )
-def test_settings_that_mean_nothing_are_refused(wrong):
+def test_settings_that_mean_nothing_are_rejected(wrong):
     """An order that may be drawn again would be drawn until it pleases."""
     with pytest.raises(ValidationError):
         DigitsSettings(**wrong)
 
 
-def test_too_few_pictures_for_the_folds_are_refused():
+def test_too_few_pictures_for_the_folds_are_rejected():
     greedy = DigitsWorkload(DigitsSettings(min_rows=2_000, folds=FoldSettings(num_folds=3)))
 
     with pytest.raises(ContractError, match="At least 2000 pictures are required, got 1797"):

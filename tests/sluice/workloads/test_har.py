@@ -36,7 +36,7 @@ def test_a_noiseless_process_is_forecast_exactly():
     np.testing.assert_allclose(found, target.iloc[55:80], atol=1e-9)
 
 
-def test_it_agrees_with_the_normal_equations_by_hand():
+def test_it_agrees_with_the_normal_equations_matches_manual_values():
     x = har_process(300, noise=1.0)
     target = x.shift(-1)
     values = x.tolist()
@@ -70,7 +70,7 @@ def test_rows_after_training_do_not_move_the_fit_nor_later_rows_a_forecast():
     ("train", "test", "seen"),
     [((0, 24), (50, 60), "got 3 train rows"), ((0, 40), (15, 30), "6 test rows without it")],
 )
-def test_too_little_history_is_refused(train, test, seen):
+def test_too_little_history_is_rejected(train, test, seen):
     x = har_process(60, noise=1.0)
 
     with pytest.raises(ContractError, match=seen):

@@ -1,28 +1,28 @@
-"""Cases for the harness of the fault benchmark, of which each ends in its own way."""
+"""Cases for the harness of the fault benchmark, each with a different kind of end."""
 
 import time
 
 import torch
 from torch import nn
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 
 
-def _steps(setup: Setup, num: int = 6) -> list[nn.Module]:
+def _steps(setup: CaseSetup, num: int = 6) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    own = torch.Generator().manual_seed(setup.seed + setup.rank)
+    generator = torch.Generator().manual_seed(setup.seed + setup.rank)
     for _ in range(num):
         if not setup.has_fault:
             optimizer.zero_grad()
-        model(torch.randn(8, 4, generator=own)).square().mean().backward()
+        model(torch.randn(8, 4, generator=generator)).square().mean().backward()
         optimizer.step()
     return [model]
 
 
 def carries(setup):
-    """Never clear gradients, when it has its fault."""
+    """Never clear the gradients, if the setup has the fault."""
     print("said by the program")
     return _steps(setup)
 
@@ -40,20 +40,20 @@ def sleeps(setup):
 
 
 def dies(setup):
-    """End without a word, as a crash of a library does."""
+    """End without any output, like a crash in native code."""
     import os
 
     os._exit(7)
 
 
 def differs(setup):
-    """Compute something else in every process."""
+    """Compute different weights in every process."""
     torch.manual_seed(time.time_ns() % 2**32)
     return [nn.Linear(4, 2), *_steps(setup)[:0]]
 
 
 def together(setup):
-    """Add up the ranks; every one must know how many there are."""
+    """Sum over the ranks, which fails unless all of them take part."""
     total = torch.tensor([float(setup.rank + 1)])
     torch.distributed.all_reduce(total)
     assert total.item() == 3.0, total
@@ -61,7 +61,7 @@ def together(setup):
 
 
 def not_a_number(setup):
-    """Take a root whose slope is not finite."""
+    """Compute a square root with a non-finite gradient."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -73,14 +73,14 @@ def not_a_number(setup):
 
 
 def case(program, **fields):
-    """Return a case whose right answer is that gradients are carried over."""
-    given = {
+    """Return a case whose correct answer is a missing zero_grad."""
+    defaults = {
         "number": 1,
         "name": program.__name__,
         "program": program,
-        "answers": frozenset({"gradients carried over"}),
+        "answers": frozenset({"missing zero_grad"}),
         "within": 1,
         "nets": ("mlp",),
         "needs": "confirm",
     }
-    return FaultCase(**(given | fields))
+    return FaultCase(**(defaults | fields))

@@ -1,4 +1,4 @@
-"""Programs with one fault of order, mode or membership each, as people write them."""
+"""Programs with one common fault each: order of calls, mode, or membership."""
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ def no_backward():
         optimizer.step()
 
 
-def schedule_first():
+def scheduler_before_optimizer():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -96,7 +96,7 @@ def clip_before_unscale():
         scaler.update()
 
 
-def head_outside():
+def head_not_in_optimizer():
     model = net()
     optimizer = torch.optim.Adam(model[0].parameters())
     for x, y in batches():
@@ -105,7 +105,7 @@ def head_outside():
         optimizer.step()
 
 
-def in_two_optimizers():
+def parameter_in_two_optimizers():
     model = net()
     both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model[4].parameters(), lr=0.1)
     for x, y in batches():
@@ -116,7 +116,7 @@ def in_two_optimizers():
             optimizer.step()
 
 
-def two_losses_in_turns():
+def alternating_optimizers():
     model = net()
     both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in batches():
@@ -170,7 +170,7 @@ def always_in_eval():
         optimizer.step()
 
 
-def looks_before_it_learns():
+def evaluates_before_training():
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
     model.eval()

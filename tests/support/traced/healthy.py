@@ -1,4 +1,4 @@
-"""Small programs as people write them, each right: traced they compute the same."""
+"""Small correct training programs, which compute the same results under trace."""
 
 import torch
 from torch import nn
@@ -82,7 +82,7 @@ def accumulation():
         (F.cross_entropy(model(x), y) / 4).backward()
         if number % 4 == 3:
             optimizer.step()
-            for parameter in model.parameters():  # as some clear by hand
+            for parameter in model.parameters():  # some programs clear gradients this way
                 parameter.grad = None
     return [model]
 
@@ -94,9 +94,9 @@ def closure():
 
     def loss():
         optimizer.zero_grad()
-        found = F.cross_entropy(model(x), y)
-        found.backward()
-        return found
+        value = F.cross_entropy(model(x), y)
+        value.backward()
+        return value
 
     for _ in range(STEPS):
         optimizer.step(loss)
@@ -142,13 +142,13 @@ def sparse():
     return [table, head]
 
 
-def gradients_by_hand():
+def manual_gradients():
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in DataLoader(rows(), batch_size=16):
-        given = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
-        for parameter, grad in zip(model.parameters(), given, strict=True):
+        grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
             parameter.grad = grad
         optimizer.step()
     return [model]
@@ -165,7 +165,7 @@ def functional_gradients():
     for _ in range(STEPS):
         grads = torch.func.grad(loss)({k: v.detach() for k, v in model.named_parameters()})
         for name, parameter in model.named_parameters():
-            parameter.grad = grads[name]  # nothing clears it: the next one takes its place
+            parameter.grad = grads[name]  # not cleared: the next gradient replaces it
         optimizer.step()
     return [model]
 
@@ -173,16 +173,16 @@ def functional_gradients():
 def frozen_statistics():
     torch.manual_seed(0)
     model = net().train()
-    model[1].eval()  # batch norm keeps the statistics of its pretraining
+    model[1].eval()  # batch norm keeps its pretrained statistics
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in DataLoader(rows(), batch_size=16):
         with torch.no_grad():
-            guess = model(x).argmax(-1)  # labels of its own, as in self-training
+            guess = model(x).argmax(-1)  # pseudo labels, as in self-training
         optimizer.zero_grad()
         F.cross_entropy(model(x), torch.where(y == 0, guess, y)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # useless, and harmless
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # without effect
     return [model]
 
 
@@ -200,7 +200,7 @@ HEALTHY = {
     "workers": workers,
     "checkpointing": checkpointed,
     "sparse": sparse,
-    "gradients by hand": gradients_by_hand,
+    "manual gradients": manual_gradients,
     "functional gradients": functional_gradients,
     "frozen statistics": frozen_statistics,
 }

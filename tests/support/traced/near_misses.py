@@ -1,4 +1,4 @@
-"""Healthy programs that look like a fault of data, texts or losses, and are none."""
+"""Correct programs that resemble faults of data, tokens or losses."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ def _step(optimizer, loss):
     optimizer.step()
 
 
-def two_passes_of_a_gan():
+def gan_with_two_backward_passes():
     torch.manual_seed(0)
     maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
     of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
@@ -38,7 +38,7 @@ def two_passes_of_a_gan():
         of_maker.step()
 
 
-def two_passes_without_a_loader():
+def gan_without_a_loader():
     torch.manual_seed(0)
     maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
     of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
@@ -78,15 +78,15 @@ def _accumulated(scale, change):
             optimizer.zero_grad()
 
 
-def sums_over_rows():
+def accumulated_sums():
     _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum"), lambda _: None)
 
 
-def mean_by_hand():
+def manual_mean():
     _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum") / 64, lambda _: None)
 
 
-def gradients_divided_by_hand():
+def manually_divided_gradients():
     def divide(model):
         for parameter in model.parameters():
             parameter.grad /= 4
@@ -110,7 +110,7 @@ def scaled_and_divided():
             optimizer.zero_grad()
 
 
-def training_accuracy_beside_validation():
+def training_accuracy_and_validation():
     torch.manual_seed(0)
     train, held_out = _images()
     model, optimizer = classifier("mlp"), None
@@ -126,7 +126,7 @@ def training_accuracy_beside_validation():
                     (model(x).argmax(1) == y).sum()
 
 
-def everything_at_the_end():
+def predicts_all_rows_at_the_end():
     torch.manual_seed(0)
     x, y = (torch.cat(both) for both in zip(*(d.tensors for d in _images()), strict=True))
     model = classifier("mlp")
@@ -137,12 +137,12 @@ def everything_at_the_end():
         model.eval()(x)
 
 
-def training_rows_then_new_ones_by_hand():
+def predicts_training_rows_then_new_rows():
     torch.manual_seed(0)
     (x, y), (new, _) = (d.tensors for d in _images())
     model = classifier("mlp")
     optimizer = torch.optim.Adam(model.parameters())
-    for rows in torch.randint(len(x), (24, 32)):  # some are never drawn
+    for rows in torch.randint(len(x), (24, 32)):  # some rows are never sampled
         _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
     with torch.no_grad():
         centre = model(x).mean(0)
@@ -158,7 +158,7 @@ def raw_pixels():
 
 
 def weak_signal():
-    """A target of which a twentieth can be told, and a network that learns it by heart."""
+    """A target that is mostly noise, and a network that memorizes the training rows."""
     torch.manual_seed(0)
     x = torch.randn(1536, 10)
     y = 0.25 * x[:, 0] + torch.randn(1536)
@@ -171,7 +171,7 @@ def weak_signal():
             F.mse_loss(model(x[1024:])[:, 0], y[1024:])
 
 
-def few_of_one_class():
+def imbalanced_classes():
     torch.manual_seed(0)
     x = torch.randn(1536, 8)
     y = (x[:, 0] + x[:, 1] > 2.9).float()
@@ -203,7 +203,7 @@ def autoencoder():
         _step(optimizer, F.binary_cross_entropy(model(x), x))
 
 
-def padded_on_the_left():
+def left_padded():
     torch.manual_seed(0)
     model = LanguageModel("gru")
     optimizer = torch.optim.Adam(model.parameters())
@@ -213,7 +213,7 @@ def padded_on_the_left():
         _step(optimizer, F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], ignore_index=PAD))
 
 
-def texts_without_an_end():
+def texts_without_eos():
     torch.manual_seed(0)
     rows = [torch.tensor(row[1:-1]) for row in sentences(0, rows=192)]
     model = LanguageModel("gru")
@@ -236,7 +236,7 @@ def a_row_without_targets():
         _step(optimizer, F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), targets.flatten()))
 
 
-def teacher():
+def distillation():
     torch.manual_seed(0)
     old, new = classifier("mlp").eval(), classifier("mlp")
     optimizer = torch.optim.Adam(new.parameters())
@@ -248,7 +248,7 @@ def teacher():
         _step(optimizer, F.kl_div(out.log_softmax(1), wanted, reduction="batchmean") + hard)
 
 
-def pairs_of_views():
+def contrastive_views():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
     optimizer = torch.optim.Adam(model.parameters())
@@ -261,7 +261,7 @@ def pairs_of_views():
 
 
 def two_folds():
-    """Rows that judged one network are learned by the next one."""
+    """Validation rows of one fold are training rows of the next fold."""
     torch.manual_seed(0)
     (x, y), _ = (d.tensors for d in _images())
     folds = torch.randperm(len(x)).chunk(2)
@@ -274,7 +274,7 @@ def two_folds():
             F.cross_entropy(model(x[held]), y[held])
 
 
-def noise_on_the_training_rows():
+def noise_on_training_rows():
     torch.manual_seed(0)
     train, held_out = table(0, rows=512)
     model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 1))
@@ -289,7 +289,7 @@ def noise_on_the_training_rows():
         model.train()
 
 
-def missing_numbers_filled_inside():
+def imputes_missing_values():
     class Filling(nn.Module):
         def __init__(self):
             super().__init__()
@@ -309,27 +309,27 @@ def missing_numbers_filled_inside():
 
 
 NEAR_MISSES = (
-    two_passes_of_a_gan,
-    two_passes_without_a_loader,
+    gan_with_two_backward_passes,
+    gan_without_a_loader,
     two_tasks_on_one_batch,
-    sums_over_rows,
-    mean_by_hand,
-    gradients_divided_by_hand,
+    accumulated_sums,
+    manual_mean,
+    manually_divided_gradients,
     scaled_and_divided,
-    training_accuracy_beside_validation,
-    everything_at_the_end,
-    training_rows_then_new_ones_by_hand,
+    training_accuracy_and_validation,
+    predicts_all_rows_at_the_end,
+    predicts_training_rows_then_new_rows,
     raw_pixels,
     weak_signal,
-    few_of_one_class,
+    imbalanced_classes,
     negative_correlation,
     autoencoder,
-    padded_on_the_left,
-    texts_without_an_end,
+    left_padded,
+    texts_without_eos,
     a_row_without_targets,
-    teacher,
-    pairs_of_views,
+    distillation,
+    contrastive_views,
     two_folds,
-    noise_on_the_training_rows,
-    missing_numbers_filled_inside,
+    noise_on_training_rows,
+    imputes_missing_values,
 )

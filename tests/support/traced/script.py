@@ -1,4 +1,4 @@
-"""A program of its own, as a user starts it: ``python script.py MODE``."""
+"""A training script, started as ``python script.py MODE``."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ def train(steps):
     return model
 
 
-if MODE == "full":  # of what it writes from here on, and no more
+if MODE == "full":  # limits the size of files that are written from here on
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
 if MODE == "no optimizer":
     lone = nn.Linear(8, 2)

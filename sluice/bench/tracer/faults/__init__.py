@@ -1,1 +1,1 @@
-"""One module for each group of faults; ``library`` lists them all."""
+"""The faults of the benchmark, one module per topic; ``library`` lists all."""

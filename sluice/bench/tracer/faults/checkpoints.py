@@ -1,4 +1,4 @@
-"""Faults of checkpoints: what is lost on a resume, not loaded, or chosen as the best."""
+"""Faults of checkpoints: state lost on resume, keys not loaded, wrong best checkpoint."""
 
 import copy
 from typing import Any
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
@@ -41,8 +41,8 @@ def _learn(
             scheduler.step()
 
 
-def resume(setup: Setup) -> list[nn.Module]:
-    """Train, save, and go on from the file; optimizer and schedule may be left in it."""
+def resume(setup: CaseSetup) -> list[nn.Module]:
+    """Train, save and resume; the fault does not restore optimizer and schedule."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer, scheduler = _parts(model)
@@ -63,8 +63,8 @@ def resume(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def prefix(setup: Setup) -> list[nn.Module]:
-    """Fine-tune from a file whose keys may have the prefix of a wrapper."""
+def prefix(setup: CaseSetup) -> list[nn.Module]:
+    """Fine-tune from a file; with the fault its keys have a wrapper's prefix."""
     torch.manual_seed(setup.seed)
     rows, _ = digits(setup.net, setup.seed)
     teacher = classifier(setup.net)
@@ -83,8 +83,8 @@ def prefix(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def wrong_key(setup: Setup) -> list[nn.Module]:
-    """Keep the best network by a number of the validation, which may be the wrong one."""
+def wrong_key(setup: CaseSetup) -> list[nn.Module]:
+    """Save the best network by a validation metric; with the fault the metric is wrong."""
     torch.manual_seed(setup.seed)
     rows, held_out = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -122,7 +122,7 @@ CHECKPOINT_CASES = (
         number=39,
         name="resume loses state",
         program=resume,
-        answers=frozenset({"resume lost state"}),
+        answers=frozenset({"resume state lost"}),
         within=1,
         nets=("mlp", "cnn", "gru", "transformer"),
         starts_at=_HALF + 1,
@@ -139,7 +139,7 @@ CHECKPOINT_CASES = (
         number=44,
         name="best chosen by the wrong key",
         program=wrong_key,
-        answers=frozenset({"selection never moves"}),
+        answers=frozenset({"stale best checkpoint"}),
         within=200,
         nets=("mlp", "cnn", "gru"),
         starts_at=13,

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
@@ -21,7 +21,7 @@ def _accuracy_and_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]])
     return sum(losses) / len(losses)
 
 
-def labels_permuted(setup: Setup) -> list[nn.Module]:
+def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
     """Train on digits whose labels were shuffled apart from their images."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
@@ -42,7 +42,7 @@ def labels_permuted(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def split_not_scaled(setup: Setup) -> list[nn.Module]:
+def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
     """Train on standardised digits and validate on raw ones."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
@@ -68,7 +68,7 @@ def split_not_scaled(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def leaked_rows(setup: Setup) -> list[nn.Module]:
+def leaked_rows(setup: CaseSetup) -> list[nn.Module]:
     """Train on the training set and a part of the validation set."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
@@ -87,8 +87,8 @@ def leaked_rows(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def bad_number(setup: Setup) -> list[nn.Module]:
-    """Train on digits in which one number is NaN, or infinite for odd seeds."""
+def bad_number(setup: CaseSetup) -> list[nn.Module]:
+    """Train on digits in which one value is NaN, or infinite for odd seeds."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     images, labels = train.tensors
@@ -106,8 +106,8 @@ def bad_number(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def constant_pixel(setup: Setup) -> list[nn.Module]:
-    """Train on digits of which one lively pixel was lost."""
+def constant_pixel(setup: CaseSetup) -> list[nn.Module]:
+    """Train on digits with one informative pixel set to zero."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     images, labels = train.tensors
@@ -127,7 +127,7 @@ def constant_pixel(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def constant_feature(setup: Setup) -> list[nn.Module]:
+def constant_feature(setup: CaseSetup) -> list[nn.Module]:
     """Train a regression on standard normal columns, one of which was filled with zeros."""
     torch.manual_seed(setup.seed)
     train, held_out = table(setup.seed)
@@ -153,7 +153,7 @@ CASES = (
         number=5,
         name="labels permuted",
         program=labels_permuted,
-        answers=frozenset({"labels independent of inputs"}),
+        answers=frozenset({"shuffled labels"}),
         within=200,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
@@ -161,16 +161,16 @@ CASES = (
         number=6,
         name="validation is not scaled",
         program=split_not_scaled,
-        answers=frozenset({"splits preprocessed differently"}),
+        answers=frozenset({"preprocessing skew"}),
         within=200,
         nets=("mlp", "cnn", "gru"),
         starts_at=30,
     ),
     FaultCase(
         number=7,
-        name="validation rows in training",
+        name="train-validation leakage",
         program=leaked_rows,
-        answers=frozenset({"validation rows in training"}),
+        answers=frozenset({"train-validation leakage"}),
         within=200,
         nets=("mlp", "cnn", "gru"),
     ),

@@ -1,17 +1,17 @@
-"""Faults of structure: cut, unregistered, frozen, without a path, untied."""
+"""Faults of structure: detached, unregistered, frozen, disconnected, untied."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, NetName, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase, NetName
 from sluice.bench.tracer.data import PAD, digits, sentences
-from sluice.bench.tracer.nets import TOKENS, Encoder, LanguageModel, classifier
+from sluice.bench.tracer.nets import TOKENS, LanguageModel, TransformerClassifier, classifier
 
 
 class _TwoParts(nn.Module):
-    """A body and a head with a layer between them, which the fault takes the gradient from."""
+    """A body and a head with a layer between them, whose gradient the fault cuts."""
 
     def __init__(self, net: NetName, *, is_cut: bool) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class _TwoParts(nn.Module):
         return made
 
 
-class _Pooled(Encoder):
-    """The transformer, whose encoder may run without gradients."""
+class _Pooled(TransformerClassifier):
+    """The transformer; with the fault its encoder runs without gradients."""
 
     is_cut = False
 
@@ -45,7 +45,7 @@ class _Pooled(Encoder):
         return found
 
 
-def gradient_cut(setup: Setup) -> list[nn.Module]:
+def gradient_cut(setup: CaseSetup) -> list[nn.Module]:
     """Train a head and a body that the loss does not reach."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -66,7 +66,7 @@ def gradient_cut(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def _two_networks(setup: Setup, tensors: tuple[Tensor, ...]) -> list[nn.Module]:
+def _two_networks(setup: CaseSetup, tensors: tuple[Tensor, ...]) -> list[nn.Module]:
     x, y = tensors
     encoder, head = nn.GRU(8, 32, batch_first=True), nn.Linear(32, 10)
     optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.2, momentum=0.9)
@@ -114,7 +114,7 @@ class _Blocks(nn.Module):
         return found
 
 
-def plain_list(setup: Setup) -> list[nn.Module]:
+def plain_list(setup: CaseSetup) -> list[nn.Module]:
     """Train a network whose blocks are in a plain list."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
@@ -134,7 +134,7 @@ def plain_list(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def frozen(setup: Setup) -> list[nn.Module]:
+def frozen(setup: CaseSetup) -> list[nn.Module]:
     """Fine-tune a network of which all but the norms is frozen, its head too."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -164,7 +164,7 @@ def frozen(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def rearmed(setup: Setup) -> list[nn.Module]:
+def rearmed(setup: CaseSetup) -> list[nn.Module]:
     """Train on a loss that was detached and made to require a gradient again."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -187,7 +187,7 @@ def rearmed(setup: Setup) -> list[nn.Module]:
 
 
 class _Convolved(nn.Module):
-    """A language model that looks at the last three tokens."""
+    """A language model on the last three tokens."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -201,19 +201,19 @@ class _Convolved(nn.Module):
         return found
 
 
-def padded(told: list[list[int]], length: int) -> Tensor:
+def padded(rows: list[list[int]], length: int) -> Tensor:
     """Return sentences as one tensor of shape (rows, length), padded at the right."""
-    return torch.tensor([row + [PAD] * (length - len(row)) for row in told])
+    return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])
 
 
-def untied(setup: Setup) -> list[nn.Module]:
-    """Train a language model whose output was tied to its embedding, and is a copy now."""
+def untied(setup: CaseSetup) -> list[nn.Module]:
+    """Train a language model whose output layer copies its embedding instead of sharing it."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 18)
     model = _Convolved() if setup.net == "cnn" else LanguageModel(setup.net)
     model.head.weight = model.embedding.weight
     nn.init.normal_(model.embedding.weight, std=0.1)
-    if setup.has_fault:  # as a surgery on the weights leaves it
+    if setup.has_fault:  # as after replacing the weights
         copied = nn.Linear(32, TOKENS, bias=False)
         copied.weight.data.copy_(model.embedding.weight.data)
         model.head = copied
@@ -235,7 +235,7 @@ FLOW_CASES = (
         number=16,
         name="detach in the middle",
         program=gradient_cut,
-        answers=frozenset({"gradient cut"}),
+        answers=frozenset({"detached subgraph"}),
         within=1,
         nets=_ALL,
     ),
@@ -243,15 +243,15 @@ FLOW_CASES = (
         number=17,
         name="layers in a plain list",
         program=plain_list,
-        answers=frozenset({"module unregistered"}),
+        answers=frozenset({"unregistered module"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
     ),
     FaultCase(
         number=19,
-        name="frozen by mistake",
+        name="unintended freeze",
         program=frozen,
-        answers=frozenset({"frozen by mistake"}),
+        answers=frozenset({"unintended freeze"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
         needs="confirm",
@@ -260,7 +260,7 @@ FLOW_CASES = (
         number=21,
         name="loss re-armed",
         program=rearmed,
-        answers=frozenset({"loss without path"}),
+        answers=frozenset({"detached loss"}),
         within=1,
         nets=_ALL,
     ),
@@ -268,7 +268,7 @@ FLOW_CASES = (
         number=24,
         name="tied weights split",
         program=untied,
-        answers=frozenset({"tie lost"}),
+        answers=frozenset({"tied weights broken"}),
         within=1,
         nets=("cnn", "gru", "transformer"),
     ),

@@ -1,4 +1,4 @@
-"""Faults of loaders: random numbers that workers share, an order that never changes."""
+"""Faults of loaders: random numbers shared by workers, the same order in every epoch."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, get_worker_info
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 3
 _ROWS = 48
-"""Of a batch."""
+"""Rows per batch."""
 
 
 class _Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Rows with a little noise, drawn from a generator of its own."""
+    """Rows with a little noise, from its own generator."""
 
     def __init__(self, rows: TensorDataset, seed: int) -> None:
         self.rows = rows
@@ -38,8 +38,8 @@ def _seed_worker(_: int) -> None:
     held.generator.manual_seed(info.seed)
 
 
-def noise_in_workers(setup: Setup) -> list[nn.Module]:
-    """Add noise to rows in two workers, each of which may have a copy of one generator."""
+def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
+    """Add noise to rows in two workers, with the fault both have a copy of one generator."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -49,7 +49,7 @@ def noise_in_workers(setup: Setup) -> list[nn.Module]:
         shuffle=True,
         num_workers=2,
         worker_init_fn=None if setup.has_fault else _seed_worker,
-        multiprocessing_context="fork",  # as by default, also where another one started this
+        multiprocessing_context="fork",  # the default, independent of how this process was started
     )
     for _ in range(_EPOCHS):
         for x, y in loader:
@@ -59,8 +59,8 @@ def noise_in_workers(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def no_set_epoch(setup: Setup) -> list[nn.Module]:
-    """Train on a shard that a sampler shuffles by its epoch, which it may not be told."""
+def no_set_epoch(setup: CaseSetup) -> list[nn.Module]:
+    """Train on a shard with a DistributedSampler; the fault does not call ``set_epoch``."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -90,7 +90,7 @@ LOADING_CASES = (
         number=1,
         name="worker randomness copied",
         program=noise_in_workers,
-        answers=frozenset({"worker streams copied"}),
+        answers=frozenset({"duplicate worker seeds"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
     ),
@@ -98,7 +98,7 @@ LOADING_CASES = (
         number=2,
         name="no set_epoch",
         program=no_set_epoch,
-        answers=frozenset({"epoch order repeated"}),
+        answers=frozenset({"repeated epoch order"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
         starts_at=31,

@@ -5,15 +5,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 BATCH = 32
 
 
-def not_divided(setup: Setup) -> list[nn.Module]:
-    """Add the gradients of four batches up, without dividing the loss."""
+def not_divided(setup: CaseSetup) -> list[nn.Module]:
+    """Accumulate the gradients of four batches without dividing the loss."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     model, criterion, num = classifier(setup.net), nn.CrossEntropyLoss(), 4
@@ -35,7 +35,7 @@ def not_divided(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def slices_not_divided(setup: Setup) -> list[nn.Module]:
+def slices_not_divided(setup: CaseSetup) -> list[nn.Module]:
     """Split each batch in two to save memory, without dividing the loss."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -53,8 +53,8 @@ def slices_not_divided(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def softmax_twice(setup: Setup) -> list[nn.Module]:
-    """Give cross entropy the output of a softmax."""
+def softmax_twice(setup: CaseSetup) -> list[nn.Module]:
+    """Pass softmax outputs to cross entropy."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -69,8 +69,8 @@ def softmax_twice(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def sigmoid_twice(setup: Setup) -> list[nn.Module]:
-    """Give a loss that has a sigmoid of its own the output of one."""
+def sigmoid_twice(setup: CaseSetup) -> list[nn.Module]:
+    """Pass sigmoid outputs to a loss with logits."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model, criterion = classifier(setup.net, outputs=1), nn.BCEWithLogitsLoss()
@@ -86,7 +86,7 @@ def sigmoid_twice(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def column_against_row(setup: Setup) -> list[nn.Module]:
+def column_against_row(setup: CaseSetup) -> list[nn.Module]:
     """Compare outputs of shape (rows, 1) with targets of shape (rows,)."""
     torch.manual_seed(setup.seed)
     train, _ = table(setup.seed)
@@ -101,8 +101,8 @@ def column_against_row(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def probabilities_as_logs(setup: Setup) -> list[nn.Module]:
-    """Give the negative log-likelihood probabilities without a logarithm."""
+def probabilities_as_logs(setup: CaseSetup) -> list[nn.Module]:
+    """Pass probabilities instead of log-probabilities to the negative log-likelihood."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -121,7 +121,7 @@ CASES = (
         number=35,
         name="accumulation not divided",
         program=not_divided,
-        answers=frozenset({"accumulation not normalised"}),
+        answers=frozenset({"unnormalized gradient accumulation"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
     ),
@@ -129,7 +129,7 @@ CASES = (
         number=35,
         name="parts of a batch not divided",
         program=slices_not_divided,
-        answers=frozenset({"accumulation not normalised"}),
+        answers=frozenset({"unnormalized gradient accumulation"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
     ),
@@ -137,7 +137,7 @@ CASES = (
         number=43,
         name="softmax before cross entropy",
         program=softmax_twice,
-        answers=frozenset({"loss on wrong domain"}),
+        answers=frozenset({"logits-probability mix-up"}),
         within=1,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
@@ -145,7 +145,7 @@ CASES = (
         number=43,
         name="sigmoid before a loss with logits",
         program=sigmoid_twice,
-        answers=frozenset({"loss on wrong domain"}),
+        answers=frozenset({"logits-probability mix-up"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
     ),
@@ -153,7 +153,7 @@ CASES = (
         number=43,
         name="targets broadcast against outputs",
         program=column_against_row,
-        answers=frozenset({"loss broadcasts"}),
+        answers=frozenset({"loss broadcasting"}),
         within=1,
         nets=("mlp",),
     ),
@@ -161,7 +161,7 @@ CASES = (
         number=43,
         name="probabilities as log-probabilities",
         program=probabilities_as_logs,
-        answers=frozenset({"loss on wrong domain"}),
+        answers=frozenset({"logits-probability mix-up"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
     ),

@@ -1,16 +1,16 @@
-"""Faults of numbers: too small, rounded away, not finite; units that are dead or all alike."""
+"""Numerical faults: underflow, rounding, non-finite values; dead or identical units."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, NetName, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase, NetName
 from sluice.bench.tracer.data import digits
-from sluice.bench.tracer.nets import Encoder, Recurrent, classifier
+from sluice.bench.tracer.nets import GRUClassifier, TransformerClassifier, classifier
 
 
-def underflow(setup: Setup) -> list[nn.Module]:
+def underflow(setup: CaseSetup) -> list[nn.Module]:
     """Train in half precision on a small loss, with a gradient scaler or without."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -28,7 +28,7 @@ def underflow(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def rounded_away(setup: Setup) -> list[nn.Module]:
+def rounded_away(setup: CaseSetup) -> list[nn.Module]:
     """Train weights in bfloat16 with a small learning rate, or in float32 under autocast."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -62,7 +62,7 @@ class _Distances(nn.Module):
         elif net == "mlp":
             self.body = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 32))
         else:
-            self.body = Recurrent(32) if net == "gru" else Encoder(32)
+            self.body = GRUClassifier(32) if net == "gru" else TransformerClassifier(32)
         self.head = nn.Linear(33, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class _Distances(nn.Module):
         return found
 
 
-def trapped(setup: Setup) -> list[nn.Module]:
+def trapped(setup: CaseSetup) -> list[nn.Module]:
     """Train through a root whose slope at zero is infinite, hidden by a torch.where."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -105,8 +105,8 @@ class _Headed(nn.Module):
         return found
 
 
-def dead_or_alike(setup: Setup) -> list[nn.Module]:
-    """Train a network one layer of which is dead, or all weights of which began alike."""
+def dead_or_alike(setup: CaseSetup) -> list[nn.Module]:
+    """Train a network one layer of which is dead, or all weights of which start equal."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = _Headed(setup.net) if setup.seed % 2 else classifier(setup.net)
@@ -137,7 +137,7 @@ NARROW_CASES = (
         number=27,
         name="half precision without a scaler",
         program=underflow,
-        answers=frozenset({"gradients underflow"}),
+        answers=frozenset({"gradient underflow"}),
         within=10,
         nets=("mlp", "cnn", "transformer"),
     ),
@@ -145,7 +145,7 @@ NARROW_CASES = (
         number=28,
         name="bfloat16 weights with a small learning rate",
         program=rounded_away,
-        answers=frozenset({"updates rounded away"}),
+        answers=frozenset({"updates lost to rounding"}),
         within=10,
         nets=_ALL,
     ),
@@ -161,7 +161,7 @@ NARROW_CASES = (
         number=33,
         name="dead or constant units",
         program=dead_or_alike,
-        answers=frozenset({"dead units", "constant initialisation"}),
+        answers=frozenset({"dead units", "constant initialization"}),
         within=10,
         nets=_ALL,
     ),

@@ -1,11 +1,11 @@
-"""Calls in the wrong order, or on the wrong things (faults 18, 22, 30, 31, 40)."""
+"""Calls in the wrong order or on the wrong objects (faults 18, 22, 30, 31, 40)."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, NetName, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase, NetName
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
@@ -16,8 +16,8 @@ _EPOCH = -(-_TRAINING_ROWS // _EPOCH_BATCH)
 """Steps of an epoch in ``never_back_to_training``."""
 
 
-def head_after_optimizer(setup: Setup) -> list[nn.Module]:
-    """Give a network for two classes a head for ten, once the optimizer holds the old one."""
+def head_after_optimizer(setup: CaseSetup) -> list[nn.Module]:
+    """Replace the head of a network after the optimizer was created."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
     model = classifier(setup.net, outputs=2)
@@ -43,17 +43,17 @@ def head_after_optimizer(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def _with_two_modes(setup: Setup) -> nn.Module:
+def _mode_dependent_net(setup: CaseSetup) -> nn.Module:
     if setup.net != "mlp":
         return classifier(setup.net)
     return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 10))
 
 
-def never_back_to_training(setup: Setup) -> list[nn.Module]:
-    """Validate after every epoch in evaluation mode, and stay in it."""
+def never_back_to_training(setup: CaseSetup) -> list[nn.Module]:
+    """Validate after every epoch in evaluation mode, without returning to training mode."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
-    model = _with_two_modes(setup)
+    model = _mode_dependent_net(setup)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = DataLoader(training, batch_size=_EPOCH_BATCH, shuffle=True)
     model.train()
@@ -71,7 +71,7 @@ def never_back_to_training(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def no_zero_grad(setup: Setup) -> list[nn.Module]:
+def no_zero_grad(setup: CaseSetup) -> list[nn.Module]:
     """Step on the sum of the gradients of all batches so far."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -88,8 +88,8 @@ def no_zero_grad(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def cleared_before_step(setup: Setup) -> list[nn.Module]:
-    """Clear the gradients when they were just made."""
+def cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
+    """Clear the gradients right after the backward pass."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
     model = classifier(setup.net)
@@ -107,8 +107,8 @@ def cleared_before_step(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def clip_while_scaled(setup: Setup) -> list[nn.Module]:
-    """Clip gradients that still hold the loss scale, so that almost nothing is left of them."""
+def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
+    """Clip gradients before they are unscaled, so that almost nothing remains of them."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -133,7 +133,7 @@ ORDER_CASES: tuple[FaultCase, ...] = (
         number=18,
         name="head replaced after the optimizer was made",
         program=head_after_optimizer,
-        answers=frozenset({"parameters replaced", "parameters outside the optimizer"}),
+        answers=frozenset({"stale optimizer parameters", "parameters not optimized"}),
         within=1,
         nets=_ALL,
     ),
@@ -150,8 +150,8 @@ ORDER_CASES: tuple[FaultCase, ...] = (
         number=30,
         name="no zero_grad",
         program=no_zero_grad,
-        answers=frozenset({"gradients carried over"}),
-        within=2,  # the first step has nothing to carry
+        answers=frozenset({"missing zero_grad"}),
+        within=2,  # the first step has nothing to accumulate
         nets=_ALL,
         needs="confirm",
     ),
@@ -159,7 +159,7 @@ ORDER_CASES: tuple[FaultCase, ...] = (
         number=31,
         name="zero_grad between backward and step",
         program=cleared_before_step,
-        answers=frozenset({"gradients cleared before the step"}),
+        answers=frozenset({"misplaced zero_grad"}),
         within=1,
         nets=_ALL,
     ),

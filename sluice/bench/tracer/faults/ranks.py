@@ -1,4 +1,4 @@
-"""Faults between ranks: the rows that each learns from, and the weights that all should share."""
+"""Faults between ranks: rows of each rank, and weights that should be equal."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 4
 _ROWS = 32
-"""Of a batch."""
+"""Rows per batch."""
 
 
-def loader_without_sampler(setup: Setup) -> list[nn.Module]:
-    """Train data parallel; each rank's loader may go through all rows."""
+def loader_without_sampler(setup: CaseSetup) -> list[nn.Module]:
+    """Train data parallel; with the fault each rank's loader uses all rows."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(classifier(setup.net))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -37,7 +37,7 @@ def loader_without_sampler(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def sampler_seeds_differ(setup: Setup) -> list[nn.Module]:
+def sampler_seeds_differ(setup: CaseSetup) -> list[nn.Module]:
     """Train data parallel on shards of one order, or of one order for each rank."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(classifier(setup.net))
@@ -57,14 +57,14 @@ def sampler_seeds_differ(setup: Setup) -> list[nn.Module]:
             loss.backward()
             optimizer.step()
         model.eval()
-        with torch.no_grad():  # every rank judges on all of them
+        with torch.no_grad():  # every rank validates on all rows
             for x, y in DataLoader(held_out, batch_size=180):
                 F.cross_entropy(model(x), y)
     return [model]
 
 
-def forward_past_the_wrapper(setup: Setup) -> list[nn.Module]:
-    """Fit a noisy table data parallel; the forward pass may go past the wrapper."""
+def forward_past_the_wrapper(setup: CaseSetup) -> list[nn.Module]:
+    """Fit a noisy table data parallel; with the fault the forward pass bypasses the wrapper."""
     torch.manual_seed(setup.seed)
     rows, _ = table(setup.seed)
     net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 1))
@@ -105,7 +105,7 @@ RANK_CASES = (
         number=3,
         name="ranks see the same data",
         program=loader_without_sampler,
-        answers=frozenset({"ranks see the same rows"}),
+        answers=frozenset({"missing distributed sampler"}),
         within=1,
         nets=("mlp", "gru", "transformer"),
         ranks=2,
@@ -114,7 +114,7 @@ RANK_CASES = (
         number=4,
         name="ranks' sampler seeds differ",
         program=sampler_seeds_differ,
-        answers=frozenset({"ranks shuffle differently"}),
+        answers=frozenset({"sampler seed mismatch"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
         ranks=2,
@@ -123,7 +123,7 @@ RANK_CASES = (
         number=25,
         name="forward through .module",
         program=forward_past_the_wrapper,
-        answers=frozenset({"ranks diverge"}),
+        answers=frozenset({"weights diverge across ranks"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
         ranks=2,

@@ -5,13 +5,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 
 class _Gated(nn.Module):
-    """A network whose outputs have a temperature that begins at 1."""
+    """A network whose outputs have a temperature that starts at 1."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class _Gated(nn.Module):
         return found
 
 
-def infinite_gradient(setup: Setup) -> list[nn.Module]:
+def infinite_gradient(setup: CaseSetup) -> list[nn.Module]:
     """Train with a scaled loss and a penalty whose root may be taken at 0."""
     torch.manual_seed(setup.seed)
     model = _Gated(classifier(setup.net))
@@ -46,7 +46,7 @@ SCALING_CASES = (
         number=26,
         name="scaler always skips",
         program=infinite_gradient,
-        answers=frozenset({"scaler skips", "non-finite gradient"}),
+        answers=frozenset({"gradient scaler skips steps", "non-finite gradient"}),
         within=10,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),

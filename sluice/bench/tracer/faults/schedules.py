@@ -14,16 +14,16 @@ from torch.optim.lr_scheduler import (
 )
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 8
 _ROWS = 96
-"""Of a batch."""
+"""Rows per batch."""
 
 
-def _schedule(setup: Setup, optimizer: torch.optim.Optimizer) -> LRScheduler:
+def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler:
     """Return a schedule over epochs, of another kind for each network."""
     if setup.net == "cnn":
         return MultiStepLR(optimizer, milestones=[4, 6], gamma=0.1)
@@ -37,8 +37,8 @@ def _schedule(setup: Setup, optimizer: torch.optim.Optimizer) -> LRScheduler:
     return CosineAnnealingLR(optimizer, T_max=_EPOCHS)
 
 
-def schedule_with_batches(setup: Setup) -> list[nn.Module]:
-    """Train with a schedule over epochs, stepped after each of them or after each batch."""
+def schedule_with_batches(setup: CaseSetup) -> list[nn.Module]:
+    """Train with a schedule over epochs, stepped per epoch or, with the fault, per batch."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
@@ -56,8 +56,8 @@ def schedule_with_batches(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def warmup_of_whole_numbers(setup: Setup) -> list[nn.Module]:
-    """Train with a warmup from 0 whose share may be divided as a whole number."""
+def warmup_of_whole_numbers(setup: CaseSetup) -> list[nn.Module]:
+    """Train with a warmup from 0 whose share is computed by integer division with the fault."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -94,7 +94,7 @@ SCHEDULE_CASES = (
         number=37,
         name="warmup never leaves 0",
         program=warmup_of_whole_numbers,
-        answers=frozenset({"rate stays zero"}),
+        answers=frozenset({"learning rate stays zero"}),
         within=1,
         nets=("mlp", "cnn", "gru", "transformer"),
         starts_at=2,

@@ -1,4 +1,4 @@
-"""Faults of what a network may look at: padding, and the tokens to come."""
+"""Faults of masks: padding and future tokens."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import PAD, sentences
 from sluice.bench.tracer.faults.flow import padded
 from sluice.bench.tracer.nets import TOKENS, LanguageModel
@@ -16,7 +16,7 @@ _WORD = 5
 
 
 class _Bag(nn.Module):
-    """The mean of what a small network makes of each token, without the padding."""
+    """The mean over real tokens of a small network's outputs."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class _Encoder(nn.Module):
         return found
 
 
-def padding_inverted(setup: Setup) -> list[nn.Module]:
-    """Tell whether a word is in a sentence, with the padding mask the wrong way round."""
+def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
+    """Classify whether a word is in a sentence, with an inverted padding mask."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 20)
     labels = (ids == _WORD).any(1).long()
@@ -91,7 +91,7 @@ def padding_inverted(setup: Setup) -> list[nn.Module]:
 
 
 class _Window(nn.Module):
-    """A language model of two convolutions, over the past or over both sides."""
+    """A language model of two convolutions, over the past or, with the fault, over both sides."""
 
     def __init__(self, *, sees_both: bool, width: int = 32) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Window(nn.Module):
 
 
 class _BothWays(nn.Module):
-    """A language model with a GRU that may read from both ends; it returns its loss, too."""
+    """A language model with a GRU, bidirectional with the fault; also returns its loss."""
 
     def __init__(self, *, sees_both: bool, width: int = 32) -> None:
         super().__init__()
@@ -123,8 +123,8 @@ class _BothWays(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-def not_causal(setup: Setup) -> list[nn.Module]:
-    """Train a language model that sees the tokens to come."""
+def not_causal(setup: CaseSetup) -> list[nn.Module]:
+    """Train a language model that sees future tokens."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 18)
     see = setup.has_fault
@@ -146,9 +146,11 @@ def not_causal(setup: Setup) -> list[nn.Module]:
                 logits.reshape(-1, TOKENS), following.reshape(-1), ignore_index=PAD
             )
         else:
-            told = F.log_softmax(model(given), -1).gather(-1, following[..., None])[..., 0]
+            log_likelihood = F.log_softmax(model(given), -1).gather(-1, following[..., None])[
+                ..., 0
+            ]
             real = following != PAD
-            loss = -(told * real).sum() / real.sum()
+            loss = -(log_likelihood * real).sum() / real.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -158,9 +160,9 @@ def not_causal(setup: Setup) -> list[nn.Module]:
 SIGHT_CASES = (
     FaultCase(
         number=11,
-        name="padding mask inverted",
+        name="inverted padding mask",
         program=padding_inverted,
-        answers=frozenset({"padding mask inverted"}),
+        answers=frozenset({"inverted padding mask"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
     ),
@@ -168,7 +170,7 @@ SIGHT_CASES = (
         number=12,
         name="no causal mask",
         program=not_causal,
-        answers=frozenset({"later tokens leak"}),
+        answers=frozenset({"future token leak"}),
         within=1,
         nets=("cnn", "gru", "transformer"),
     ),

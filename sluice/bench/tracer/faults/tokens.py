@@ -1,4 +1,4 @@
-"""Faults of texts: ends, answers, beginnings, vocabularies (9, 10, 14, 15)."""
+"""Faults of texts: end tokens, answers, begin tokens, vocabularies (9, 10, 14, 15)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import BEGIN, END, PAD, digits, sentences
 from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
 
@@ -21,8 +21,8 @@ def _padded(rows: list[list[int]], pad: int) -> Tensor:
     return pad_sequence([torch.tensor(r) for r in rows], batch_first=True, padding_value=pad)
 
 
-def end_is_padding(setup: Setup) -> list[nn.Module]:
-    """Train a language model whose padding is its end token, masked out of the targets."""
+def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
+    """Train a language model whose padding is its end token, which is excluded from the targets."""
     torch.manual_seed(setup.seed)
     pad = END if setup.has_fault else PAD
     model = LanguageModel(setup.net)
@@ -45,8 +45,8 @@ def end_is_padding(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def answers_cut(setup: Setup) -> list[nn.Module]:
-    """Train on the ends of texts alone, which are cut off where rows are long."""
+def answers_cut(setup: CaseSetup) -> list[nn.Module]:
+    """Train on answers at the end of texts, which truncation removes from long rows."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     short = [row for row in rows if len(row) < _LONG][: (_CUT_FROM - 1) * BATCH]
@@ -66,8 +66,8 @@ def answers_cut(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def begin_twice(setup: Setup) -> list[nn.Module]:
-    """Train on texts from a template that were given their begin token once more."""
+def begin_twice(setup: CaseSetup) -> list[nn.Module]:
+    """Train on texts from a template with a duplicated begin token."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     if setup.has_fault:
@@ -86,7 +86,7 @@ def begin_twice(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def token_outside(setup: Setup) -> list[nn.Module]:
+def token_outside(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model whose table is one token short."""
     torch.manual_seed(setup.seed)
     ids = _padded(sentences(setup.seed), PAD)
@@ -100,7 +100,7 @@ def token_outside(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def class_outside(setup: Setup) -> list[nn.Module]:
+def class_outside(setup: CaseSetup) -> list[nn.Module]:
     """Train on digits whose classes are numbered from 1."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -114,8 +114,8 @@ def class_outside(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def halves_from_one(setup: Setup) -> list[nn.Module]:
-    """Tell small digits from large ones with targets 1 and 2, which no loss refuses."""
+def halves_from_one(setup: CaseSetup) -> list[nn.Module]:
+    """Classify small and large digits with targets 1 and 2, which the loss accepts."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net, outputs=1)
@@ -134,7 +134,7 @@ CASES = (
         number=9,
         name="padding is the end token",
         program=end_is_padding,
-        answers=frozenset({"end token never supervised"}),
+        answers=frozenset({"EOS token masked"}),
         within=1,
         nets=("gru", "transformer"),
     ),
@@ -142,7 +142,7 @@ CASES = (
         number=10,
         name="truncation cuts the answers",
         program=answers_cut,
-        answers=frozenset({"nothing supervised"}),
+        answers=frozenset({"all targets ignored"}),
         within=1,
         nets=("gru", "transformer"),
         starts_at=_CUT_FROM,
@@ -151,7 +151,7 @@ CASES = (
         number=14,
         name="two begin tokens",
         program=begin_twice,
-        answers=frozenset({"begin token doubled"}),
+        answers=frozenset({"duplicate BOS token"}),
         within=1,
         nets=("gru", "transformer"),
     ),
@@ -159,7 +159,7 @@ CASES = (
         number=15,
         name="a token outside the vocabulary",
         program=token_outside,
-        answers=frozenset({"id out of range"}),
+        answers=frozenset({"index out of range"}),
         within=1,
         nets=("gru", "transformer"),
         raises=True,
@@ -168,7 +168,7 @@ CASES = (
         number=15,
         name="classes numbered from 1",
         program=class_outside,
-        answers=frozenset({"id out of range"}),
+        answers=frozenset({"index out of range"}),
         within=1,
         nets=("mlp", "cnn", "gru"),
         raises=True,
@@ -177,7 +177,7 @@ CASES = (
         number=15,
         name="two classes numbered from 1",
         program=halves_from_one,
-        answers=frozenset({"id out of range"}),
+        answers=frozenset({"index out of range"}),
         within=1,
         nets=("mlp", "cnn", "transformer"),
     ),

@@ -1,19 +1,19 @@
-"""What most programs do, and what they do to save memory, time or old weights."""
+"""Ordinary programs, with accumulation, warmup and frozen backbones."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import HealthyCase, NetName, Setup
+from sluice.bench.tracer.case import CaseSetup, HealthyCase, NetName
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
-def plain(setup: Setup) -> list[nn.Module]:
-    """Fit digits, look at the held-out rows after every epoch."""
+def plain(setup: CaseSetup) -> list[nn.Module]:
+    """Fit digits, with validation after every epoch."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -34,7 +34,7 @@ def plain(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def frozen_backbone(setup: Setup) -> list[nn.Module]:
+def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     """Learn the first five digits, save, load into a new network, train a new head alone."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -52,7 +52,7 @@ def frozen_backbone(setup: Setup) -> list[nn.Module]:
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
     loader = DataLoader(training, batch_size=64, shuffle=True)
     for _ in range(4):
-        model.eval()  # the backbone's running statistics stay as they are
+        model.eval()  # keeps the backbone's running statistics
         head.train()
         for x, y in loader:
             optimizer.zero_grad()
@@ -84,7 +84,7 @@ def _new_head(model: nn.Module) -> nn.Linear:
     return head
 
 
-def accumulation(setup: Setup) -> list[nn.Module]:
+def accumulation(setup: CaseSetup) -> list[nn.Module]:
     """Step after every eighth batch of eight rows, each loss divided by eight."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -102,7 +102,7 @@ def accumulation(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def warmup(setup: Setup) -> list[nn.Module]:
+def warmup(setup: CaseSetup) -> list[nn.Module]:
     """Raise the rate from 0 over thirty steps, stepping the schedule after every batch."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)

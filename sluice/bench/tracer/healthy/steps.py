@@ -1,16 +1,16 @@
-"""Steps that look wild: overflows, high rates, large norms, two networks against each other."""
+"""Unusual steps: overflows, high learning rates, large norms, adversarial networks."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import HealthyCase, Setup
+from sluice.bench.tracer.case import CaseSetup, HealthyCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 
-def first_steps_overflow(setup: Setup) -> list[nn.Module]:
+def first_steps_overflow(setup: CaseSetup) -> list[nn.Module]:
     """Train in half precision with a loss scale that is too large for the first steps."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -30,8 +30,8 @@ def first_steps_overflow(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def high_rate(setup: Setup) -> list[nn.Module]:
-    """Train with a rate of 0.1 and momentum, which batch norm bears."""
+def high_rate(setup: CaseSetup) -> list[nn.Module]:
+    """Train with a rate of 0.1 and momentum, which batch norm stabilises."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     if setup.net == "cnn":
@@ -54,7 +54,7 @@ def high_rate(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def summed_loss(setup: Setup) -> list[nn.Module]:
+def summed_loss(setup: CaseSetup) -> list[nn.Module]:
     """Sum the loss over the batch and clip, so that the norm is far above the limit."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -70,7 +70,7 @@ def summed_loss(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def gan(setup: Setup) -> list[nn.Module]:
+def gan(setup: CaseSetup) -> list[nn.Module]:
     """Train a generator of points on a line against a discriminator."""
     torch.manual_seed(setup.seed)
     maker = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))

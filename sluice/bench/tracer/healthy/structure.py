@@ -1,17 +1,17 @@
-"""Networks with parts that are zero, frozen, idle or mostly silent, as they should be."""
+"""Networks with parts that are zero, frozen, unused or sparse on purpose."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import HealthyCase, Setup
+from sluice.bench.tracer.case import CaseSetup, HealthyCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 
 class _Gated(nn.Module):
-    """A residual block whose gate begins at zero, so that the block begins as the identity."""
+    """A residual block whose gate starts at zero, so that the block starts as the identity."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ def _gated_net(net: str) -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), *blocks, nn.Linear(64, 10))
 
 
-def zero_gates(setup: Setup) -> list[nn.Module]:
-    """Fit a residual network whose blocks begin as the identity."""
+def zero_gates(setup: CaseSetup) -> list[nn.Module]:
+    """Fit a residual network whose blocks start as the identity."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = _gated_net(setup.net)
@@ -51,7 +51,7 @@ def zero_gates(setup: Setup) -> list[nn.Module]:
 
 
 class _Adapted(nn.Module):
-    """A frozen linear layer, and a change of low rank that begins at zero."""
+    """A frozen linear layer, and a change of low rank that starts at zero."""
 
     def __init__(self, base: nn.Linear, rank: int = 8) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Adapted(nn.Module):
         return found
 
 
-def low_rank(setup: Setup) -> list[nn.Module]:
+def low_rank(setup: CaseSetup) -> list[nn.Module]:
     """Learn digits, freeze all, then learn other labels by changes of low rank."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
@@ -92,8 +92,8 @@ def low_rank(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def sparse_relu(setup: Setup) -> list[nn.Module]:
-    """Fit a wide layer of which about 70 % is off in any row, though nothing is dead."""
+def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
+    """Fit a wide layer of which about 70 % is inactive in each row, without dead units."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     if setup.net == "cnn":
@@ -119,7 +119,7 @@ def sparse_relu(setup: Setup) -> list[nn.Module]:
 
 
 class _Experts(nn.Module):
-    """Four experts of which a row takes the best one; the last one is never taken."""
+    """Four experts with top-1 routing; the last one is never selected."""
 
     def __init__(self, net: str, width: int = 32) -> None:
         super().__init__()
@@ -147,8 +147,8 @@ class _Experts(nn.Module):
         return found
 
 
-def idle_expert(setup: Setup) -> list[nn.Module]:
-    """Fit a mixture of experts, one of which is never chosen."""
+def idle_expert(setup: CaseSetup) -> list[nn.Module]:
+    """Fit a mixture of experts, one of which is never selected."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = _Experts(setup.net)

@@ -1,11 +1,11 @@
-"""Targets and inputs that look odd, and losses that may be negative."""
+"""Unusual targets and inputs, and losses that can be negative."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import HealthyCase, NetName, Setup
+from sluice.bench.tracer.case import CaseSetup, HealthyCase, NetName
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
@@ -26,8 +26,8 @@ class _LongMemory(nn.Module):
         return found
 
 
-def small_lstm(setup: Setup) -> list[nn.Module]:
-    """Tell the mean of the last steps of sixty by an LSTM of eight cells."""
+def small_lstm(setup: CaseSetup) -> list[nn.Module]:
+    """Predict the mean of the last of sixty steps with an LSTM of eight cells."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)
@@ -42,8 +42,8 @@ def small_lstm(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def rare_label(setup: Setup) -> list[nn.Module]:
-    """Tell one digit from all others when 2 % of the rows are that digit."""
+def rare_label(setup: CaseSetup) -> list[nn.Module]:
+    """Classify one digit against all others when 2 % of the rows are that digit."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x, y = training[:]
@@ -62,7 +62,7 @@ def rare_label(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def falling_target(setup: Setup) -> list[nn.Module]:
+def falling_target(setup: CaseSetup) -> list[nn.Module]:
     """Fit a target that falls when its inputs rise."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 8, 8)
@@ -79,8 +79,8 @@ def falling_target(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def raw_pixels(setup: Setup) -> list[nn.Module]:
-    """Give whole numbers from 0 to 255 to a batch norm that scales them."""
+def raw_pixels(setup: CaseSetup) -> list[nn.Module]:
+    """Pass integers from 0 to 255 to a batch norm, which scales them."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     x, y = training[:]
@@ -101,7 +101,7 @@ def raw_pixels(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def gaussian_likelihood(setup: Setup) -> list[nn.Module]:
+def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
     """Fit mean and variance; the loss falls below zero."""
     torch.manual_seed(setup.seed)
     columns = 12 if setup.net == "mlp" else 16

@@ -8,13 +8,13 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from sluice.bench.tracer.case import HealthyCase, Setup
+from sluice.bench.tracer.case import CaseSetup, HealthyCase
 from sluice.bench.tracer.data import PAD, sentences
 from sluice.bench.tracer.nets import TOKENS, LanguageModel
 
 
 class _NextWord(nn.Module):
-    """Tells the next token from the one before, or from all before."""
+    """Predicts the next token from the previous one, or from all previous ones."""
 
     def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class _NextWord(nn.Module):
 
 class _Sentences(Dataset[list[int]]):
     def __init__(self, seed: int) -> None:
-        self._told = sentences(seed)
+        self._sentences = sentences(seed)
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._sentences)
 
     def __getitem__(self, row: int) -> list[int]:
-        return self._told[row]
+        return self._sentences[row]
 
 
 def _pairs(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return tokens and those that follow, padded; -100 where there is none."""
+    """Return tokens and those that follow, padded; -100 at padding."""
     rows = [torch.tensor(sentence) for sentence in batch]
     ids = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=PAD)
     return ids, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)
@@ -52,8 +52,8 @@ def _loader(seed: int) -> DataLoader[Any]:
     return DataLoader(_Sentences(seed), batch_size=32, shuffle=True, collate_fn=_pairs)
 
 
-def sparse_embedding(setup: Setup) -> list[nn.Module]:
-    """Move a sparse embedding by SparseAdam and the rest by Adam."""
+def sparse_embedding(setup: CaseSetup) -> list[nn.Module]:
+    """Update a sparse embedding with SparseAdam and the rest with Adam."""
     torch.manual_seed(setup.seed)
     model = _NextWord(is_recurrent=setup.net == "gru")
     table = [model.words.weight]
@@ -74,8 +74,8 @@ def sparse_embedding(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-def tied_embeddings(setup: Setup) -> list[nn.Module]:
-    """Use one matrix for the words that come in and the words that go out."""
+def tied_embeddings(setup: CaseSetup) -> list[nn.Module]:
+    """Tie the input embedding to the output layer."""
     torch.manual_seed(setup.seed)
     model = LanguageModel(setup.net)
     model.head.weight = model.embedding.weight

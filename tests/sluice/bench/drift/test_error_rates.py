@@ -2,13 +2,13 @@
 
 import pytest
 
-from sluice.bench.drift.error_rates import DriftWorld, measure_drift, measure_speed
+from sluice.bench.drift.error_rates import DriftScenario, measure_drift, measure_speed
 from sluice.bench.drift.table import cell_table, holds
 from sluice.bench.gate.error_rates import Rate
 
 
 def rates(rho: float, *, references: int, num_columns: int = 3):
-    world = DriftWorld(rho=rho, num_columns=num_columns, reference_rows=3000)
+    world = DriftScenario(rho=rho, num_columns=num_columns, reference_rows=3000)
     (cell,) = measure_drift([world], references=references, seed=3, processes=1)
     return cell
 
@@ -35,14 +35,16 @@ def test_false_alarms_of_many_columns_hold(rho):
 
 
 def test_the_oracle_finds_less_where_rows_depend_and_columns_are_many():
-    alone = DriftWorld(rho=0.0, num_columns=1)
+    alone = DriftScenario(rho=0.0, num_columns=1)
 
     def power(world):
         (cell,) = [rates(0.0, references=1, num_columns=1).model_copy(update={"world": world})]
         return cell.oracle_power
 
     assert power(alone) > 0.999
-    assert power(DriftWorld(rho=0.8, num_columns=50)) < power(DriftWorld(rho=0.8, num_columns=1))
+    assert power(DriftScenario(rho=0.8, num_columns=50)) < power(
+        DriftScenario(rho=0.8, num_columns=1)
+    )
 
 
 def test_a_rate_proven_beyond_its_figure_does_not_hold():

@@ -11,15 +11,15 @@ from sluice.bench.gate.error_rates import Rate, measure_cells, measure_family
 from sluice.bench.gate.grid import full_grid, quick_grid
 from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
 from sluice.bench.gate.resampling_speed import measure_resampling
-from sluice.bench.gate.worlds import World
+from sluice.bench.gate.scenarios import GateScenario
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
 
 SETTINGS = GateSettings()
-SHORT = World(rho=0.5, num_seeds=5, num_rows=400)
+SHORT = GateScenario(rho=0.5, num_seeds=5, num_rows=400)
 
 
-def cells(*worlds: World, simulations: int, processes: int = 1):
+def cells(*worlds: GateScenario, simulations: int, processes: int = 1):
     return list(
         measure_cells(worlds, SETTINGS, simulations=simulations, seed=1, processes=processes)
     )
@@ -118,7 +118,7 @@ def test_the_interval_is_wilsons():
     ("false", "power", "good"), [(60, 700, True), (90, 700, False), (50, 500, False)]
 )
 def test_a_rate_that_is_proven_beyond_its_figure_does_not_hold(false, power, good):
-    (cell,) = cells(World(num_rows=1000), simulations=1)
+    (cell,) = cells(GateScenario(num_rows=1000), simulations=1)
     rates = {
         "false_promotions": Rate(count=false, total=1000),
         "power": Rate(count=power, total=1000),

@@ -46,7 +46,7 @@ def test_every_so_manieth_entry_of_the_table_is_run():
 def test_all_but_a_pass_or_a_warning_is_an_objection(outcome, objections, warnings):
     check = CheckResult(
         name="data_loads",
-        requirement="POC-6",
+        check_id="data_loading",
         outcome=outcome,
         numbers={},
         seconds=0.1,

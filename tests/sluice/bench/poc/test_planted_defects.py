@@ -11,7 +11,7 @@ import pytest
 from sluice.bench.poc.defects import DEFECTS
 from sluice.bench.poc.planted import Planted
 from sluice.bench.poc.report import benchmark_page, defect_line, healthy_line
-from sluice.bench.poc.result import BenchmarkReport, HealthyResult, Rate
+from sluice.bench.poc.result import BenchmarkReport, ExactRate, HealthyResult
 from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
@@ -73,7 +73,7 @@ WARNING = next(defect for defect in DEFECTS if defect.expected == "warn")
 def told(defect, *, outcome="fail", name=None, summary=None, fix=None):
     return CheckResult(
         name=name or defect.check,
-        requirement="POC-7",
+        check_id="raw_schema",
         outcome=outcome,
         numbers={},
         seconds=0.5,
@@ -118,7 +118,7 @@ def test_an_expected_warning_is_caught_when_nothing_fails(results, verdict):
 
 
 def test_seconds_are_those_of_the_checks_without_the_sum_over_them():
-    results = (told(DEFECT), told(DEFECT, name="gate_is_in_time"))
+    results = (told(DEFECT), told(DEFECT, name="gate_finishes_in_time"))
 
     assert judge_defect(DEFECT, results).seconds == 0.5
 
@@ -134,12 +134,12 @@ def test_every_so_manieth_entry_of_the_table_is_run_and_nothing_is_left(tmp_path
 
 def test_a_rate_has_its_exact_interval():
     """Known: 0 of n has the upper bound 1 - 0.025 ** (1 / n); the interval is symmetric."""
-    none, all_ = Rate.of(0, 60), Rate.of(60, 60)
+    none, all_ = ExactRate.of(0, 60), ExactRate.of(60, 60)
 
     assert (none.low, all_.high) == (0.0, 1.0)
     assert none.high == pytest.approx(1 - 0.025 ** (1 / 60))
     assert all_.low == pytest.approx(1 - none.high)
-    assert Rate.of(30, 60).low == pytest.approx(1 - Rate.of(30, 60).high)
+    assert ExactRate.of(30, 60).low == pytest.approx(1 - ExactRate.of(30, 60).high)
 
 
 def test_the_interval_of_a_rate_is_that_of_scipy_stats():
@@ -147,7 +147,7 @@ def test_the_interval_of_a_rate_is_that_of_scipy_stats():
 
     for count in (0, 1, 7, 39, 40):
         expected = binomtest(count, 40).proportion_ci(0.95, method="exact")
-        rate = Rate.of(count, 40)
+        rate = ExactRate.of(count, 40)
         assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
@@ -174,7 +174,7 @@ def test_the_report_counts_caught_missed_and_false_alarms_for_people_and_machine
     shown = console.export_text()
 
     assert "0 of 1 (0.0%, 95 % interval 0.0% to 97.5%)" in shown
-    assert "raw_schema_holds should have objected, and nothing did" in shown
+    assert "raw_rows_match_schema should have failed, but nothing did" in shown
     assert "false alarm" in shown
     assert "[no] rows" in shown
     assert BenchmarkReport.model_validate(json.loads(bad.model_dump_json())) == bad

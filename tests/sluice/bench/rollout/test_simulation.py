@@ -5,10 +5,10 @@ import pytest
 
 from sluice.bench.rollout.naive import naive_harm
 from sluice.bench.rollout.scenarios import scenarios
-from sluice.bench.rollout.simulation import Scenario, measure, play
+from sluice.bench.rollout.simulation import RolloutScenario, measure, play
 from sluice.bench.rollout.traffic import Arms, Traffic
-from sluice.rollout.observations import ArmCounts, Window
-from sluice.rollout.settings import RolloutSettings, Step
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.settings import RolloutSettings, RolloutStep
 from tests.sluice.rollout.rollout_samples import NOW
 
 STAYS = RolloutSettings(min_step_s=7200, max_step_s=9000)
@@ -19,9 +19,13 @@ def measured(scenario, rollouts):
     return found
 
 
-def scenario(traffic, *, seconds, settings=STAYS, most_back=None):
-    return Scenario(
-        name="test", traffic=traffic, settings=settings, seconds=seconds, most_back=most_back
+def scenario(traffic, *, seconds, settings=STAYS, max_rollback_rate=None):
+    return RolloutScenario(
+        name="test",
+        traffic=traffic,
+        settings=settings,
+        seconds=seconds,
+        max_rollback_rate=max_rollback_rate,
     )
 
 
@@ -45,7 +49,7 @@ def test_a_healthy_challenger_stays_while_the_z_test_would_not(wander):
     """All four steps at an alpha of 20 %, so that rates show: of 24, 4.8 on average at most."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
     traffic = Traffic(wander=wander, harm_at_s=float("inf"), look_s=4)
-    found = measured(scenario(traffic, seconds=500, settings=settings, most_back=0.2), 24)
+    found = measured(scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24)
 
     assert found.back <= 5
     assert found.naive >= 10
@@ -71,7 +75,7 @@ def test_one_seed_one_story():
 def test_arms_show_the_rates_they_are_given():
     arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
     for _ in range(500):
-        window = arms.look(Step(share=0.25), rollout="r", epoch=1)
+        window = arms.look(RolloutStep(share=0.25), rollout="r", epoch=1)
     ours, theirs = window.challenger, window.production
 
     assert ours.requests / (ours.requests + theirs.requests) == pytest.approx(0.25, abs=0.01)
@@ -79,14 +83,14 @@ def test_arms_show_the_rates_they_are_given():
     assert theirs.errors / theirs.requests == pytest.approx(0.01, abs=0.002)
     assert theirs.slower / theirs.requests == pytest.approx(0.05, abs=0.005)
     arms.next_step()
-    assert arms.look(Step(share=1.0), rollout="r", epoch=2).challenger.requests < 400
+    assert arms.look(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
 
 
 def test_the_z_test_agrees_with_a_table():
     """20 of 1000 against 10 of 1000: z is 1.840, and a guard's quarter of 5 % asks for 2.241."""
 
     def harm(alpha):
-        window = Window(
+        window = TrafficCounts(
             rollout="r",
             epoch=1,
             since=NOW,
@@ -102,7 +106,7 @@ def test_the_z_test_agrees_with_a_table():
 
 
 def test_every_figure_of_the_benchmark_has_its_scenario():
-    figures = [(s.most_median_s, s.most_p90_s, s.most_back) for s in scenarios()]
+    figures = [(s.max_median_s, s.max_p90_s, s.max_rollback_rate) for s in scenarios()]
 
     assert figures.count((60.0, 120.0, None)) == 2
     assert figures.count((15.0, None, None)) == 2

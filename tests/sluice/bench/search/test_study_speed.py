@@ -7,9 +7,9 @@ import pytest
 from sluice.bench.search.study_speed import measure_study
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 
-TINY = Setup(
+TINY = TrialSettings(
     model=ModelSettings(architecture="linear"), training=TrainSettings(max_epochs=2, batch_rows=64)
 )
 

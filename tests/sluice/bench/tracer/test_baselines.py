@@ -5,7 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.bench.tracer.baselines import BASELINES, ScoreSight, Sight, StepSight, alarms_in
+from sluice.bench.tracer.baselines import (
+    BASELINES,
+    MonitoredStep,
+    MonitoredValidation,
+    MonitorRecord,
+    alarms_in,
+)
 from sluice.bench.tracer.watching import AnomalyFound, watched
 
 
@@ -21,11 +27,11 @@ def step(number, **fields):
         "largest_update": 1e-2,
         "dead_share": 0.1,
     }
-    return StepSight(**(quiet | fields))
+    return MonitoredStep(**(quiet | fields))
 
 
 def sight(*steps, scores=(), labels=None):
-    return Sight(steps=steps, scores=scores, labels=labels or {0: 5, 1: 5})
+    return MonitorRecord(steps=steps, scores=scores, labels=labels or {0: 5, 1: 5})
 
 
 QUIET = tuple(step(n) for n in range(1, 21))
@@ -45,7 +51,7 @@ def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
     [
         (with_step(7, losses=(float("nan"),)), "loss is NaN", 7),
         (with_step(15, losses=(0.5,)), "loss spike", 15),
-        (with_step(15, losses=(0.5,)), "debugger: loss not falling", 15),
+        (with_step(15, losses=(0.5,)), "debugger: loss not decreasing", 15),
         (with_step(3, smallest_gradient=9e-8), "debugger: vanishing gradient", 3),
         (with_step(3, has_non_finite=True), "debugger: exploding tensor", 3),
         (with_step(3, dead_share=0.6), "debugger: dead ReLU", 3),
@@ -54,7 +60,7 @@ def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
         (with_step(3, all_zero=1), "debugger: all-zero tensor", 3),
         (sight(*QUIET, labels={0: 55, 1: 5}), "debugger: class imbalance", 1),
         (
-            sight(*QUIET, scores=[ScoreSight(step=9, training=1.0, validation=1.2)]),
+            sight(*QUIET, scores=[MonitoredValidation(step=9, training=1.0, validation=1.2)]),
             "debugger: overfit",
             9,
         ),
@@ -80,13 +86,13 @@ def test_each_threshold_raises_its_own_alarm(seen, name, at):
         with_step(3, dead_share=0.5, largest_update=10.0, smallest_update=1e-8),
         sight(*(step(n, unmoved=(4,) if n % 3 else ()) for n in range(1, 21))),
         sight(*QUIET, labels={0: 50, 1: 5}),
-        sight(*QUIET, scores=[ScoreSight(step=9, training=1.0, validation=1.09)]),
+        sight(*QUIET, scores=[MonitoredValidation(step=9, training=1.0, validation=1.09)]),
     ],
 )
 def test_what_stays_within_the_thresholds_raises_none(seen):
     alarms = alarms_in(seen, anomaly=None)
 
-    assert {key for key in alarms if key != "debugger: loss not falling"} <= {
+    assert {key for key in alarms if key != "debugger: loss not decreasing"} <= {
         *ALWAYS,
         "managed debugger, any rule",
     }

@@ -5,13 +5,13 @@ import statistics
 import pytest
 import torch
 
-from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.case import CaseSetup
 from sluice.bench.tracer.faults.library import FAULT_CASES
 from sluice.bench.tracer.healthy.library import HEALTHY_CASES
 from sluice.bench.tracer.healthy.steps import real_points
-from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
 from sluice.trace.rules.library import judge
-from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE
+from sluice.trace.rules.modes.training_in_eval_mode import TRAINING_IN_EVAL_MODE
+from sluice.trace.rules.optimizers.parameters_not_optimized import PARAMETERS_NOT_OPTIMIZED
 
 LEARNS_LESS = {
     "GAN": 10.0,  # two losses against each other: see below
@@ -37,10 +37,10 @@ def programs(*, are_quick):
 
 def check(trace_of, tmp_path, case, net):
     (tmp_path / "own").mkdir()
-    setup = Setup(net=net, seed=0, folder=tmp_path / "own", has_fault=False)
+    setup = CaseSetup(net=net, seed=0, folder=tmp_path / "own", has_fault=False)
     trace = trace_of(lambda: case.program(setup))
 
-    losses = [loss for numbers in trace.numbers for loss in numbers.losses]
+    losses = [loss for scalars in trace.scalars for loss in scalars.losses]
     if case.name == "frozen backbone":
         losses = losses[60:]
     tenth = len(losses) // 10
@@ -76,7 +76,7 @@ def test_faults_are_in_order_and_have_three_networks_or_say_why():
 @pytest.mark.slow
 def test_the_gan_comes_nearer_to_the_points_it_is_shown(tmp_path):
     case = next(case for case in HEALTHY_CASES if case.name == "GAN")
-    maker, _ = case.program(Setup(net="mlp", seed=0, folder=tmp_path, has_fault=False))
+    maker, _ = case.program(CaseSetup(net="mlp", seed=0, folder=tmp_path, has_fault=False))
     with torch.no_grad():
         made = maker(torch.randn(500, 4)).mean(0)
 
@@ -90,20 +90,20 @@ def test_a_frozen_backbone_in_evaluation_mode_after_a_first_phase_is_no_question
 ):
     case = next(case for case in HEALTHY_CASES if case.name == "frozen backbone")
     trace = trace_of(
-        lambda: case.program(Setup(net="cnn", seed=0, folder=tmp_path, has_fault=False))
+        lambda: case.program(CaseSetup(net="cnn", seed=0, folder=tmp_path, has_fault=False))
     )
 
-    assert PARAMETERS_OUTSIDE(trace) == EVAL_WHILE_TRAINING(trace) == ()
+    assert PARAMETERS_NOT_OPTIMIZED(trace) == TRAINING_IN_EVAL_MODE(trace) == ()
 
 
 @pytest.mark.slow
 def test_permuted_labels_that_follow_the_inputs_by_chance_are_told(trace_of, tmp_path):
     """Of these the strongest relation of one feature lies more than 3 deviations above shuffled."""
     case = next(case for case in FAULT_CASES if case.number == 5)
-    setup = Setup(net="mlp", seed=111, folder=tmp_path, has_fault=True)
+    setup = CaseSetup(net="mlp", seed=111, folder=tmp_path, has_fault=True)
 
     found = judge(trace_of(lambda: case.program(setup)))
 
-    told = next(f for f in found if f.fault == "labels independent of inputs")
+    told = next(f for f in found if f.fault == "shuffled labels")
     assert told.severity == "error"
     assert 3 < told.evidence["deviations"] < 4

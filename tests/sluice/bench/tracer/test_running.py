@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.bench.tracer.running import Job, run_jobs
+from sluice.bench.tracer.running import BenchmarkRun, execute_runs
 from tests.support.traced.benchmark_cases import (
     carries,
     case,
@@ -18,7 +18,7 @@ LIMIT_S = 20.0
 
 
 def job(program, *, has_fault=True, **fields):
-    return Job(case=case(program, **fields), net="mlp", seed=0, has_fault=has_fault)
+    return BenchmarkRun(case=case(program, **fields), net="mlp", seed=0, has_fault=has_fault)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,9 @@ def results(tmp_path_factory):
         job(together, ranks=2),
         job(not_a_number),
     ]
-    done = run_jobs(jobs, folder, workers=2, with_baselines=True, checks_bits=True, limit_s=LIMIT_S)
+    done = execute_runs(
+        jobs, folder, workers=2, with_baselines=True, checks_bits=True, limit_s=LIMIT_S
+    )
     found = {run.name: run for run in done}
     assert list(folder.iterdir()) == []
     return found
@@ -52,12 +54,12 @@ def test_a_fault_is_judged_from_its_trace_and_the_weights_are_compared(results):
 
 @pytest.mark.slow
 def test_a_program_that_raises_without_a_right_to_has_failed(results):
-    assert results["stops"].failed == "it raised ValueError: its own"
+    assert results["stops"].failed == "the program raised ValueError: its own"
 
 
 @pytest.mark.slow
 def test_a_process_that_ends_without_a_word_has_failed(results):
-    assert results["dies"].failed == "a process ended without a word: nothing on stderr"
+    assert results["dies"].failed == "a process ended without a result: nothing on stderr"
 
 
 @pytest.mark.slow
@@ -81,11 +83,11 @@ def test_anomaly_mode_is_one_baseline_and_the_others_see_the_program_go_on(resul
 @pytest.mark.slow
 def test_a_run_beyond_its_time_is_ended_and_other_weights_are_seen(tmp_path):
     late, other = (
-        run_jobs(
+        execute_runs(
             [job(sleeps)], tmp_path, workers=1, with_baselines=False, checks_bits=False, limit_s=1.0
         ),
-        run_jobs([job(differs)], tmp_path, workers=1, with_baselines=False, checks_bits=True),
+        execute_runs([job(differs)], tmp_path, workers=1, with_baselines=False, checks_bits=True),
     )
 
-    assert next(late).failed == "it ran for more than 1 s"
+    assert next(late).failed == "the run took more than 1 s"
     assert next(other).has_same_bits is False

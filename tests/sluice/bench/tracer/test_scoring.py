@@ -6,13 +6,15 @@ import math
 import pytest
 from rich.console import Console
 
-from sluice.bench.tracer.result import Answer, RunResult
+from sluice.bench.tracer.result import ReportedCause, RunResult
 from sluice.bench.tracer.scoring import score
 from sluice.bench.tracer.table import report_page, run_line
 
 
 def answer(fault="dead units", severity="error", step=5):
-    return Answer(fault=fault, severity=severity, step=step, confidence=0.9, what="", explains=())
+    return ReportedCause(
+        fault=fault, severity=severity, step=step, confidence=0.9, what="", explains=()
+    )
 
 
 def run(*answers, kind="fault", **fields):
@@ -33,7 +35,7 @@ def run(*answers, kind="fault", **fields):
     return RunResult(**(given | fields))
 
 
-OTHER = answer("rate too high")
+OTHER = answer("learning rate too high")
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,11 @@ def test_shares_count_every_faulty_run_also_one_that_failed():
     report = score([run(answer()), run(OTHER, answer()), run(OTHER), run(failed="it raised")])
 
     figures = {figure.name: figure.rate for figure in report.figures}
-    assert (figures["faulty runs caught"].count, figures["faulty runs caught"].total) == (2, 4)
-    assert figures["right cause first"].count == 1
-    assert figures["right cause among the first three"].count == 2
+    assert (figures["faults detected"].count, figures["faults detected"].total) == (2, 4)
+    assert figures["correct cause first"].count == 1
+    assert figures["correct cause among the first three"].count == 2
     (fault,) = report.faults
-    assert fault.instead == {"error: rate too high": 2, "failed: it raised": 1}
+    assert fault.instead == {"error: learning rate too high": 2, "failed: it raised": 1}
     assert fault.late == 0
     assert not report.passed
 
@@ -81,7 +83,9 @@ def test_healthy_runs_are_flagged_by_severity_and_a_failed_one_is_left_out():
         [
             run(kind="twin"),
             run(OTHER, kind="twin"),
-            run(answer(severity="warning"), answer("rate too high", "confirm"), kind="twin"),
+            run(
+                answer(severity="warning"), answer("learning rate too high", "confirm"), kind="twin"
+            ),
             run(kind="twin", failed="it raised"),
         ]
     )
@@ -95,7 +99,7 @@ def test_healthy_runs_are_flagged_by_severity_and_a_failed_one_is_left_out():
 
 
 def test_causes_tell_right_from_elsewhere():
-    report = score([run(answer()), run(answer(), right=("rate too high",), name="rate")])
+    report = score([run(answer()), run(answer(), right=("learning rate too high",), name="rate")])
 
     (cause,) = report.causes
     assert (cause.fault, cause.right, cause.elsewhere) == ("dead units", 1, {"rate": 1})
@@ -144,10 +148,10 @@ def test_the_page_and_the_lines_name_what_is_wrong():
     lines = [run_line(one) for one in runs]
     assert lines[0] is None
     words = [line.plain[:14].strip() for line in lines[1:]]
-    assert words == ["missed", "wrong step", "false error", "other weights", "failed"]
+    assert words == ["missed", "wrong step", "false error", "weights differ", "failed"]
     console = Console(width=200, file=io.StringIO())
     console.print(report_page(score(runs)))
     page = console.file.getvalue()
-    assert "rate too high" in page
-    assert "faulty runs caught" in page
+    assert "learning rate too high" in page
+    assert "faults detected" in page
     assert math.isnan(score([run(OTHER)]).faults[0].late)

@@ -62,7 +62,7 @@ def test_nothing_is_left_in_the_folder(measure, tmp_path):
 
 
 def test_loops_that_do_other_work_are_not_compared(measure):
-    with pytest.raises(ContractError, match="must end with the same weights"):
+    with pytest.raises(ContractError, match="must end with equal weights"):
         measure(training={"micro_batch_rows": 10})
 
 
@@ -71,5 +71,5 @@ def test_other_random_numbers_are_noticed(measure, monkeypatch):
     monkeypatch.setattr(
         trainer_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage)
     )
-    with pytest.raises(ContractError, match="must end with the same weights"):
+    with pytest.raises(ContractError, match="must end with equal weights"):
         measure()

@@ -7,13 +7,15 @@ import typer
 from typer.testing import CliRunner
 
 from sluice.bench.gate import grid
-from sluice.bench.gate.worlds import World
+from sluice.bench.gate.scenarios import GateScenario
 from sluice.cli.bench import gate
 
 
 @pytest.fixture
 def invoke(monkeypatch):
-    monkeypatch.setattr(grid, "quick_grid", lambda: (World(rho=0.5, num_rows=300, num_seeds=5),))
+    monkeypatch.setattr(
+        grid, "quick_grid", lambda: (GateScenario(rho=0.5, num_rows=300, num_seeds=5),)
+    )
     monkeypatch.setattr(gate, "_ATTEMPTS", 2)
     monkeypatch.setattr(gate, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")

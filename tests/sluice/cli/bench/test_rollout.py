@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from sluice.bench.rollout import scenarios
-from sluice.bench.rollout.simulation import Scenario
+from sluice.bench.rollout.simulation import RolloutScenario
 from sluice.bench.rollout.traffic import Traffic
 from sluice.cli.bench import rollout
 from sluice.rollout.settings import RolloutSettings
@@ -18,14 +18,14 @@ def invoke(monkeypatch):
     monkeypatch.setattr(rollout, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*options, most_median_s):
+    def run(*options, max_median_s):
         played = (
-            Scenario(
+            RolloutScenario(
                 name="jump",
                 traffic=Traffic(error_factor=20),
                 settings=RolloutSettings(),
                 seconds=60,
-                most_median_s=most_median_s,
+                max_median_s=max_median_s,
             ),
         )
         monkeypatch.setattr(scenarios, "scenarios", lambda: played)
@@ -38,7 +38,7 @@ def invoke(monkeypatch):
 
 
 def test_json_holds_what_was_measured(invoke):
-    result = invoke("--json", most_median_s=60.0)
+    result = invoke("--json", max_median_s=60.0)
 
     (found,) = json.loads(result.stdout)["scenarios"]
     assert (found["rollouts"], found["back"], found["holds"]) == (10, 10, True)
@@ -46,7 +46,7 @@ def test_json_holds_what_was_measured(invoke):
 
 
 def test_a_figure_that_is_not_reached_is_exit_code_one(invoke):
-    result = invoke(most_median_s=0.5)
+    result = invoke(max_median_s=0.5)
 
     assert result.exit_code == 1
     assert "at most 0" in result.stdout

@@ -7,12 +7,12 @@ import typer
 from typer.testing import CliRunner
 
 from sluice.bench.serving import measure
-from sluice.bench.serving.measure import Measured
+from sluice.bench.serving.measure import ServerMeasurement
 from sluice.cli.bench import serving
 
 
-def measured(p50: float, p99: float, rate: float, failed: int = 0) -> Measured:
-    return Measured(p50_ms=p50, p99_ms=p99, rate_per_s=rate, answers=10, failed=failed)
+def measured(p50: float, p99: float, rate: float, failed: int = 0) -> ServerMeasurement:
+    return ServerMeasurement(p50_ms=p50, p99_ms=p99, rate_per_s=rate, answers=10, failed=failed)
 
 
 FOUND = {

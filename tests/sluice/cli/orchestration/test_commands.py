@@ -56,7 +56,7 @@ def test_poc_that_fails_says_why_and_exits_1(
 
     report = as_json(capfd)
     failed = [r for r in report["results"] if r["outcome"] == "fail"]
-    assert [r["requirement"] for r in failed] == ["POC-5"]
+    assert [r["check_id"] for r in failed] == ["mini_training"]
     assert failed[0]["cause"]
     assert failed[0]["fix"]
 
@@ -70,7 +70,7 @@ def test_what_the_command_line_sets_reaches_the_gate(
     assert run_command(["poc", str(ECHO), "--set", "poc.min_rows=1000000", "--json"]) == 1
 
     failed = [r for r in as_json(capfd)["results"] if r["outcome"] == "fail"]
-    assert [r["requirement"] for r in failed] == ["POC-6"]
+    assert [r["check_id"] for r in failed] == ["data_loading"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_doctor_measures_alarm_rates_and_keeps_them_as_a_page(
     assert "0 of 0 expectations raised a false alarm" in out
     assert "column constant" in out
     (page,) = (tmp_path / "home" / "reports" / "expectations" / "echo").iterdir()
-    assert "What the expectations of echo are worth" in page.read_text()
+    assert "Alarm rates of the expectations of echo" in page.read_text()
 
 
 def test_doctor_takes_json_for_itself_but_not_for_its_commands(

@@ -9,10 +9,10 @@ from sluice.base.errors import SettingsError
 from sluice.cli.orchestration.tune import with_search
 from sluice.config.pipeline import PipelineSettings
 from sluice.models.settings import ModelSettings
-from sluice.training.settings import Change, TrainSettings
-from sluice.tuning.recipe import changed_settings, settings_yaml
+from sluice.training.settings import TrainingChange, TrainSettings
+from sluice.tuning.schedule_to_settings import changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.spaces import TrialSettings
 
 
 def test_options_replace_what_the_file_says_and_keep_the_rest(echo: PipelineSettings) -> None:
@@ -59,8 +59,8 @@ def test_a_bad_option_is_refused_by_name(echo, search, compute, said) -> None:
 
 
 def test_what_was_found_reads_as_the_file_is_written() -> None:
-    base = Setup(training=TrainSettings(learning_rate=0.1))
-    found = Setup(training=TrainSettings(learning_rate=0.02, batch_rows=64))
+    base = TrialSettings(training=TrainSettings(learning_rate=0.1))
+    found = TrialSettings(training=TrainSettings(learning_rate=0.02, batch_rows=64))
 
     changed = changed_settings(base, found)
 
@@ -71,9 +71,9 @@ def test_what_was_found_reads_as_the_file_is_written() -> None:
 
 
 def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> None:
-    base = Setup(training=TrainSettings(learning_rate=0.1))
+    base = TrialSettings(training=TrainSettings(learning_rate=0.1))
     training = base.training.model_copy(
-        update={"changes": (Change(from_epoch=5, learning_rate=0.05),)}
+        update={"changes": (TrainingChange(from_epoch=5, learning_rate=0.05),)}
     )
     changed = changed_settings(base, base.model_copy(update={"training": training}))
 
@@ -83,11 +83,13 @@ def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> 
 
 
 def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_default() -> None:
-    base = Setup(
+    base = TrialSettings(
         training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
         model=ModelSettings(architecture="my_model:Net", options={"width": 3}),
     )
-    found = Setup(model=base.model.model_copy(update={"options": {"width": 4, "deep": True}}))
+    found = TrialSettings(
+        model=base.model.model_copy(update={"options": {"width": 4, "deep": True}})
+    )
 
     assert changed_settings(base, found) == {
         "model": {"options": {"width": 4, "deep": True}},
@@ -96,7 +98,7 @@ def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_de
 
 
 def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo) -> None:
-    change = Change(from_epoch=2, learning_rate=0.05)
+    change = TrainingChange(from_epoch=2, learning_rate=0.05)
     training = echo.training.model_copy(update={"changes": (change,)})
     with pytest.raises(SettingsError, match=r"learning_rate' cannot be searched while"):
         with_search(echo.model_copy(update={"training": training}), search={}, compute={})
@@ -115,7 +117,7 @@ def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -
 
 
 def test_what_was_found_for_workload_and_optimizer_reads_as_the_file_is_written() -> None:
-    base = Setup(workload_settings={"seq_len": 8, "noise": 0.1})
+    base = TrialSettings(workload_settings={"seq_len": 8, "noise": 0.1})
     found = base.with_params(
         {
             "workload.seq_len": 12,

@@ -2,7 +2,7 @@
 
 import re
 
-from sluice.evaluation.llm_judge.pairs import Choice, Pair
+from sluice.evaluation.llm_judge.pairs import AnswerPair, Choice
 
 _ANSWERS = re.compile(r"\[answer ([AB])\]\n(.*?)\n\[end of answer", re.DOTALL)
 
@@ -25,14 +25,14 @@ def first_answer(question: str, temperature: float) -> str:
     return "[[A]]"
 
 
-def make_pairs(num: int, *, num_wrong: int = 0) -> list[Pair]:
+def make_pairs(num: int, *, num_wrong: int = 0) -> list[AnswerPair]:
     """Return pairs of which the candidate, the baseline or neither is good, in turn.
 
     People say which; of the first ``num_wrong`` pairs they say something else.
     """
     kinds: list[Choice] = ["candidate", "baseline", "tie"]
     return [
-        Pair(
+        AnswerPair(
             prompt=f"Question {at}",
             candidate="good" if kinds[at % 3] == "candidate" else "bad",
             baseline="good" if kinds[at % 3] == "baseline" else "bad",

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError, SourceError
-from sluice.evaluation.llm_judge.pairs import Pair, read_pairs
+from sluice.evaluation.llm_judge.pairs import AnswerPair, read_pairs
 
 ROWS = {
     "prompt": ["007", "b"],
@@ -15,8 +15,8 @@ ROWS = {
     "human": ["tie", None],
 }
 PAIRS = (
-    Pair(prompt="007", candidate="None", baseline="x, y", human="tie"),
-    Pair(prompt="b", candidate="", baseline="z"),
+    AnswerPair(prompt="007", candidate="None", baseline="x, y", human="tie"),
+    AnswerPair(prompt="b", candidate="", baseline="z"),
 )
 
 
@@ -50,7 +50,7 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, list[object]], mes
         read_pairs(tmp_path / "pairs.parquet")
 
 
-def test_what_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_pairs_file_is_rejected(tmp_path: Path) -> None:
     pd.DataFrame({"prompt": ["a"], "response": ["b"]}).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame(ROWS).iloc[:0].to_csv(tmp_path / "empty.csv", index=False)
 
@@ -69,6 +69,6 @@ def test_a_comma_without_quotes_shifts_no_column(tmp_path: Path) -> None:
     path.write_text("prompt,candidate,baseline,human\nWell, why?,x,y,tie\nWhy?,x,y,tie\n")
 
     with pytest.raises(
-        ContractError, match=r"^[^ ]*pairs.csv has rows of more than the 4 named fields"
+        ContractError, match=r"^[^ ]*pairs.csv has rows with more fields than its 4 columns"
     ):
         read_pairs(path)

@@ -23,11 +23,11 @@ def test_a_judge_that_agrees_with_people_is_trusted() -> None:
     assert (report.self_agreement.count, report.order_agreement.count) == (90, 90)
     assert (report.human_agreement.count, report.human_agreement.of) == (90, 90)
     assert report.first_place_share == 0.5
-    assert (report.num_answers, report.unread_answers) == (540, 0)
+    assert (report.num_answers, report.unparsed_answers) == (540, 0)
     assert (report.p_value, report.preferred) == (1.0, "tie")
 
 
-def test_a_judge_of_places_is_not_trusted_and_says_nothing_of_who_is_better() -> None:
+def test_a_judge_with_position_bias_is_not_trusted_and_has_no_preference() -> None:
     report = judge_pairs(first_answer, make_pairs(90), SETTINGS)
 
     assert report.trust == "not trusted"
@@ -37,8 +37,8 @@ def test_a_judge_of_places_is_not_trusted_and_says_nothing_of_who_is_better() ->
     assert report.preferred is None
 
 
-def test_one_that_people_do_not_agree_with_is_not_trusted() -> None:
-    """They agree on 73 %, and that is not above 70 % for certain."""
+def test_a_judge_that_disagrees_with_people_is_not_trusted() -> None:
+    """An agreement of 73 % is not significantly above 70 %."""
     pairs = make_pairs(90, num_wrong=24)
 
     report = judge_pairs(better_answer, pairs, SETTINGS)
@@ -51,7 +51,7 @@ def test_one_that_people_do_not_agree_with_is_not_trusted() -> None:
     assert judge_pairs(better_answer, pairs, lenient).trust == "trusted"
 
 
-def test_saying_what_people_say_most_often_is_no_agreement() -> None:
+def test_always_choosing_the_most_frequent_label_is_not_agreement() -> None:
     """The candidate is good on all pairs, a judge that always says so earns no trust by it."""
     pairs = [
         dataclasses.replace(pair, candidate="good", baseline="bad", human=human)
@@ -64,7 +64,7 @@ def test_saying_what_people_say_most_often_is_no_agreement() -> None:
     assert report.trust == "not trusted"
 
 
-def test_too_few_labels_say_nothing() -> None:
+def test_too_few_labels_are_insufficient() -> None:
     few = [
         dataclasses.replace(pair, human=pair.human if at < 49 else None)
         for at, pair in enumerate(make_pairs(90))
@@ -74,11 +74,11 @@ def test_too_few_labels_say_nothing() -> None:
 
     assert report.trust == "insufficient"
     assert report.human_agreement.of == 49
-    assert "50 are required" in report.reason
+    assert "required 50" in report.reason
     assert report.preferred is None
 
 
-def test_who_wins_beyond_chance_is_preferred() -> None:
+def test_the_significant_winner_is_preferred() -> None:
     pairs = [
         dataclasses.replace(pair, candidate="good", baseline="bad", human="candidate")
         if pair.human == "tie"
@@ -93,10 +93,10 @@ def test_who_wins_beyond_chance_is_preferred() -> None:
     assert (report.trust, report.preferred) == ("trusted", "candidate")
 
 
-def test_answers_that_cannot_be_read_are_counted_and_agree_with_nobody() -> None:
+def test_unparsed_answers_are_counted_and_agree_with_no_choice() -> None:
     report = judge_pairs(lambda *_: "I cannot say.", make_pairs(60), SETTINGS)
 
-    assert (report.undecided, report.unread_answers) == (60, 360)
+    assert (report.undecided, report.unparsed_answers) == (60, 360)
     assert report.self_agreement.count == report.human_agreement.count == 0
     assert report.order_agreement.count == 0
     assert report.first_place_share is None
@@ -130,10 +130,10 @@ def test_a_guessing_judge_is_trusted_at_most_at_its_rate() -> None:
     assert trusted <= 18  # 99 % binomial band above 5 % of 200
 
 
-def test_progress_is_heard_and_no_pairs_are_refused() -> None:
+def test_progress_is_reported_and_empty_pairs_are_rejected() -> None:
     heard: list[int] = []
 
-    judge_pairs(better_answer, make_pairs(3), SETTINGS, heard=heard.append)
+    judge_pairs(better_answer, make_pairs(3), SETTINGS, on_pair=heard.append)
 
     assert heard == [1, 2, 3]
     with pytest.raises(ContractError, match="at least one pair, got none"):

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
-from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import Scores
-from sluice.evaluation.suites.run import Arms
-from sluice.evaluation.suites.suite import FiledSuite, Query, Suite, suite_of
+from sluice.evaluation.suites.run import SuiteScores
+from sluice.evaluation.suites.suite import Query, Suite, SuiteVersion, make_suite
+from sluice.evaluation.unseen_members import row_labels
 from sluice.training.members import Member
 from tests.sluice.evaluation.scored_workload import Counting, member
 
@@ -81,22 +81,22 @@ def arms(
     candidate: NDArray[np.float64],
     reference: NDArray[np.float64],
     baseline: NDArray[np.float64],
-) -> Arms:
-    return Arms(
+) -> SuiteScores:
+    return SuiteScores(
         candidate=scores(losses(candidate, "candidate")),
         reference=scores(losses(reference, "reference")),
         baseline=scores(losses(baseline, "baseline", seeds=())),
     )
 
 
-def filed(suite: Suite, version: int = 1) -> FiledSuite:
-    return FiledSuite(suite=suite, version=version, added_at=NOW)
+def filed(suite: Suite, version: int = 1) -> SuiteVersion:
+    return SuiteVersion(suite=suite, version=version, added_at=NOW)
 
 
 def named(*places: int, name: str = "chosen") -> Suite:
     """A suite of the rows at these positions of the frame."""
     reasons = {str(LABELS[at]): f"row {at}" for at in places}
-    return suite_of(name, reasons, Query(expression="x"))
+    return make_suite(name, reasons, Query(expression="x"))
 
 
 WORKLOAD = Counting()

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from sluice.evaluation.estimate import Arm
+from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.suites.gain import measure_gain
 from sluice.evaluation.suites.settings import SuiteSettings
 
 SETTINGS = SuiteSettings()
 
 
-def arm(loss_SN: np.ndarray, *, rule: bool = False) -> Arm:
-    return Arm(loss_SN=loss_SN, is_deterministic=rule)
+def arm(loss_SN: np.ndarray, *, rule: bool = False) -> ArmLosses:
+    return ArmLosses(loss_SN=loss_SN, is_deterministic=rule)
 
 
 def gain(candidate: np.ndarray, reference: np.ndarray, *, horizon_rows: int = 0, lacking: str = ""):
@@ -39,7 +39,7 @@ def test_independent_rows_of_equal_seeds_have_the_bounds_of_the_one_sample_t_tes
 @pytest.mark.parametrize(
     ("shift", "outcome"), [(1.0, "BETTER"), (-1.0, "WORSE"), (0.0, "INCONCLUSIVE")]
 )
-def test_a_clear_gain_and_a_clear_loss_are_proven(shift, outcome):
+def test_a_large_gain_and_a_large_deterioration_are_significant(shift, outcome):
     rng = np.random.default_rng(4)
     noise = rng.normal(size=(5, 200)) * 0.3
     noise -= noise.mean()
@@ -68,14 +68,14 @@ def test_more_alpha_is_a_narrower_interval():
     ("candidate", "horizon_rows", "lacking"),
     [
         (np.random.default_rng(0).normal(size=(3, 29)), 1, "29 scored rows, required 30"),
-        (np.zeros((3, 0)), 1, "no row was scored"),
+        (np.zeros((3, 0)), 1, "no rows were scored"),
         (np.ones((3, 40)), 1, "the same on every row"),
-        (np.full((3, 40), np.nan), 1, "not finite"),
+        (np.full((3, 40), np.nan), 1, "non-finite"),
         (np.random.default_rng(0).normal(size=(1, 40)), 1, "fewer than two seeds"),
         (np.random.default_rng(0).normal(size=(3, 40)), 20, "two blocks of 39 rows"),
     ],
 )
-def test_what_cannot_be_known_has_no_bounds_and_proves_nothing(candidate, horizon_rows, lacking):
+def test_insufficient_evidence_has_no_bounds_and_is_inconclusive(candidate, horizon_rows, lacking):
     found = gain(candidate, np.zeros((1, candidate.shape[1])), horizon_rows=horizon_rows)
 
     assert lacking in found.lacking
@@ -83,7 +83,7 @@ def test_what_cannot_be_known_has_no_bounds_and_proves_nothing(candidate, horizo
     assert found.outcome == "INCONCLUSIVE"
 
 
-def test_what_else_is_lacking_forbids_bounds():
+def test_other_missing_evidence_prevents_bounds():
     candidate = np.random.default_rng(0).normal(size=(3, 40)) - 9
 
     found = gain(candidate, np.zeros((1, 40)), lacking="chosen by all")

@@ -4,7 +4,7 @@ import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.evaluation.suites.gain import SuiteGain
-from sluice.evaluation.suites.guard import judge_guard
+from sluice.evaluation.suites.guard import evaluate_guard
 from sluice.evaluation.suites.result import RowResult, SuiteReport, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.evaluation.suites.suite import Query
@@ -54,7 +54,7 @@ def result(
 
 
 def judge(found: SuiteResult | None, **limits):
-    return judge_guard(SuiteGuard(suite="hard", **limits), found, SETTINGS, unit="nats")
+    return evaluate_guard(SuiteGuard(suite="hard", **limits), found, SETTINGS, unit="nats")
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,18 @@ def judge(found: SuiteResult | None, **limits):
         (None, {"max_broken_share": 1.0}, "insufficient"),
     ],
 )
-def test_outcomes_by_hand(found, limits, outcome):
+def test_each_limit_gives_the_expected_outcome(found, limits, outcome):
     verdict = judge(found, **limits)
 
     assert verdict.outcome == outcome
     assert bool(verdict.remedy) == (outcome != "pass")
 
 
-def test_a_reason_names_the_suite_and_both_numbers():
+def test_the_reason_names_the_suite_and_both_numbers():
     verdict = judge(result(broken=2, right=8), max_broken_share=0.1)
 
     assert verdict.reason == ("Suite 'hard': 2 of 10 rows are broken (20.00%), allowed 10.00%.")
-    assert judge(None, min_fixed=1).reason == (
-        "The guard asks for suite 'hard', and there is none."
-    )
+    assert judge(None, min_fixed=1).reason == ("Suite 'hard' has a guard but does not exist.")
 
 
 def report(*outcomes: str) -> SuiteReport:
@@ -122,7 +120,7 @@ def report(*outcomes: str) -> SuiteReport:
         (("insufficient", "fail", "pass"), "fail"),
     ],
 )
-def test_a_failure_outweighs_missing_evidence_and_both_outweigh_a_pass(outcomes, together):
+def test_a_failure_takes_precedence_over_missing_evidence_and_both_over_a_pass(outcomes, together):
     assert report(*outcomes).outcome == together
     assert report(*outcomes).passed == (together == "pass")
 
@@ -132,9 +130,9 @@ def test_a_failure_outweighs_missing_evidence_and_both_outweigh_a_pass(outcomes,
     [
         ([{"suite": "hard"}], "needs max_broken_share, min_fixed or margin"),
         ([{"suite": "hard", "max_broken_share": 1.5}], "max_broken_share"),
-        ([{"suite": "hard", "min_fixed": 1}] * 2, "one guard, got hard, hard"),
+        ([{"suite": "hard", "min_fixed": 1}] * 2, "one guard per suite, got guards for hard, hard"),
     ],
 )
-def test_a_guard_that_limits_nothing_or_stands_twice_is_refused(guards, message):
+def test_a_guard_without_limits_or_with_a_duplicate_suite_is_rejected(guards, message):
     with pytest.raises(SettingsError, match=message):
         SuiteSettings.parse({"guards": guards}, where="test")

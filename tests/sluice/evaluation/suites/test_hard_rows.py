@@ -19,7 +19,7 @@ def make(loss_SN: np.ndarray, *, share: float = 0.025, **given):
     return hard_suite("hard", losses(loss_SN, "model", **given), frame(), ("x",), share=share)
 
 
-def test_the_worst_rows_come_first_with_loss_and_what_stands_out():
+def test_rows_are_sorted_by_loss_and_list_their_unusual_features():
     loss_SN = flat(3)
     loss_SN[:, [50 - FIRST_TEST, 90 - FIRST_TEST]] = [[20.0, 12.0]]
 
@@ -27,11 +27,11 @@ def test_the_worst_rows_come_first_with_loss_and_what_stands_out():
 
     assert suite.labels == (LABELS[50], LABELS[90])
     assert suite.rows[0].reason.startswith("loss 20, 19.2 times the median; x 30 (+")
-    assert suite.rows[1].reason == "loss 12, 11.5 times the median; no feature stands out"
+    assert suite.rows[1].reason == "loss 12, 11.5 times the median; no unusual features"
 
 
 @pytest.mark.parametrize(("num_seeds", "chosen_by"), [(8, (0, 1, 2, 3)), (5, (0, 1, 2)), (1, (0,))])
-def test_half_of_the_seeds_choose(num_seeds, chosen_by):
+def test_half_of_the_seeds_select_the_rows(num_seeds, chosen_by):
     loss_SN = flat(num_seeds)
     loss_SN[: len(chosen_by), 7] = 50.0
     loss_SN[len(chosen_by) :, 9] = 500.0
@@ -44,7 +44,7 @@ def test_half_of_the_seeds_choose(num_seeds, chosen_by):
     )
 
 
-def test_a_rule_without_seeds_chooses_by_its_own_losses():
+def test_a_rule_without_seeds_selects_by_its_own_losses():
     suite = make(flat(1), seeds=(), share=0.05)
 
     assert suite.origin.chosen_by == ()
@@ -59,7 +59,7 @@ def test_a_larger_share_only_adds_rows():
     assert suites[0] < suites[1] < suites[2]
 
 
-def test_rows_that_have_left_the_data_are_not_taken():
+def test_rows_that_are_no_longer_in_the_data_are_excluded():
     loss_SN = flat(2)
     loss_SN[:, 0] = 99.0
     table = losses(loss_SN, "model")
@@ -71,9 +71,9 @@ def test_rows_that_have_left_the_data_are_not_taken():
         hard_suite("hard", table, frame().iloc[:30], ("x",), share=0.02)
 
 
-def test_a_diverged_seed_is_named_and_refused():
+def test_a_diverged_seed_is_rejected_by_name():
     loss_SN = flat(3)
     loss_SN[2, 5] = np.nan
 
-    with pytest.raises(ContractError, match=r"1 rows with others.*seeds: 2"):
+    with pytest.raises(ContractError, match=r"1 rows with non-finite.*seeds: 2"):
         make(loss_SN)

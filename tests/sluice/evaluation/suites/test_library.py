@@ -18,7 +18,7 @@ def library(tmp_path: Path) -> SuiteLibrary:
     return SuiteLibrary(tmp_path / "suites", ArtifactStore(tmp_path / "artifacts"))
 
 
-def test_a_suite_comes_back_as_it_was_filed(library):
+def test_a_stored_suite_is_loaded_unchanged(library):
     entry = library.add(named(3, 5), at=NOW)
     filed = library.load("chosen")
 
@@ -28,7 +28,7 @@ def test_a_suite_comes_back_as_it_was_filed(library):
     assert library.newest() == (filed,)
 
 
-def test_filing_the_same_again_changes_nothing(library, tmp_path):
+def test_storing_the_same_suite_again_has_no_effect(library, tmp_path):
     first = library.add(named(3), at=NOW)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
 
@@ -37,10 +37,10 @@ def test_filing_the_same_again_changes_nothing(library, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
-def test_other_rows_under_one_name_are_refused_and_a_revision_is_the_next_version(library):
+def test_other_rows_under_the_same_name_are_rejected_and_a_revision_is_the_next_version(library):
     library.add(named(3), at=NOW)
 
-    with pytest.raises(ContractError, match=r"a suite 'chosen' .* version 1, 1 row"):
+    with pytest.raises(ContractError, match=r"Suite 'chosen' .* version 1, 1 row"):
         library.add(named(3, 4), at=NOW)
 
     assert library.revise(named(3, 4), at=NOW).version == 2
@@ -68,19 +68,19 @@ def test_suites_of_several_names_are_found_by_name(library):
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [
-        ("chose", None, "no suite 'chose'. Did you mean 'chosen'"),
-        ("chosen", 2, "'chosen' version 2. Known: versions 1 to 1"),
-        ("../suites", None, "no suite"),
+        ("chose", None, "Suite 'chose' does not exist. Did you mean 'chosen'"),
+        ("chosen", 2, "'chosen' version 2 does not exist. Known: versions 1 to 1"),
+        ("../suites", None, "does not exist"),
     ],
 )
-def test_a_suite_that_is_not_there_is_named_with_those_that_are(library, name, version, message):
+def test_the_error_for_an_unknown_suite_lists_the_known_ones(library, name, version, message):
     library.add(named(3), at=NOW)
 
     with pytest.raises(ContractError, match=message):
         library.load(name, version)
 
 
-def test_of_many_that_add_one_name_at_once_one_wins_and_the_others_are_told(library):
+def test_of_concurrent_additions_of_one_name_only_one_succeeds(library):
     won, told = [], []
 
     def add(row: int) -> None:
@@ -99,7 +99,7 @@ def test_of_many_that_add_one_name_at_once_one_wins_and_the_others_are_told(libr
     assert library.entries("chosen") == tuple(won)
 
 
-def test_of_many_that_revise_at_once_each_gets_a_number_of_its_own(library):
+def test_concurrent_revisions_get_distinct_version_numbers(library):
     threads = [
         threading.Thread(target=library.revise, args=(named(row),), kwargs={"at": NOW})
         for row in range(8)
@@ -141,7 +141,7 @@ def tear(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage_rows, name_other_rows, name_no_suite, renumber, tear])
-def test_a_damaged_suite_is_said_and_not_skipped(library, tmp_path, harm):
+def test_a_damaged_suite_is_reported_and_not_skipped(library, tmp_path, harm):
     library.add(named(3), at=NOW)
     harm(tmp_path)
 

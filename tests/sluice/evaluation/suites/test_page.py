@@ -11,7 +11,7 @@ from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import SuiteReport
 from sluice.evaluation.suites.run import run_suites
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.evaluation.suites.suite import FromFile, suite_of
+from sluice.evaluation.suites.suite import FromFile, make_suite
 from sluice.reports.page import first_tag
 from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
@@ -36,7 +36,7 @@ def report() -> SuiteReport:
     return run_suites(
         [
             filed(named(45, 50, 60, 70, 80)),
-            filed(suite_of("marked", evil, FromFile(file="x.csv")), 4),
+            filed(make_suite("marked", evil, FromFile(file="x.csv")), 4),
             filed(named(1, name="leaked")),
         ],
         arms(candidate, reference, flat(1)),
@@ -47,13 +47,13 @@ def report() -> SuiteReport:
     )
 
 
-def test_the_page_says_guard_counts_missing_rows_and_examples(report):
+def test_the_page_shows_guards_counts_missing_rows_and_examples(report):
     page = suites_page(report, title="sp500 version 3", examples=2)
 
     assert first_tag(page) == ("guards: fail", "bad")
     assert "3 of 5 rows are broken (60.00%), allowed 10.00%" in page
-    assert "1 of 3 are not in the data any more: gone" in page
-    assert "1 of 1 are rows that the candidate was trained on, and were not scored" in page
+    assert "1 of 3 rows are no longer in the data: gone" in page
+    assert "1 of 1 rows are not scored, because the candidate was trained on them" in page
     assert "and 3 more rows" in page
     assert "<td>2020-03-01</td>" in page  # row 60, broken
     assert "<script>" not in page
@@ -65,11 +65,11 @@ def test_without_suites_the_page_says_so(report):
 
     page = suites_page(empty, title="sp500", examples=2)
 
-    assert first_tag(page) == ("no guard", "plain")
-    assert "There is no suite yet" in page
+    assert first_tag(page) == ("no guards", "plain")
+    assert "No suites are defined" in page
 
 
-def test_pictures_are_small_and_drawn_with_losses_that_are_not_finite_and_without_rows(report):
+def test_plots_are_small_and_handle_non_finite_losses_and_no_rows(report):
     pictures = [changes_png(report.results)] + [
         rows_png(result, threshold=threshold, unit="nats")
         for result in report.results

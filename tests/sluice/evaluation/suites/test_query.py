@@ -62,7 +62,7 @@ def test_a_condition_is_what_pandas_computes(table, query):
     assert 0 <= expected.sum() < len(table)
 
 
-def test_a_missing_value_of_a_nullable_column_meets_nothing(table):
+def test_a_missing_value_of_a_nullable_column_makes_the_condition_false(table):
     nullable = table.astype({"x": "Float64"})
     nullable.iloc[5, 0] = pd.NA
 
@@ -160,7 +160,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
-def test_anything_but_a_condition_on_columns_is_refused(table, tmp_path, attack):
+def test_anything_but_a_condition_on_columns_is_rejected(table, tmp_path, attack):
     file = tmp_path / "written"
 
     with pytest.raises(ContractError) as caught:
@@ -184,7 +184,7 @@ def test_anything_but_a_condition_on_columns_is_refused(table, tmp_path, attack)
         ("x > 1 " + " " * 2_000 + "or y > 1", "2,014 characters and may have 1,000"),
     ],
 )
-def test_a_refusal_names_the_part_and_its_position(table, query, said):
+def test_the_error_names_the_rejected_part_and_its_position(table, query, said):
     with pytest.raises(ContractError, match=said):
         matching_rows(query, table)
 
@@ -200,7 +200,7 @@ def test_the_longest_query_is_computed(table):
     assert matching_rows(query, table).sum() > 100
 
 
-def test_columns_of_one_name_are_refused(table):
+def test_columns_with_the_same_name_are_rejected(table):
     twice = table.rename(columns={"y": "x"})
 
     with pytest.raises(ContractError, match="2 columns are named 'x'"):

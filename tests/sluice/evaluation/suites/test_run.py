@@ -8,9 +8,9 @@ import pytest
 from sluice.base.errors import ContractError
 from sluice.evaluation.suites.hard_rows import hard_suite
 from sluice.evaluation.suites.result import SuiteResult
-from sluice.evaluation.suites.run import Arms, run_suites
+from sluice.evaluation.suites.run import SuiteScores, run_suites
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.evaluation.suites.suite import HighestLoss, suite_of
+from sluice.evaluation.suites.suite import HighestLoss, make_suite
 from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
@@ -28,13 +28,13 @@ from tests.sluice.evaluation.suites.suite_samples import (
 SETTINGS = SuiteSettings()
 
 
-def run(suite, three: Arms, settings: SuiteSettings = SETTINGS, own=None):
+def run(suite, three: SuiteScores, settings: SuiteSettings = SETTINGS, own=None):
     return run_suites(
         [filed(suite)], three, WORKLOAD, frame(), own if own is not None else members(), settings
     )
 
 
-def one(suite, three: Arms, settings: SuiteSettings = SETTINGS, own=None) -> SuiteResult:
+def one(suite, three: SuiteScores, settings: SuiteSettings = SETTINGS, own=None) -> SuiteResult:
     return run(suite, three, settings, own).results[0]
 
 
@@ -46,12 +46,12 @@ def high(places: list[int], num_seeds: int = 2, level: float = 9.0) -> np.ndarra
 
 
 @pytest.fixture(scope="module")
-def changed() -> Arms:
+def changed() -> SuiteScores:
     """Rows 45 and 90 are fixed, 60 is broken, 70 and 100 stay wrong, 100 for the baseline too."""
     return arms(high([60, 70, 100]), high([45, 90, 70, 100]), high([100], num_seeds=1))
 
 
-def test_fixed_broken_still_wrong_and_still_right_are_counted_by_hand(changed):
+def test_fixed_broken_still_wrong_and_still_right_rows_are_counted(changed):
     report = run(named(45, 90, 60, 70, 100, 110, 111), changed)
     result = report.results[0]
 
@@ -70,13 +70,13 @@ def test_fixed_broken_still_wrong_and_still_right_are_counted_by_hand(changed):
     assert report.threshold == pytest.approx(1.0, abs=0.08)
 
 
-def test_the_data_is_suspected_where_every_seed_and_the_baseline_are_wrong(changed):
+def test_the_data_are_suspected_where_all_seeds_and_the_baseline_are_wrong(changed):
     result = one(named(45, 60, 70, 100), changed)
 
     assert [row.suspect for row in result.rows] == ["none", "model", "model", "data"]
 
 
-def test_one_seed_that_is_right_acquits_the_data(changed):
+def test_the_data_are_not_suspected_if_one_seed_is_right(changed):
     candidate = high([60, 70, 100], level=90.0)
     candidate[1, 100 - FIRST_TEST] = 0.5
     acquitted = replace(changed, candidate=scores(losses(candidate, "candidate")))
@@ -86,7 +86,7 @@ def test_one_seed_that_is_right_acquits_the_data(changed):
     assert (row.change, row.suspect) == ("still wrong", "model")
 
 
-def test_examples_are_broken_before_still_wrong_with_reason_losses_and_what_stands_out(changed):
+def test_examples_list_broken_rows_first_with_reason_losses_and_unusual_features(changed):
     result = one(named(45, 50, 60, 70), changed)
     first, second, *_ = result.examples(4)
 
@@ -99,14 +99,14 @@ def test_examples_are_broken_before_still_wrong_with_reason_losses_and_what_stan
     assert result.examples(1) == (first,)
 
 
-def test_a_classifier_is_wrong_where_half_of_its_seeds_make_a_mistake():
+def test_a_classifier_is_wrong_where_half_of_its_seeds_are_wrong():
     def mistaken(*rows_by_seed: list[int]) -> np.ndarray:
         made = np.zeros((len(rows_by_seed), 80))
         for seed, rows in enumerate(rows_by_seed):
             made[seed, [at - FIRST_TEST for at in rows]] = 1
         return made
 
-    three = Arms(
+    three = SuiteScores(
         candidate=scores(losses(flat(4), "c"), mistaken([60], [60, 61], [], [])),
         reference=scores(losses(flat(2), "r"), mistaken([61], [61])),
         baseline=scores(losses(flat(1), "b", seeds=()), mistaken([])),
@@ -118,8 +118,8 @@ def test_a_classifier_is_wrong_where_half_of_its_seeds_make_a_mistake():
     assert [row.change for row in report.results[0].rows] == ["broken", "fixed", "still right"]
 
 
-def test_gone_trained_on_and_untested_rows_are_said_and_never_scored(changed):
-    suite = suite_of(
+def test_rows_that_are_gone_trained_on_or_untested_are_reported_and_not_scored(changed):
+    suite = make_suite(
         "old",
         {str(LABELS[at]): "" for at in (20, 31, 35, 60)} | {"1999-01-01T00:00:00": ""},
         named(0).origin,
@@ -148,7 +148,7 @@ def test_a_row_that_a_member_of_its_own_fold_was_trained_on_is_a_leak(changed):
     assert one(suite, changed, own=members(fold_0=58)).seen == (LABELS[45],)
 
 
-def test_a_suite_that_was_trained_on_whole_scores_nothing_and_its_guard_says_so(changed):
+def test_a_suite_of_training_rows_is_not_scored_and_its_guard_is_insufficient(changed):
     guard = SuiteSettings(guards=(SuiteGuard(suite="chosen", max_broken_share=1.0),))
 
     report = run(named(1, 2, 3), changed, guard)
@@ -160,7 +160,7 @@ def test_a_suite_that_was_trained_on_whole_scores_nothing_and_its_guard_says_so(
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_loss_that_is_not_finite_is_wrong_and_no_evidence(changed, bad):
+def test_a_non_finite_loss_is_wrong_and_not_evidence(changed, bad):
     candidate = flat(2)
     candidate[1, 60 - FIRST_TEST] = bad
     diverged = replace(changed, candidate=scores(losses(candidate, "candidate")))
@@ -174,28 +174,28 @@ def test_a_loss_that_is_not_finite_is_wrong_and_no_evidence(changed, bad):
     assert report.results[0].rows[0].change == "broken"
     assert report.results[0].gain.outcome == "INCONCLUSIVE"
     assert report.outcome == "insufficient"
-    assert "candidate has losses that are not finite (1 of 2 rows)" in report.reason
+    assert "candidate has non-finite losses (1 of 2 rows)" in report.reason
 
 
-def test_a_reference_that_diverged_anywhere_gives_no_evidence(changed):
+def test_a_diverged_reference_gives_no_evidence(changed):
     reference = flat(2)
     reference[0, 5] = np.nan
     diverged = replace(changed, reference=scores(losses(reference, "reference")))
 
     result = one(named(60, 61), diverged)
 
-    assert result.lacking == ("the reference has losses that are not finite on the window",)
+    assert result.lacking == ("the reference has non-finite losses on the window",)
     assert result.count("broken") == 0
 
 
-def test_arms_of_other_rows_are_refused(changed):
+def test_arms_with_other_rows_are_rejected(changed):
     other = replace(changed.reference.losses, label_N=LABELS[:80])
 
     with pytest.raises(ContractError, match="same \\(fold, row\\) pairs"):
         run(named(60), replace(changed, reference=scores(other)))
 
 
-def test_the_same_recipe_trained_anew_gains_nothing_on_rows_chosen_by_other_seeds():
+def test_retraining_gives_no_gain_on_rows_selected_by_other_seeds():
     """Half of the seeds choose, the others measure: without that the luck of the choice shows."""
     rng = np.random.default_rng(5)
     fair, biased = [], []
@@ -215,29 +215,33 @@ def test_the_same_recipe_trained_anew_gains_nothing_on_rows_chosen_by_other_seed
     assert np.mean(biased) > 6 * standard_error
 
 
-def test_rows_chosen_by_every_seed_are_no_evidence(changed):
+def test_rows_selected_by_all_seeds_are_not_evidence(changed):
     origin = HighestLoss(subject="reference", window="w", share=0.1, chosen_by=(0, 1))
-    suite = suite_of("hard", {str(LABELS[60]): ""}, origin)
+    suite = make_suite("hard", {str(LABELS[60]): ""}, origin)
 
-    assert one(suite, changed).lacking == ("every seed of the reference chose these rows",)
+    assert one(suite, changed).lacking == (
+        "all seeds of the reference were used to select these rows",
+    )
 
 
-def test_a_rule_is_not_beaten_on_the_rows_that_it_was_chosen_to_lose(changed):
+def test_a_gain_on_rows_selected_by_the_losses_of_a_rule_is_not_evidence(changed):
     """Regression to the mean: any other model looks better there, and that is no evidence."""
-    rule = Arms(candidate=changed.candidate, reference=changed.baseline, baseline=changed.baseline)
+    rule = SuiteScores(
+        candidate=changed.candidate, reference=changed.baseline, baseline=changed.baseline
+    )
     rows = {str(label): "" for label in LABELS[40:80]}
     origin = HighestLoss(subject="baseline", window="w", share=0.1, chosen_by=())
 
-    by_losses = one(suite_of("hard", rows, origin), rule)
+    by_losses = one(make_suite("hard", rows, origin), rule)
     by_name = one(named(*range(40, 80)), rule)
 
     assert by_losses.gain.outcome == "INCONCLUSIVE"
-    assert by_losses.gain.lacking == "the losses of the reference chose these rows"
+    assert by_losses.gain.lacking == "the losses of the reference were used to select these rows"
     assert by_losses.lacking == ()
     assert by_name.gain.lacking == ""
 
 
-def test_what_guards_say_is_handed_to_the_promotion_gate(changed):
+def test_suite_guard_outcomes_are_passed_to_the_promotion_gate(changed):
     """DATA-5, STAT-1: a suite that must hold stands beside the gate's other guards."""
     settings = SuiteSettings(
         guards=(

@@ -1,4 +1,4 @@
-"""POC-10: two states are compared to the last bit, and the first difference is named."""
+"""POC-10: two states are compared bit by bit, and the first difference is named."""
 
 import math
 import random
@@ -18,7 +18,7 @@ from sluice.failfast.checkpoints.training_state import (
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
-def test_every_flipped_bit_is_seen(dtype):
+def test_every_flipped_bit_is_detected(dtype):
     tensor = torch.arange(1, 7).to(dtype).reshape(2, 3)
     raw = tensor.clone().reshape(-1).view(torch.uint8)
     for byte in range(len(raw)):
@@ -60,7 +60,7 @@ def test_it_agrees_with_the_bytes_of_numpy():
         (None, 1.0),
     ],
 )
-def test_what_is_not_alike_differs(one, other):
+def test_different_values_differ(one, other):
     assert not same_bits(one, other)
     assert not same_bits(other, one)
 

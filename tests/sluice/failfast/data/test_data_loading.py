@@ -1,4 +1,4 @@
-"""POC-6: enough rows arrive, whole and each once."""
+"""POC-6: enough complete, non-duplicated rows are loaded."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from sluice.data.schema import Column, Schema
 from sluice.failfast.data.data_loading import check_data_loading, repeated_rows
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars
-from tests.support.yardstick import times_as_long
+from tests.support.relative_timing import relative_duration
 
 SETTINGS = PocSettings()
 SCHEMA = Schema(columns=(Column(name="a"), Column(name="b", nullable=True)))
@@ -66,7 +66,7 @@ def test_more_gaps_never_leave_more_usable_rows() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, [1, 2], {"a": [1.0]}])
-def test_what_is_no_table_is_refused(thing: object) -> None:
+def test_non_table_is_rejected(thing: object) -> None:
     finding = check_data_loading(thing, SCHEMA, SETTINGS)  # type: ignore[arg-type]
 
     assert finding.outcome == "fail"
@@ -192,7 +192,7 @@ def test_a_million_rows_take_about_as_long_as_pandas_own_search() -> None:
     raw = pd.concat([raw, raw.head(30_000)])
 
     assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).kind == "duplicate rows"
-    ratio = times_as_long(
+    ratio = relative_duration(
         lambda: check_data_loading(raw, RAW_SCHEMA, SETTINGS), lambda: raw.duplicated().sum()
     )
     assert ratio < 4  # 0.6

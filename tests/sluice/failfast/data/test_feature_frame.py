@@ -1,4 +1,4 @@
-"""POC-8: the features compute, hold their schema, vary, and are not the target."""
+"""POC-8: the features can be computed, match their schema, vary, and exclude the target."""
 
 from dataclasses import replace
 
@@ -96,17 +96,17 @@ def test_bars_pass_with_their_numbers(target: str) -> None:
     ("change", "kind", "told"),
     [
         (lambda f: f.rename(columns={"a": "A"}), "missing columns", "(nearest: 'A')"),
-        (lambda f: f.drop(columns="b"), "missing columns", "name 'b', and"),
-        (lambda f: f.assign(a=f["a"].shift(1)), "feature schema broken", "no nulls, got 1"),
-        (lambda f: f.assign(c=f["c"].shift(1)), "feature schema broken", "x must be finite"),
-        (lambda f: f.set_axis(f.index + 5), "feature schema broken", "5 of 700 are new"),
+        (lambda f: f.drop(columns="b"), "missing columns", "name 'b', but"),
+        (lambda f: f.assign(a=f["a"].shift(1)), "feature schema mismatch", "no nulls, got 1"),
+        (lambda f: f.assign(c=f["c"].shift(1)), "feature schema mismatch", "x must be finite"),
+        (lambda f: f.set_axis(f.index + 5), "feature schema mismatch", "5 of 700 are new"),
         (lambda f: f.head(99), "too few rows", "100 rows of features are required, got 99"),
         (lambda f: f.assign(b=2.5), "constant feature", "'b' is 2.5"),
         (lambda f: f.assign(b=1e9 + 1e-7 * f["b"].round()), "constant feature", "'b'"),
         (lambda f: f.assign(a=1.0, b=2.0), "constant feature", "2 of 3 features"),
-        (lambda f: f.assign(c=f["target"]), "target among features", "'c' follows"),
-        (lambda f: f.assign(c=3 - 100 * f["target"]), "target among features", "'c' follows"),
-        (lambda f: f.assign(c=f["target"].round(3)), "target among features", "'c' follows"),
+        (lambda f: f.assign(c=f["target"]), "target leakage", "'c' equals"),
+        (lambda f: f.assign(c=3 - 100 * f["target"]), "target leakage", "'c' equals"),
+        (lambda f: f.assign(c=f["target"].round(3)), "target leakage", "'c' equals"),
         (lambda f: f.assign(target=4.0), "no signal", "targets of fold 0 ('target') are 4"),
     ],
 )
@@ -121,8 +121,8 @@ def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -
 def test_the_target_by_name_among_the_features_fails() -> None:
     finding = planted(lambda f: f, feature_columns=("a", "b", "target"))
 
-    assert finding.kind == "target among features"
-    assert "names the target 'target' itself" in finding.summary
+    assert finding.kind == "target leakage"
+    assert "contains the target 'target' itself" in finding.summary
 
 
 def test_a_declared_constant_is_no_defect() -> None:
@@ -191,7 +191,7 @@ def test_the_latest_value_of_a_slow_series_is_no_copy_of_the_next(series, seed: 
     leaky.compute_features = lambda self, raw: (  # type: ignore[method-assign]
         Slow.compute_features(self, raw).assign(next_again=lambda f: f["next"])
     )
-    assert checked(leaky()).kind in ("target among features", "no signal")
+    assert checked(leaky()).kind in ("target leakage", "no signal")
 
 
 def test_a_target_taken_from_a_later_row_may_be_a_feature() -> None:
@@ -221,12 +221,12 @@ def test_tokens_that_are_longer_in_one_split_are_no_mismatch() -> None:
     ("broken", "told"),
     [
         (lambda e: (e.x, e.y), "must return Examples, got tuple"),
-        (lambda e: replace(e, y=e.y[1:]), "equally long and not empty, got 225, 224 and 225"),
+        (lambda e: replace(e, y=e.y[1:]), "the same length and not be empty, got 225, 224 and 225"),
         (lambda e: replace(e, x=e.x.numpy()), "x must be a tensor, got ndarray"),
-        (lambda e: replace(e, rows=e.rows + 400), "rows must lie in 0:228, got 403 to 627"),
+        (lambda e: replace(e, rows=e.rows + 400), "rows must be within 0:228, got 403 to 627"),
     ],
 )
-def test_examples_of_another_form_are_refused(broken, told: str) -> None:
+def test_examples_of_another_form_are_rejected(broken, told: str) -> None:
     class Broken(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
             return broken(super().examples(frame, rows))  # type: ignore[no-any-return]
@@ -237,7 +237,7 @@ def test_examples_of_another_form_are_refused(broken, told: str) -> None:
     assert told in finding.summary
 
 
-def test_splits_of_another_width_are_refused() -> None:
+def test_splits_of_another_width_are_rejected() -> None:
     class Encoded(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
             usual = super().examples(frame, rows)
@@ -246,16 +246,16 @@ def test_splits_of_another_width_are_refused() -> None:
     assert "in train and" in checked(Encoded()).summary
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_non_table_is_rejected() -> None:
     workload = Signals()
 
     finding = check_features(workload, workload.load_rows(), None, (), PocSettings())  # type: ignore[arg-type]
 
-    assert (finding.outcome, finding.kind) == ("fail", "feature schema broken")
+    assert (finding.outcome, finding.kind) == ("fail", "feature schema mismatch")
     assert "compute_features() must return a pandas DataFrame" in finding.summary
 
 
-def test_no_fold_and_a_fold_past_the_end_are_refused() -> None:
+def test_no_fold_and_a_fold_past_the_end_are_rejected() -> None:
     class NoFolds(Signals):
         def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:  # noqa: ARG002
             return ()
@@ -266,5 +266,5 @@ def test_no_fold_and_a_fold_past_the_end_are_refused() -> None:
             far = RowRange(start=last.test.start, stop=last.test.stop + 1)
             return (*others, last.model_copy(update={"test": far}))
 
-    assert "plan_folds() gave none" in checked(NoFolds()).summary
-    assert "Fold 3 reaches to row 701, and there are 700" in checked(LongFolds()).summary
+    assert "plan_folds() returned none" in checked(NoFolds()).summary
+    assert "Fold 3 extends to row 701, but there are only 700" in checked(LongFolds()).summary

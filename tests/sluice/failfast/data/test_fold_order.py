@@ -1,4 +1,4 @@
-"""POC-8: no fold trains on what it is measured on, or on what comes after it."""
+"""POC-8: no fold trains on its test rows, or on rows later than these."""
 
 import itertools
 
@@ -87,8 +87,8 @@ def test_train_rows_later_than_test_rows_fail_in_a_table_of_times(index):
     finding = find_leaking_fold(frame(index), (HEALTHY, LATE))
 
     assert (finding.outcome, finding.kind) == ("fail", "folds out of order")
-    assert "reaches to 2020-10-26" in finding.summary
-    assert "begins at 2020-01-01" in finding.summary
+    assert "ends at 2020-10-26" in finding.summary
+    assert "starts at 2020-01-01" in finding.summary
     assert all(finding.response)
 
 
@@ -107,14 +107,14 @@ def test_rows_without_an_order_in_time_may_be_tested_first(index):
     assert find_leaking_fold(frame(index), (LATE,)) is None
 
 
-def test_rows_of_one_moment_may_be_in_train_and_test():
+def test_rows_with_the_same_time_may_be_in_train_and_test():
     index = pd.DatetimeIndex(np.repeat(days()[:3].to_numpy(), 100))
 
     assert find_leaking_fold(frame(index), (fold((0, 120), (130, 140), (150, 300)),)) is None
     assert find_leaking_fold(frame(index), (fold((0, 201), (205, 210), (215, 300)),)) is None
 
 
-def test_the_feature_check_refuses_such_folds():
+def test_the_feature_check_rejects_such_folds():
     class Overlaps(Signals):
         def plan_folds(self, frame):
             (first, *_) = super().plan_folds(frame)

@@ -1,4 +1,4 @@
-"""POC-8: features must not see later rows."""
+"""POC-8: features must not use later rows."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from sluice.failfast.data.look_ahead import check_look_ahead, find_look_ahead
 from sluice.workloads.bars import BarsWorkload
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.echo import Echo, Seer
-from tests.support.yardstick import times_as_long
+from tests.support.relative_timing import relative_duration
 
 SETTINGS = LookAheadSettings()
 RAW = pd.DataFrame(
@@ -99,7 +99,7 @@ def test_a_leak_in_some_rows_is_found_by_more_cuts() -> None:
     assert find_look_ahead(compute, RAW, ("f",), settings=many, seed=0)
 
 
-def test_size_and_place_of_the_change_are_told() -> None:
+def test_size_and_row_of_the_change_are_reported() -> None:
     def compute(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(leak=raw["x"].shift(-1), clean=raw["x"].diff()).dropna()
 
@@ -111,7 +111,7 @@ def test_size_and_place_of_the_change_are_told() -> None:
     assert leak.row in {str(RAW.index[cut - 1]) for cut in [*cuts, 2, 398]}
 
 
-def test_a_longer_look_ahead_never_changes_fewer_rows() -> None:
+def test_longer_look_ahead_never_changes_fewer_rows() -> None:
     raw = RAW.diff().dropna()
     first = []
     for reach in (1, 4, 12):
@@ -142,7 +142,7 @@ def test_a_known_frame_saves_one_computation() -> None:
     assert sum(calls[1:]) < 5.5 * len(RAW)
 
 
-def test_rows_of_one_moment_may_see_each_other() -> None:
+def test_rows_with_the_same_time_may_use_each_other() -> None:
     days = pd.date_range("2020-01-01", periods=60, name="date").repeat(9)
     raw = pd.DataFrame({"x": np.random.default_rng(0).normal(size=len(days))}, index=days)
 
@@ -156,7 +156,7 @@ def test_rows_of_one_moment_may_see_each_other() -> None:
     assert find_look_ahead(tomorrow, raw, ("f",), settings=SETTINGS, seed=0)
 
 
-def test_dates_give_the_order_when_the_rows_stand_otherwise() -> None:
+def test_dates_define_the_order_of_unsorted_rows() -> None:
     stacked = pd.concat(
         [RAW.assign(who=name, x=RAW["x"] * scale) for name, scale in (("a", 1), ("b", -2))]
     )
@@ -195,12 +195,12 @@ def test_nothing_to_compare_is_no_evidence() -> None:
     def late(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"].shift(-1)).iloc[399:]
 
-    with pytest.raises(ContractError, match="compared were 0"):
+    with pytest.raises(ContractError, match="0 tables could be compared"):
         find_look_ahead(late, RAW, ("f",), settings=SETTINGS, seed=0)
 
 
 @pytest.mark.parametrize("error", [ContractError("too short", fix="more"), ValueError("short")])
-def test_a_workload_that_refuses_short_tables_is_asked_with_longer_ones(error: Exception) -> None:
+def test_a_workload_that_rejects_short_tables_is_asked_with_longer_ones(error: Exception) -> None:
     def picky(raw: pd.DataFrame) -> pd.DataFrame:
         if len(raw) < 400:
             raise error
@@ -211,7 +211,7 @@ def test_a_workload_that_refuses_short_tables_is_asked_with_longer_ones(error: E
     ]
 
 
-def test_renumbered_rows_are_refused() -> None:
+def test_renumbered_rows_are_rejected() -> None:
     def renumber(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"]).reset_index(drop=True)
 
@@ -230,7 +230,7 @@ def test_the_comparison_of_100_columns_costs_a_few_of_their_features() -> None:
         return find_look_ahead(compute, raw, tuple(raw), settings=SETTINGS, seed=0)
 
     assert find() == ()
-    assert times_as_long(find, lambda: [compute(raw) for _ in range(10)]) < 15  # 3
+    assert relative_duration(find, lambda: [compute(raw) for _ in range(10)]) < 15  # 3
 
 
 def checked(workload: Echo, seed: int = 0):
@@ -261,7 +261,7 @@ def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
     assert all(finding.response)
 
 
-def test_bars_look_at_no_later_bar() -> None:
+def test_bars_use_no_later_bar() -> None:
     workload = BarsWorkload()
     raw = random_bars(900)
     frame = workload.compute_features(raw)
@@ -301,10 +301,10 @@ def test_renumbered_labels_are_a_likely_cause() -> None:
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             return super().compute_features(raw).iloc[3:].reset_index(drop=True)
 
-    assert "renumbers" in checked(Renumbers()).response[0]
+    assert "resets the index" in checked(Renumbers()).response[0]
 
 
-def test_no_table_that_could_be_compared_is_insufficient_and_says_what_refused() -> None:
+def test_no_table_that_could_be_compared_is_insufficient_and_says_what_rejected() -> None:
     class Picky(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             if not raw["call"].equals(self.load_rows()["call"]):

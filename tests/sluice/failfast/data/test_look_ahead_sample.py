@@ -1,4 +1,4 @@
-"""The look-ahead check of large tables and of independent rows computes less, and says so."""
+"""The look-ahead check samples large tables and independent rows, and reports it."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from tests.support.echo import Echo
 ROWS, COLUMNS = 5000, 40
 NAMES = tuple(f"c{number}" for number in range(COLUMNS))
 SMALL = LookAheadSettings(max_cells=100_000)
-"""The table has 205,000 cells, of which three blocks of 813 rows are a sample."""
+"""The table has 205,000 cells; the sample consists of three blocks of 813 rows."""
 
 
 class Wide(Echo):
@@ -46,13 +46,13 @@ def check(workload, settings=SMALL):
 
 
 @pytest.mark.parametrize("feature", [lambda x: x, lambda x: x.rolling(300).mean()])
-def test_of_a_large_table_three_blocks_are_examined_and_the_result_says_so(feature):
+def test_three_blocks_of_a_large_table_are_examined_and_reported(feature):
     workload = Wide(feature)
     finding = check(workload)
 
     assert finding.outcome == "pass"
     assert max(workload.rows_computed) == 813
-    assert "None of 40 features moved in 21 tables" in finding.summary
+    assert "None of 40 features changed in 21 tables" in finding.summary
     assert "from 3 blocks of 813 consecutive rows of 5000" in finding.summary
     assert (finding.numbers["rows"], finding.numbers["features_compared"]) == (2439, 40)
 
@@ -124,7 +124,7 @@ def test_every_table_compares_other_columns_until_all_had_their_turn(number):
     assert leaking.outcome == "fail"
     assert f"'c{number}' at row" in leaking.summary
     assert healthy.numbers["features_compared"] == 40
-    assert "each table compared another 6 of 40 features (poc.look_ahead" in healthy.summary
+    assert "each table compared 6 other columns of 40 features (poc.look_ahead" in healthy.summary
 
 
 def test_the_features_of_independent_rows_are_computed_once_more():
@@ -133,7 +133,7 @@ def test_the_features_of_independent_rows_are_computed_once_more():
 
     assert finding.outcome == "pass"
     assert len(workload.rows_computed) == 1
-    assert "1 table whose later rows were changed. One is enough" in finding.summary
+    assert "1 table whose later rows were changed. One table is sufficient" in finding.summary
 
 
 @pytest.mark.parametrize(

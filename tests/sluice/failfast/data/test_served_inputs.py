@@ -1,4 +1,4 @@
-"""POC-8: inputs that no client can send are told before the training, as serving tells them."""
+"""POC-8: inputs that no client can send are reported before the training."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import Deployed, require_finite
+from sluice.serving.deployed import DeployedModel, require_finite
 from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Examples, Workload
 from tests.support.digits_cnn import Digits
@@ -43,21 +43,21 @@ def test_windows_can_be_served(workload, required):
     finding = check_served_inputs(workload, required=required)
 
     assert finding.outcome == "pass"
-    assert "as a client sends them" in finding.summary
+    assert "as clients send them" in finding.summary
 
 
 @pytest.mark.parametrize(
     ("workload", "seen"),
     [
-        (changed(x=lambda x: x[:, -1]), "(2, 3) where windows are (2, 4, 3)"),
-        (changed(x=lambda x: 2 * x), "other values in them"),
-        (changed(x=lambda x: x.flip(-1)), "other values in them"),
-        (changed(x=lambda x: x.nothing), "AttributeError on a small table"),
-        (reading("elsewhere"), "KeyError on a small table"),
-        (Digits(), "(2, 1, 8, 8) where windows are (2, 1, 64)"),
+        (changed(x=lambda x: x[:, -1]), "(2, 3), but windows are (2, 4, 3)"),
+        (changed(x=lambda x: 2 * x), "windows with other values"),
+        (changed(x=lambda x: x.flip(-1)), "windows with other values"),
+        (changed(x=lambda x: x.nothing), "AttributeError for a small table"),
+        (reading("elsewhere"), "KeyError for a small table"),
+        (Digits(), "(2, 1, 8, 8), but windows are (2, 1, 64)"),
     ],
 )
-def test_what_is_no_window_stops_a_pipeline_and_no_script(workload, seen):
+def test_non_window_inputs_fail_in_a_pipeline_but_not_in_a_script(workload, seen):
     with pytest.raises(ContractError) as caught:
         check_served_inputs(workload, required=True)
     assert seen in caught.value.what
@@ -79,13 +79,13 @@ def test_what_is_no_window_stops_a_pipeline_and_no_script(workload, seen):
     ],
     ids=["pictures", "last row", "channels first", "flat"],
 )
-def test_what_only_moves_values_is_told_the_line_for_the_network(workload, line):
+def test_reshaped_inputs_are_reported_with_the_line_for_forward(workload, line):
     with pytest.raises(ContractError) as caught:
         check_served_inputs(workload, required=True)
     assert caught.value.fix.endswith(f"begin the network's forward(self, x) with: {line}")
 
 
-def test_what_changes_values_is_told_where_else_it_may_be_done():
+def test_changed_input_values_are_reported_with_alternatives():
     with pytest.raises(ContractError) as caught:
         check_served_inputs(changed(x=lambda x: 2 * x), required=True)
     assert "compute_features, or in the network's forward()" in caught.value.fix
@@ -117,13 +117,13 @@ def test_integer_windows_can_be_served_in_the_dtype_of_the_examples(workload, dt
     assert require_windows(workload, "it") is dtype
 
 
-def test_integers_that_are_no_windows_are_still_refused():
-    with pytest.raises(ContractError, match="other values in them"):
+def test_integers_that_are_no_windows_are_still_rejected():
+    with pytest.raises(ContractError, match="windows with other values"):
         check_served_inputs(changed(x=lambda x: x.long() + 1), required=True)
 
 
 def test_a_clients_token_ids_reach_the_network_as_integers():
-    deployed = Deployed(
+    deployed = DeployedModel(
         version=1,
         candidate="0" * 64,
         contract=InputContract(columns=WORDS, seq_len=1),

@@ -1,4 +1,4 @@
-"""POC-9: a dependence of targets on features is seen, and shuffled labels are not taken for one."""
+"""POC-9: dependence of targets on features is detected, and shuffled labels have none."""
 
 import numpy as np
 import pytest
@@ -42,14 +42,14 @@ def test_digits_have_a_signal_and_none_with_shuffled_labels():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 22])
-def test_a_product_of_two_features_is_seen(window):
+def test_a_product_of_two_features_is_detected(window):
     x = normal(2000, window, 9)
     y = x[:, -1, :1] * x[:, -1, 1:2] + 0.5 * normal(2000, 1, seed=1)
 
     assert check(examples(x, y)).outcome == "pass"
 
 
-def test_a_dependence_of_the_deviation_alone_is_seen():
+def test_a_dependence_of_the_deviation_alone_is_detected():
     x = normal(2000, 4)
 
     assert check(examples(x, x[:, :1].exp() * normal(2000, 1, seed=1))).outcome == "pass"
@@ -57,7 +57,7 @@ def test_a_dependence_of_the_deviation_alone_is_seen():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("r2", [0.02, pytest.param(0.05, marks=pytest.mark.exhaustive)])
-def test_a_weak_signal_is_seen_nearly_always(r2):
+def test_a_weak_signal_is_detected_nearly_always(r2):
     seen = 0
     for seed in range(10):
         x = normal(2000, 22, 9, seed=seed)
@@ -102,7 +102,7 @@ def test_tokens_are_searched_and_only_ever_warn():
     assert check(shuffled(examples(x, x[:, -1] % 4))).outcome == "warn"
 
 
-def test_nothing_seen_where_little_can_be_seen_only_warns():
+def test_missing_signal_with_low_power_only_warns():
     few = examples(normal(100, 3), normal(100, 1, seed=1))
     many_classes = examples(normal(400, 3), torch.arange(400) % 150)
     wide = examples(normal(250, 1100), normal(250, 1, seed=1))
@@ -125,7 +125,7 @@ def test_constant_targets_and_too_few_rows_are_insufficient():
     assert check(examples(normal(49, 3), normal(49, 1))).kind == "too few rows"
 
 
-def test_cells_that_are_not_finite_are_left_out():
+def test_cells_that_are_non_finite_are_left_out():
     x, y = normal(300, 3), normal(300, 1, seed=1)
     x[5, 1], y[8] = float("nan"), float("inf")
 
@@ -157,7 +157,7 @@ def test_all_of_a_smooth_dependence_is_explained_and_never_more(num_rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int16])
-def test_what_token_ids_mean_is_seen_in_every_dtype(dtype):
+def test_signal_in_token_ids_is_detected_in_every_dtype(dtype):
     """As floats, a client's dtype, they were read as numbers only, and had no signal."""
     rng = np.random.default_rng(0)
     ids, worth = rng.integers(0, 300, (2000, 1, 6)), rng.normal(size=300)

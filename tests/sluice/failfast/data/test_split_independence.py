@@ -1,4 +1,4 @@
-"""POC-8: an example does not depend on which other rows its split holds."""
+"""POC-8: an example does not depend on the other rows of its split."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import RowRange
-from sluice.failfast.data.split_independence import check_examples_stand_alone
+from sluice.failfast.data.split_independence import check_split_independence
 from sluice.findings.finding import Finding
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
@@ -26,7 +26,7 @@ Change = Callable[[Examples, pd.DataFrame, RowRange], Examples]
 
 def checked(workload: Workload, rows: int = 1024) -> Finding:
     frame = workload.compute_features(workload.load_rows())
-    return check_examples_stand_alone(
+    return check_split_independence(
         workload, frame, workload.plan_folds(frame), PocSettings(split_rows=rows)
     )
 
@@ -55,7 +55,7 @@ def test_bars_pass() -> None:
     workload = BarsWorkload()
     frame = workload.compute_features(random_bars(900))
 
-    finding = check_examples_stand_alone(workload, frame, workload.plan_folds(frame), PocSettings())
+    finding = check_split_independence(workload, frame, workload.plan_folds(frame), PocSettings())
 
     assert finding.outcome == "pass"
 
@@ -79,7 +79,7 @@ HEALTHY: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("rows", [16, 1024])
-def test_what_an_example_makes_of_itself_is_left_alone(name: str, rows: int) -> None:
+def test_statistics_of_a_single_example_are_allowed(name: str, rows: int) -> None:
     assert changed(HEALTHY[name], rows).outcome == "pass"
 
 
@@ -113,14 +113,14 @@ DEPENDENT: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
-def test_what_depends_on_the_other_rows_is_found(name: str) -> None:
+def test_dependence_on_other_rows_is_detected(name: str) -> None:
     finding = changed(DEPENDENT[name])
 
-    assert (finding.outcome, finding.kind) == ("fail", "examples depend on their split")
+    assert (finding.outcome, finding.kind) == ("fail", "split dependence")
     assert all(finding.response)
 
 
-def test_the_split_the_change_and_the_row_are_told() -> None:
+def test_split_change_and_row_are_reported() -> None:
     finding = changed(DEPENDENT["only validation scaled"])
 
     assert finding.summary.startswith("Fold 0, val: when the last quarter of the split's rows")
@@ -129,7 +129,7 @@ def test_the_split_the_change_and_the_row_are_told() -> None:
 
 
 def test_statistics_of_the_whole_table_have_their_own_cause() -> None:
-    assert "test rows included" in changed(DEPENDENT["scaled by the whole table"]).response[0]
+    assert "including test rows" in changed(DEPENDENT["scaled by the whole table"]).response[0]
 
 
 def test_random_examples_are_called_that() -> None:

@@ -1,4 +1,4 @@
-"""POC-8: a feature that is nearly the target warns by name; what is merely slow does not."""
+"""POC-8: a near copy of the target warns by name; a slowly changing feature does not."""
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ def test_a_copy_with_noise_warns_and_is_named(seed: int) -> None:
     assert finding is not None
     assert (finding.outcome, finding.numbers["first"]) == ("warn", "c")
     assert finding.numbers["correlation"] == pytest.approx(1.0025**-0.5, abs=5e-4)
-    assert "'c' has correlation 0.998" in finding.summary
+    assert "'c' has a correlation of 0.998" in finding.summary
     assert all(finding.response)
 
 
@@ -54,7 +54,7 @@ def test_more_noise_never_makes_it_worse() -> None:
 
 
 def test_the_threshold_is_a_setting() -> None:
-    settings = PocSettings(near_copy_correlation=0.9999)
+    settings = PocSettings(near_target_copy_correlation=0.9999)
 
     assert found(noisy(0.05), settings) is None
 

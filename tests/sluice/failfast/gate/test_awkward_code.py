@@ -1,4 +1,4 @@
-"""POC-11, POC-12: user code that makes life hard for the process that watches it."""
+"""POC-11, POC-12: user code that is difficult for the supervising process."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_a_module_of_a_package_may_import_relatively(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_script_that_cannot_be_read_again_says_where(tmp_path):
+def test_a_script_that_cannot_be_read_again_reports_where(tmp_path):
     (tmp_path / "train.py").write_text(
         f"{IMPORTS}from pathlib import Path\n"
         "mark = Path('seen')\n"
@@ -145,7 +145,7 @@ def test_a_script_that_cannot_be_read_again_says_where(tmp_path):
 @pytest.mark.parametrize(
     "name", [pytest.param("Rich", marks=pytest.mark.exhaustive), "Outer.Inner"]
 )
-def test_what_a_class_may_hold_reaches_the_gate(gate, name):
+def test_all_setting_types_reach_the_gate_process(gate, name):
     assert gate(name).report.passed
 
 
@@ -155,7 +155,7 @@ def test_an_instance_with_settings_of_every_kind_passes():
     assert check(awkward.Rich(settings), level="minimum", settings=QUICK).passed
 
 
-def test_an_instance_that_settings_cannot_make_is_refused():
+def test_an_instance_that_settings_cannot_make_is_rejected():
     with pytest.raises(SettingsError, match="differ: rows"):
         check(awkward.OwnConstructor(rows=50))
 
@@ -166,10 +166,16 @@ def test_an_instance_that_settings_cannot_make_is_refused():
         ("CallsExit", "data_loads", ["SystemExit: no credentials", "CallsExit.load_rows"]),
         pytest.param("RaisesSilently", "data_loads", ["SilentError"], marks=pytest.mark.exhaustive),
         pytest.param(
-            "RaisesAtLength", "features_compute", ["ValueError: xxx"], marks=pytest.mark.exhaustive
+            "RaisesAtLength",
+            "features_are_valid",
+            ["ValueError: xxx"],
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            "Forks", "model_instantiates", ["ended with status 3"], marks=pytest.mark.exhaustive
+            "Forks",
+            "model_runs_on_real_batch",
+            ["ended with status 3"],
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )
@@ -190,11 +196,11 @@ def test_data_that_load_only_once_cost_no_result_that_is_known(gate, tmp_path, m
     run = gate("FailsWhenLoadedAgain", level="full")
 
     assert by(run, "data_loads").outcome == "pass"
-    assert "status 4" in by(run, "model_instantiates").summary
-    assert by(run, "event_log_works").outcome == "pass"
+    assert "status 4" in by(run, "model_runs_on_real_batch").summary
+    assert by(run, "event_log_is_writable").outcome == "pass"
 
 
-def test_an_error_class_of_the_users_own_arrives_as_ours(capsys):
+def test_an_error_class_of_the_users_arrives_as_ours(capsys):
     """The caller imports nothing of the user's, and --json stays JSON."""
     assert run_command(["poc", f"{MODULE}:RaisesOwnError", "--json"]) == 1
 
@@ -204,7 +210,7 @@ def test_an_error_class_of_the_users_own_arrives_as_ours(capsys):
 
 
 @pytest.mark.exhaustive
-def test_a_home_with_brackets_in_its_name_is_no_markup(tmp_path, monkeypatch, capfd):
+def test_brackets_in_a_path_are_not_interpreted_as_markup(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "[" / "a] b"))
 
     assert run_command(["poc", "tests.support.echo:Echo", "--minimum"]) == 0

@@ -1,4 +1,4 @@
-"""POC-12 as a library: one call in a stranger's training script, and `sluice poc` on their file."""
+"""POC-12 as a library: one call in a user's training script, and `sluice poc` on the file."""
 
 import json
 import os
@@ -67,20 +67,20 @@ def test_a_broken_script_ends_before_the_training_with_the_reason(tmp_path):
 
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "must be (32, 10)" in done.stderr
+    assert "must have the shape (32, 10)" in done.stderr
     assert "got (32, 9)" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("defect", "caught_by", "seen"),
     [
-        ("LabelAmongFeatures", "features_compute", "digit"),
+        ("LabelAmongFeatures", "features_are_valid", "digit"),
         *(
             pytest.param(*more, marks=pytest.mark.exhaustive)
             for more in (
-                ("FrozenBody", "gradients_flow", "body.0.weight"),
+                ("FrozenBody", "gradients_reach_all_parameters", "body.0.weight"),
                 ("ShuffledLabels", "targets_depend_on_features", "features"),
-                ("OutOfRange", "gradients_flow", "digits_cnn.py"),
+                ("OutOfRange", "gradients_reach_all_parameters", "digits_cnn.py"),
             )
         ),
     ],
@@ -103,7 +103,7 @@ def test_sluice_poc_on_a_strangers_file_needs_no_yaml(capsys, home):
     assert len(list((home / "gates").iterdir())) == 1
 
 
-def test_a_class_inside_a_function_is_refused_with_what_to_do():
+def test_a_class_inside_a_function_is_rejected_with_what_to_do():
     class Inside(digits_cnn.Digits):
         pass
 

@@ -1,4 +1,4 @@
-"""POC-11, POC-12: the table, its times, its prerequisites, its receipt."""
+"""POC-11, POC-12: the table of checks, time limits, prerequisites and the receipt."""
 
 import io
 from dataclasses import replace
@@ -27,8 +27,16 @@ SUBJECT = {"data": "d" * 64, "config": "c" * 64}
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-DATA = ("POC-6", "POC-7", "POC-8")
-MINIMUM = (*DATA, "POC-1", "POC-2", "POC-3", "POC-4", "POC-5", "POC-11")
+DATA = ("data_loading", "raw_schema", "features")
+MINIMUM = (
+    *DATA,
+    "instantiation",
+    "gradient_flow",
+    "event_log",
+    "epoch_selector",
+    "mini_training",
+    "total_time",
+)
 
 
 @pytest.fixture
@@ -52,11 +60,11 @@ def gate(tmp_path, clock, model, training):
 
 
 def outcomes(report):
-    return {result.requirement: result.outcome for result in report.results}
+    return {result.check_id: result.outcome for result in report.results}
 
 
-def by(report, requirement):
-    return next(result for result in report.results if result.requirement == requirement)
+def by(report, check_id):
+    return next(result for result in report.results if result.check_id == check_id)
 
 
 def test_a_healthy_workload_passes(gate, tmp_path):
@@ -81,25 +89,43 @@ def test_real_bars_pass_in_seconds(gate):
 
 
 @pytest.mark.parametrize(
-    ("workload", "changes", "requirement", "seen", "fix"),
+    ("workload", "changes", "check_id", "seen", "fix"),
     [
-        (planted.WrongInputSize, {}, "POC-1", "shapes cannot be multiplied", "num_features"),
-        (planted.FlatOutput, {}, "POC-1", "got (32,)", "output_shape()"),
-        (planted.NanWeights, {}, "POC-1", "network.first.weight", "initialisation"),
-        (planted.BrokenModel, {}, "POC-1", "AttributeError", "named line"),
-        (planted.NoExamples, {}, "POC-8", "ValueError: the window is empty", "named line"),
-        (planted.AllFrozen, {}, "POC-2", "no trainable parameter", "requires_grad"),
-        (planted.DetachInTheMiddle, {}, "POC-2", "network.first.weight", "detach"),
-        (planted.UnusedLayer, {}, "POC-2", "network.spare.weight", "forward()"),
-        (planted.LossPerExample, {}, "POC-2", "must return one number", "mean()"),
-        (planted.LossRaises, {}, "POC-2", "KeyError: 'no such class weight'", "named line"),
-        (planted.SelectsLast, {}, "POC-4", "got epoch 200", "best_epoch"),
-        (planted.Signals, {"training": 10.0}, "POC-5", "learning_rate 10", "Lower learning_rate"),
-        (planted.Signals, {"training": 1e-9}, "POC-5", "learning_rate 1e-09", "between 1e-4"),
+        (
+            planted.WrongInputSize,
+            {},
+            "instantiation",
+            "shapes cannot be multiplied",
+            "num_features",
+        ),
+        (planted.FlatOutput, {}, "instantiation", "got (32,)", "output_shape()"),
+        (planted.NanWeights, {}, "instantiation", "network.first.weight", "initialisation"),
+        (planted.BrokenModel, {}, "instantiation", "AttributeError", "named line"),
+        (planted.NoExamples, {}, "features", "ValueError: the window is empty", "named line"),
+        (planted.AllFrozen, {}, "gradient_flow", "no trainable parameter", "requires_grad"),
+        (planted.DetachInTheMiddle, {}, "gradient_flow", "network.first.weight", "detach"),
+        (planted.UnusedLayer, {}, "gradient_flow", "network.spare.weight", "forward()"),
+        (planted.LossPerExample, {}, "gradient_flow", "must return one number", "mean()"),
+        (planted.LossRaises, {}, "gradient_flow", "KeyError: 'no such class weight'", "named line"),
+        (planted.SelectsLast, {}, "epoch_selector", "got epoch 200", "best_epoch"),
+        (
+            planted.Signals,
+            {"training": 10.0},
+            "mini_training",
+            "learning_rate 10",
+            "Lower learning_rate",
+        ),
+        (
+            planted.Signals,
+            {"training": 1e-9},
+            "mini_training",
+            "learning_rate 1e-09",
+            "between 1e-4",
+        ),
     ],
 )
 def test_each_planted_defect_is_caught_by_its_check(
-    gate, training, workload, changes, requirement, seen, fix
+    gate, training, workload, changes, check_id, seen, fix
 ):
     if "training" in changes:
         changes = {"training": training.model_copy(update={"learning_rate": changes["training"]})}
@@ -107,25 +133,25 @@ def test_each_planted_defect_is_caught_by_its_check(
     report = gate(workload(), **changes)
 
     assert not report.passed
-    assert [result.requirement for result in report.blocking_failures] == [requirement]
-    failed = by(report, requirement)
+    assert [result.check_id for result in report.blocking_failures] == [check_id]
+    failed = by(report, check_id)
     assert seen in failed.summary
     assert failed.cause
     assert fix in failed.fix
 
 
 def test_an_exception_names_the_users_line(gate):
-    summary = by(gate(planted.BrokenModel()), "POC-1").summary
+    summary = by(gate(planted.BrokenModel()), "instantiation").summary
 
     assert "failfast_workloads.py:" in summary
     assert "in BrokenNet.forward" in summary
 
 
 def test_an_unknown_architecture_keeps_its_own_fix(gate):
-    failed = by(gate(planted.Signals(), model=ModelSettings(architecture="gruu")), "POC-1")
+    failed = by(gate(planted.Signals(), model=ModelSettings(architecture="gruu")), "instantiation")
 
     assert "'gru'" in failed.summary
-    assert "Name one of these" in failed.fix
+    assert "Use one of these" in failed.fix
 
 
 class NoFile(planted.Signals):
@@ -145,17 +171,19 @@ class Hole(planted.Signals):
 
 
 @pytest.mark.parametrize(
-    ("workload", "changes", "requirement", "cause"),
+    ("workload", "changes", "check_id", "cause"),
     [
-        (NoFile(), {}, "POC-6", ""),
-        (planted.Signals(), {"model": ModelSettings(architecture="lstn")}, "POC-1", ""),
-        (planted.Signals(planted.SignalSettings(seq_len=5000)), {}, "POC-8", ""),
-        (Clumsy(), {}, "POC-6", "own code raised an exception."),
-        (Hole(), {}, "POC-6", "The source changed"),
+        (NoFile(), {}, "data_loading", ""),
+        (planted.Signals(), {"model": ModelSettings(architecture="lstn")}, "instantiation", ""),
+        (planted.Signals(planted.SignalSettings(seq_len=5000)), {}, "features", ""),
+        (Clumsy(), {}, "data_loading", "raised an exception."),
+        (Hole(), {}, "data_loading", "The source changed"),
     ],
 )
-def test_only_what_the_users_code_raised_is_put_on_it(gate, workload, changes, requirement, cause):
-    failed = by(gate(workload, **changes), requirement)
+def test_only_exceptions_of_user_code_are_attributed_to_it(
+    gate, workload, changes, check_id, cause
+):
+    failed = by(gate(workload, **changes), check_id)
 
     assert failed.outcome == "fail"
     assert failed.fix
@@ -170,11 +198,11 @@ class WordsAsTarget(planted.Signals):
         return super().compute_features(raw).assign(target=np.where(raw["a"] > 0, "dog", "cat"))
 
 
-def test_a_target_of_words_is_told_with_how_to_encode_it(gate):
-    failed = by(gate(WordsAsTarget()), "POC-8")
+def test_text_target_is_reported_with_how_to_encode_it(gate):
+    failed = by(gate(WordsAsTarget()), "features")
 
-    assert "The target 'target' must hold numbers, got 'cat' at row 0 (label 0)" in failed.summary
-    assert "classes into whole numbers from 0" in failed.fix
+    assert "The target 'target' must be numeric, got 'cat' at row 0 (label 0)" in failed.summary
+    assert "classes to integers from 0" in failed.fix
 
 
 def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
@@ -182,22 +210,22 @@ def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
 
     report = gate(planted.Signals(), folder=tmp_path / "file")
 
-    assert [result.requirement for result in report.blocking_failures] == ["POC-3"]
+    assert [result.check_id for result in report.blocking_failures] == ["event_log"]
 
 
-def test_what_needs_a_failed_check_is_skipped_and_says_so(gate):
+def test_check_with_a_failed_prerequisite_is_skipped_with_a_reason(gate):
     report = gate(planted.FlatOutput())
 
     assert outcomes(report) == {
         **dict.fromkeys(DATA, "pass"),
-        "POC-1": "fail",
-        "POC-2": "skipped",
-        "POC-3": "pass",
-        "POC-4": "pass",
-        "POC-5": "skipped",
-        "POC-11": "pass",
+        "instantiation": "fail",
+        "gradient_flow": "skipped",
+        "event_log": "pass",
+        "epoch_selector": "pass",
+        "mini_training": "skipped",
+        "total_time": "pass",
     }
-    assert "POC-1 model_instantiates" in by(report, "POC-5").summary
+    assert "model_runs_on_real_batch" in by(report, "mini_training").summary
 
 
 def test_skipped_alone_is_not_passed(gate):
@@ -219,7 +247,7 @@ def test_a_plan_without_folds_is_named(gate):
         def plan_folds(self, _frame):
             return ()
 
-    assert "At least one fold" in by(gate(NoFolds()), "POC-8").summary
+    assert "At least one fold" in by(gate(NoFolds()), "features").summary
 
 
 def limits(typical_s, max_s):
@@ -232,24 +260,24 @@ def test_over_typical_warns_and_passes(gate):
     # The clock gives a check 0.001 s.
     report = gate(planted.Signals(), settings=limits(0.0005, 10.0))
 
-    assert outcomes(report)["POC-4"] == "warn"
+    assert outcomes(report)["epoch_selector"] == "warn"
     assert report.passed
 
 
 def test_over_the_maximum_fails_with_what_to_do(gate):
     report = gate(planted.Signals(), settings=limits(0.0004, 0.0005))
 
-    failed = by(report, "POC-4")
+    failed = by(report, "epoch_selector")
     assert failed.outcome == "fail"
     assert "at most 0.0005 s is allowed" in failed.summary
     assert "profile" in failed.fix
     assert not report.passed
 
 
-def test_a_failure_stays_the_first_thing_said_when_it_was_also_late(gate):
-    failed = by(gate(planted.SelectsLast(), settings=limits(0.0004, 0.0005)), "POC-4")
+def test_failure_takes_precedence_over_the_time_limit(gate):
+    failed = by(gate(planted.SelectsLast(), settings=limits(0.0004, 0.0005)), "epoch_selector")
 
-    assert "was required, got" in failed.summary
+    assert "is required, got" in failed.summary
 
 
 def test_the_whole_gate_has_a_time_of_its_own(gate):
@@ -257,27 +285,44 @@ def test_the_whole_gate_has_a_time_of_its_own(gate):
 
     report = gate(planted.Signals(), settings=SMALL.model_copy(update={"times": times}))
 
-    assert [result.requirement for result in report.blocking_failures] == ["POC-11"]
+    assert [result.check_id for result in report.blocking_failures] == ["total_time"]
 
 
 def test_the_table_has_every_item_and_every_name_once():
     """POC-12: the minimum gate holds POC-1 to POC-5, the full gate POC-1 to POC-10 and POC-13."""
-    minimum = {c.requirement for c in CHECKS if "minimum" in c.levels}
-    full = {c.requirement for c in CHECKS if "full" in c.levels}
+    minimum = {c.check_id for c in CHECKS if "minimum" in c.levels}
+    full = {c.check_id for c in CHECKS if "full" in c.levels}
 
-    assert minimum >= {f"POC-{n}" for n in range(1, 6)}
-    assert full == {f"POC-{n}" for n in (*range(1, 11), 13)}
+    assert minimum >= {
+        "instantiation",
+        "gradient_flow",
+        "event_log",
+        "epoch_selector",
+        "mini_training",
+    }
+    assert full == minimum | {
+        "look_ahead",
+        "split_independence",
+        "served_inputs",
+        "signal",
+        "overfit_one_batch",
+        "predictions",
+        "scoring",
+        "checkpoint",
+    }
     names = [c.name for c in CHECKS]
     assert len(set(names)) == len(names)
     for number, check in enumerate(CHECKS):
         assert set(check.needs) <= set(names[:number]), f"{check.name} needs what comes later"
 
 
-def test_a_stop_by_the_user_is_not_a_failed_check(gate):
+def test_interruption_by_the_user_is_not_a_failed_check(gate):
     def stop(_):
         raise KeyboardInterrupt
 
-    stopped = tuple(replace(c, function=stop) if c.requirement == "POC-2" else c for c in CHECKS)
+    stopped = tuple(
+        replace(c, function=stop) if c.check_id == "gradient_flow" else c for c in CHECKS
+    )
 
     with pytest.raises(KeyboardInterrupt):
         gate(planted.Signals(), checks=stopped)
@@ -286,7 +331,7 @@ def test_a_stop_by_the_user_is_not_a_failed_check(gate):
 def test_a_warning_passes(gate):
     warn = tuple(
         replace(c, function=lambda _: Finding(outcome="warn", summary="Close.", kind="explosion"))
-        if c.requirement == "POC-2"
+        if c.check_id == "gradient_flow"
         else c
         for c in CHECKS
     )
@@ -302,10 +347,12 @@ def test_the_receipt_lets_training_start(gate):
         require(receipt, gate="poc", subject=SUBJECT | {"data": "e" * 64})
 
 
-def test_the_receipt_of_a_failure_stops_training_and_says_why(gate):
+def test_the_receipt_of_a_failure_stops_training_and_gives_the_reason(gate):
     receipt = gate(planted.UnusedLayer()).receipt(SUBJECT, AT)
 
-    with pytest.raises(GateBlocked, match=r"POC-2 gradients_flow: .*network\.spare\.weight"):
+    with pytest.raises(
+        GateBlocked, match=r"gradients_reach_all_parameters: .*network\.spare\.weight"
+    ):
         require(receipt, gate="poc", subject=SUBJECT)
 
 
@@ -322,15 +369,15 @@ def test_a_report_survives_json(gate):
     assert GateReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_the_page_says_what_why_and_what_to_do(gate):
+def test_report_page_shows_result_cause_and_fix(gate):
     report = gate(planted.FlatOutput())
     console = Console(width=160, record=True, file=io.StringIO())
 
     console.print(report_page(report))
 
     text = " ".join(console.export_text().split())
-    failed = by(report, "POC-1")
+    failed = by(report, "instantiation")
     assert all(r.name in text for r in report.results)
-    assert "2 of the checks: Not run, because POC-1 model_instantiates did not pass" in text
-    assert f"seen: {failed.summary} why: {failed.cause} do: {failed.fix}" in text
-    assert "The minimum gate failed: 6 of 9 checks hold" in text
+    assert "2 of the checks: Skipped, because model_runs_on_real_batch did not pass" in text
+    assert f"result: {failed.summary} cause: {failed.cause} fix: {failed.fix}" in text
+    assert "The minimum gate failed: 6 of 9 checks passed" in text

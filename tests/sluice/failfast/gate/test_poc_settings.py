@@ -1,4 +1,4 @@
-"""Thresholds refuse what makes no sense; every failure has a cause and a fix (RESP-1)."""
+"""RESP-1: invalid thresholds are rejected; every failure has a cause and a fix."""
 
 from typing import get_args
 
@@ -14,13 +14,13 @@ from sluice.findings.responses import FailureKind, respond
     [
         ({"mini_row": 512}, "Did you mean 'mini_rows'"),
         ({"mini_seeds": 1}, "mini_seeds"),
-        ({"min_relative_fall": 0.0}, "min_relative_fall"),
+        ({"min_loss_decrease": 0.0}, "min_loss_decrease"),
         ({"selector_first_epoch": 100, "selector_last_epoch": 105}, "at least two candidates"),
         ({"mini_rows": 40, "mini_min_rows": 60}, "mini_min_rows must not be above"),
         ({"times": {"selector": {"typical_s": 2.0, "max_s": 1.0}}}, "max_s must not be below"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(values, seen):
+def test_a_setting_that_makes_no_sense_is_rejected(values, seen):
     with pytest.raises(SettingsError, match=seen):
         PocSettings.parse(values, where="defs.yaml")
 

@@ -1,4 +1,4 @@
-"""The published schema is the code's, and what the gate prints holds to it."""
+"""The published schema equals the code's, and the printed report matches it."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import pytest
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.gate.report_schema import poc_report_schema, report_json
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.findings.finding import Finding, HardExample, Standout
+from sluice.findings.finding import Finding, HardExample, UnusualFeature
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
 
@@ -20,7 +20,7 @@ def result(finding, *, name="a_holds", seconds=0.5):
     return CheckResult.of(
         finding,
         name=name,
-        requirement="POC-2",
+        check_id="gradient_flow",
         seconds=seconds,
         limit=TimeLimit(typical_s=1.0, max_s=2.0),
     )
@@ -39,7 +39,7 @@ EXAMPLE = HardExample(
     row="2008-10-13 00:00:00",
     loss=math.inf,
     times_median=12.5,
-    standouts=(Standout(feature="atr_pct", value=math.nan, deviations=-math.inf),),
+    unusual_features=(UnusualFeature(feature="atr_pct", value=math.nan, deviations=-math.inf),),
 )
 REPORTS = {
     "passed": report(Finding(outcome="pass", summary="Fine.", numbers={"n": 3, "shape": "(1,)"})),
@@ -75,7 +75,7 @@ def test_the_published_file_is_the_schema_of_the_code():
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_what_is_printed_is_strict_json_and_holds_to_the_schema(validator, name):
+def test_printed_report_is_strict_json_and_matches_the_schema(validator, name):
     printed = strict(report_json(REPORTS[name]))
 
     validator.validate(printed)
@@ -84,7 +84,7 @@ def test_what_is_printed_is_strict_json_and_holds_to_the_schema(validator, name)
     assert len(printed["results"]) == len(REPORTS[name].results)
 
 
-def test_numbers_that_are_not_finite_are_words():
+def test_non_finite_numbers_are_printed_as_strings():
     printed = strict(report_json(REPORTS["failed"]))
 
     assert printed["results"][1]["numbers"] == {
@@ -94,7 +94,7 @@ def test_numbers_that_are_not_finite_are_words():
         "zero": 0,
     }
     example = strict(report_json(REPORTS["hard examples"]))["results"][0]["examples"][0]
-    assert (example["loss"], example["standouts"][0]["value"]) == ("Infinity", "NaN")
+    assert (example["loss"], example["unusual_features"][0]["value"]) == ("Infinity", "NaN")
 
 
 def remove(name):
@@ -125,7 +125,9 @@ def in_result(**changes):
         in_result(summary=3),
         in_result(surprise=1),
         in_result(examples=[{"row": "a", "loss": 1.0}]),
-        in_result(examples=[{"row": "a", "loss": 1.0, "times_median": 2.0, "standouts": [1]}]),
+        in_result(
+            examples=[{"row": "a", "loss": 1.0, "times_median": 2.0, "unusual_features": [1]}]
+        ),
     ],
 )
 def test_a_broken_report_does_not_hold(validator, breaks):

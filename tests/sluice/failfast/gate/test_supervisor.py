@@ -1,4 +1,4 @@
-"""POC-11: the gate runs in a process of its own, and nothing in it harms or outlives the caller."""
+"""POC-11: the gate runs in a separate process that neither harms nor outlives the caller."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ import pytest
 from sluice.base.errors import SettingsError
 from sluice.config.poc_settings import PocSettings, TimeLimit, TimeLimits
 from sluice.eventlog.event_log import validate_log
-from sluice.failfast.gate.messages import Started
-from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.messages import CheckStarted
+from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest, NamedTarget, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult
@@ -61,9 +61,9 @@ def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate, capfd):
     assert said.out == ""
     assert run.report.passed
     plan, *rest = gate.heard
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, GatePlan)
     names = [check.name for check in plan.checks]
-    assert [m.name for m in rest if isinstance(m, Started)] == names
+    assert [m.name for m in rest if isinstance(m, CheckStarted)] == names
     assert tuple(m for m in rest if isinstance(m, CheckResult)) == run.report.results
     assert list(gate.folder.iterdir()) == [run.log]
     assert log_of(run).counts == {
@@ -79,22 +79,22 @@ def test_a_loader_that_hangs_is_stopped_and_its_line_named(gate):
 
     late = by(run, "data_loads")
     assert late.outcome == "fail"
-    assert "stopped after 1.5 s" in late.summary
+    assert "stopped at the limit of 1.5 s" in late.summary
     assert "stuck_workloads.py:" in late.summary
     assert "HangingLoader.load_rows" in late.summary
     assert "profile" in late.fix
-    assert by(run, "model_instantiates").outcome == "skipped"
+    assert by(run, "model_runs_on_real_batch").outcome == "skipped"
 
 
 @pytest.mark.exhaustive
-def test_what_does_not_need_the_stopped_check_still_runs(gate):
+def test_checks_independent_of_the_stopped_check_still_run(gate):
     run = gate("EndlessForward")
 
-    late = by(run, "model_instantiates")
+    late = by(run, "model_runs_on_real_batch")
     assert late.outcome == "fail"
     assert "EndlessNet.forward" in late.summary
-    assert by(run, "gradients_flow").outcome == "skipped"
-    assert by(run, "event_log_works").outcome == "pass"
+    assert by(run, "gradients_reach_all_parameters").outcome == "skipped"
+    assert by(run, "event_log_is_writable").outcome == "pass"
     assert by(run, "selector_finds_best_epoch").outcome == "pass"
     assert run.report.outcome == "fail"
 
@@ -102,12 +102,12 @@ def test_what_does_not_need_the_stopped_check_still_runs(gate):
 @pytest.mark.parametrize(
     ("name", "check", "seen"),
     [
-        ("CrashInNativeCode", "model_instantiates", "signal 11 (SIGSEGV) at "),
+        ("CrashInNativeCode", "model_runs_on_real_batch", "signal 11 (SIGSEGV) at "),
         pytest.param(
-            "Leaves", "features_compute", "ended with status 7", marks=pytest.mark.exhaustive
+            "Leaves", "features_are_valid", "ended with status 7", marks=pytest.mark.exhaustive
         ),
         pytest.param(
-            "Killed", "model_instantiates", "signal 9 (SIGKILL)", marks=pytest.mark.exhaustive
+            "Killed", "model_runs_on_real_batch", "signal 9 (SIGKILL)", marks=pytest.mark.exhaustive
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_process_that_ends_fails_the_check_it_was_in(gate, name, check, seen):
     assert ("in forward" in failed.summary) == (name == "CrashInNativeCode")
     assert failed.cause
     assert failed.fix
-    assert by(run, "event_log_works").outcome == "pass"
+    assert by(run, "event_log_is_writable").outcome == "pass"
     assert list(gate.folder.iterdir()) == [run.log]
 
 
@@ -129,7 +129,7 @@ def test_memory_without_end_is_stopped_before_the_machine_is(gate):
     long = TimeLimits(instantiation=TimeLimit(typical_s=60.0, max_s=60.0))
     patient = QUICK.model_copy(update={"max_memory_share": share, "times": long})
 
-    failed = by(gate("Grows", settings=patient), "model_instantiates")
+    failed = by(gate("Grows", settings=patient), "model_runs_on_real_batch")
 
     assert "GiB of memory" in failed.summary
     assert "GrowingNet.forward" in failed.summary
@@ -138,7 +138,7 @@ def test_memory_without_end_is_stopped_before_the_machine_is(gate):
 
 @pytest.mark.exhaustive
 def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
-    failed = by(gate("HugeModel"), "model_instantiates")
+    failed = by(gate("HugeModel"), "model_runs_on_real_batch")
 
     assert "allocate memory" in failed.summary
     assert "training.micro_batch_rows" in failed.fix
@@ -149,12 +149,12 @@ def test_the_whole_gate_has_a_time_of_its_own(gate):
     times = TimeLimits(whole_gate=TimeLimit(typical_s=1.0, max_s=12.0))
     run = gate("HangingLoader", settings=QUICK.model_copy(update={"times": times}))
 
-    assert "The whole gate was stopped after 12 s" in by(run, "data_loads").summary
-    assert by(run, "gate_is_in_time").outcome == "fail"
-    assert by(run, "event_log_works").outcome == "skipped"
+    assert "The whole gate was stopped at the limit of 12 s" in by(run, "data_loads").summary
+    assert by(run, "gate_finishes_in_time").outcome == "fail"
+    assert by(run, "event_log_is_writable").outcome == "skipped"
 
 
-def test_a_wrong_name_is_the_users_mistake_and_the_log_says_so(tmp_path):
+def test_a_wrong_name_is_the_users_mistake_and_the_log_reports_it(tmp_path):
     request = GateRequest(target=NamedTarget(name="sp500_volatilty"), level="full", seed=0)
 
     with pytest.raises(SettingsError, match="Did you mean 'sp500_volatility'"):
@@ -165,7 +165,7 @@ def test_a_wrong_name_is_the_users_mistake_and_the_log_says_so(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_folder_that_cannot_be_written_fails_the_log_and_says_so(tmp_path):
+def test_a_folder_that_is_not_writable_fails_the_log_and_reports_it(tmp_path):
     (tmp_path / "file").write_text("")
     target = WorkloadTarget(path=f"{MODULE}:Healthy", poc=QUICK)
 
@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_written_fails_the_log_and_says_so(tmp_path):
     )
 
     assert run.log is None
-    assert [result.name for result in run.report.blocking_failures] == ["event_log_works"]
+    assert [result.name for result in run.report.blocking_failures] == ["event_log_is_writable"]
 
 
 def _gate_child():
@@ -182,11 +182,11 @@ def _gate_child():
     return next((c for c in me.children() if "failfast.gate.child" in " ".join(c.cmdline())), None)
 
 
-def test_killing_the_child_in_the_middle_leaves_nothing_but_a_log_that_says_so(gate):
+def test_killing_the_child_in_the_middle_leaves_nothing_but_a_log_that_reports_it(gate):
     """POC-12: the child is killed from outside while it is in its mini training."""
 
     def kill():
-        while not any(isinstance(m, Started) and "mini" in m.name for m in gate.heard):
+        while not any(isinstance(m, CheckStarted) and "mini" in m.name for m in gate.heard):
             time.sleep(0.01)
         os.kill(_gate_child().pid, signal.SIGKILL)
 
@@ -196,8 +196,8 @@ def test_killing_the_child_in_the_middle_leaves_nothing_but_a_log_that_says_so(g
     run = gate("Healthy", settings=slow)
     killer.join()
 
-    assert by(run, "mini_training_learns").outcome == "fail"
-    assert "signal 9" in by(run, "mini_training_learns").summary
+    assert by(run, "mini_training_lowers_loss").outcome == "fail"
+    assert "signal 9" in by(run, "mini_training_lowers_loss").summary
     assert list(gate.folder.iterdir()) == [run.log]
     assert "signal 9 (SIGKILL)" in run.log.read_text()
 
@@ -218,7 +218,7 @@ def test_killing_the_supervisor_ends_the_child_and_its_files(tmp_path):
     ) as parent:
         assert parent.stdout is not None
         for line in parent.stdout:
-            if line.strip() == "Started":
+            if line.strip() == "CheckStarted":
                 break
         (child,) = psutil.Process(parent.pid).children()
         parent.kill()

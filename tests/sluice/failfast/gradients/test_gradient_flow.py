@@ -54,9 +54,9 @@ def test_a_healthy_model_passes(check, architecture, dropout):
             "must return one number, got a tensor of (32,)",
         ),
         (planted.LossesReduced, "wrong loss shape", "one number per example, (32,), got ()"),
-        (planted.LossAsFloat, "loss not a number", "loss() must return a floating-point tensor"),
+        (planted.LossAsFloat, "invalid loss type", "loss() must return a floating-point tensor"),
         (planted.LossIsNan, "non-finite loss", "The loss of the first batch is nan"),
-        (planted.LossIgnoresOutput, "no gradients", "depends on no trainable parameter"),
+        (planted.LossIgnoresOutput, "no gradients", "does not depend on any trainable parameter"),
     ],
 )
 def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
@@ -75,7 +75,7 @@ def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
         ("torch.optim:Muon", {}, "Muon only supports 2D parameters"),  # the network has biases
     ],
 )
-def test_an_optimizer_that_cannot_train_is_refused(check, training, name, arguments, said):
+def test_an_optimizer_that_cannot_train_is_rejected(check, training, name, arguments, said):
     chosen = {"optimizer": name, "optimizer_arguments": arguments}
     with pytest.raises(SettingsError, match=said):
         check(planted.Signals(), training=training.model_copy(update=chosen))
@@ -147,7 +147,7 @@ def test_a_norm_beyond_single_precision_is_still_finite():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_gradients_that_are_not_finite_are_refused_by_name(value):
+def test_gradients_that_are_non_finite_are_rejected_by_name(value):
     with pytest.raises(ContractError, match=r"in b, d \(2 of 3 gradients\)"):
         validate_gradients(
             parameters(a=[1.0, 1.0], b=[value, 0.0], d=[0.0, value]), warn_norm=100.0

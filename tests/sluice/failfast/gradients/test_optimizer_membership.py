@@ -1,4 +1,4 @@
-"""POC-2: membership of an optimizer, decided by identity, usable on any torch optimizer."""
+"""POC-2: membership in any torch optimizer, decided by identity."""
 
 import pytest
 import torch
@@ -29,7 +29,9 @@ def test_a_head_replaced_after_the_optimizer_was_made_is_absent():
 
     assert report.absent == ("1.weight", "1.bias")
     assert (report.num_trained, report.num_foreign) == (2, 2)
-    assert "hold 2 that are no part of the network" in judge_membership(report).summary
+    assert (
+        "contain 2 parameters that are not part of the network" in judge_membership(report).summary
+    )
 
 
 def test_equal_values_are_not_the_same_parameter():

@@ -10,8 +10,8 @@ from sluice.base.errors import ContractError
 from sluice.failfast.gradients.recurrent_report import judge_forget_gates, judge_normalisers
 from sluice.failfast.gradients.recurrent_state import (
     normaliser_range,
+    record_normalisers,
     recurrent_gradients,
-    watched_normalisers,
 )
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
@@ -84,14 +84,14 @@ def test_the_range_of_a_normaliser_is_its_lowest_and_highest():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_normaliser_that_is_not_finite_is_refused(value):
+def test_a_normaliser_that_is_non_finite_is_rejected(value):
     with pytest.raises(ContractError, match="state of cell must be finite, 1 of 2 values"):
         normaliser_range("cell", torch.tensor([1.0, value]))
     assert judge_normalisers({"cell": torch.tensor([value])})[1].outcome == "fail"
 
 
-def test_an_empty_normaliser_is_refused():
-    with pytest.raises(ContractError, match="must hold values"):
+def test_an_empty_normaliser_is_rejected():
+    with pytest.raises(ContractError, match="must not be empty"):
         normaliser_range("cell", torch.zeros(0, 3))
 
 
@@ -105,7 +105,7 @@ def test_a_normaliser_that_vanishes_warns(value):
 
 def test_normalisers_are_collected_by_layer_and_hooks_go():
     network = SLSTM(3, 1, ModelSettings(hidden=4, layers=2))
-    with watched_normalisers(network) as states:
+    with record_normalisers(network) as states:
         network(X)
 
     assert {name: tuple(s.shape) for name, s in states.items()} == {

@@ -1,4 +1,4 @@
-"""POC-2: units that start alike and stay alike."""
+"""POC-2: units that start equal and stay equal."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_equal_rows_with_different_gradients_are_not_symmetric():
     assert symmetric_weights(model) == ()
 
 
-def test_without_gradient_nothing_is_said():
+def test_without_gradients_nothing_is_reported():
     assert symmetric_weights(filled(nn.Linear(3, 8), 0.1)) == ()
 
 

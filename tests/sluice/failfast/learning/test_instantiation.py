@@ -1,4 +1,4 @@
-"""POC-1: the model runs on a real batch and gives the shape that the target needs."""
+"""POC-1: the model runs on a real batch and returns the required shape."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_a_flat_output_is_a_shape_mismatch(check):
     finding = check(planted.FlatOutput())
 
     assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
-    assert "must be (32, 1) for targets of (32, 1), got (32,)" in finding.summary
+    assert "must have the shape (32, 1) for targets of (32, 1), got (32,)" in finding.summary
 
 
 class ClassNumbers(planted.Signals):
@@ -80,10 +80,15 @@ class OneAxisTooMany(planted.Signals):
         (
             ClassNumbers,
             "(32,) for targets of (32,), got (32, 1)",
-            "write output_shape()",
+            "write an output_shape()",
             "squeeze",
         ),
-        (OneClassTooFew, "(32, 2) for targets of (32,), got (32, 1)", "given num_features", "of 1"),
+        (
+            OneClassTooFew,
+            "(32, 2) for targets of (32,), got (32, 1)",
+            "arguments num_features",
+            "of 1",
+        ),
         (FlatTargets, "(32,) for targets of (32,), got (32, 1)", "last axis of 1", "classes"),
         (OneAxisTooMany, "(32, 1) for targets of (32, 1), got (32, 1, 1)", "squeeze", "last axis"),
     ],

@@ -28,7 +28,7 @@ def test_thresholds_are_relative_to_the_target(scale: float, problem: str) -> No
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_one_bad_number_is_told(bad: float) -> None:
+def test_one_bad_number_is_reported(bad: float) -> None:
     output = Y.clone()
     output[3] = bad
 
@@ -94,7 +94,7 @@ def test_constant_targets_give_no_scale_and_no_pass():
     assert check(torch.randn(50, 3), torch.zeros(50, dtype=torch.long)).outcome == "warn"
 
 
-def test_a_value_that_is_not_finite_fails_with_its_place():
+def test_a_value_that_is_non_finite_fails_with_its_place():
     output = Y.clone()
     output[3] = math.inf
 

@@ -1,4 +1,4 @@
-"""POC-9: metrics and baseline are called before the hours, as the evaluation calls them."""
+"""POC-9: metrics and baseline are called before the training, as in the evaluation."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_defaults_pass():
     assert finding.numbers == {"num_metrics": 1, "num_baseline_rows": 105}
 
 
-def test_a_metric_that_is_not_defined_is_told_and_passes():
+def test_a_metric_that_is_not_defined_is_reported_and_passes():
     class Undefined(Signals):
         def metrics(self, *_):
             return {"loss": np.float64(1.0), "sharpe": math.nan}
@@ -34,7 +34,7 @@ def test_a_metric_that_is_not_defined_is_told_and_passes():
     finding = check(Undefined())
 
     assert finding.outcome == "pass"
-    assert "not defined on these rows: sharpe" in finding.summary
+    assert "undefined on these rows: sharpe" in finding.summary
 
 
 @pytest.mark.parametrize(

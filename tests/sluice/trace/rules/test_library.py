@@ -1,9 +1,12 @@
-"""Every rule on programs with one fault each, and on healthy ones (TRACE-9, TRACE-11..13)."""
+"""Every rule on programs with one fault each and on healthy ones, and rule discovery."""
+
+from pathlib import Path
 
 import pytest
 
 from sluice.bench.tracer.faults.library import FAULT_CASES
-from sluice.trace.rules.library import RULES, judge
+from sluice.trace.rules import library
+from sluice.trace.rules.library import RANK_RULES, RULES, judge
 from tests.support.traced import faulty
 from tests.support.traced.healthy import HEALTHY
 
@@ -11,40 +14,45 @@ FAULTS = [
     (faulty.no_zero_grad, "gradients are cleared between two steps", "confirm", 2),
     (
         faulty.zero_grad_after_backward,
-        "a step uses the gradients that backward brought",
+        "gradients are not cleared between backward and the step",
         "error",
         1,
     ),
-    (faulty.zeros_after_backward, "a step uses the gradients that backward brought", "error", 1),
-    (faulty.step_before_backward, "backward comes before the step", "error", 1),
-    (faulty.no_backward, "backward comes before the step", "error", 1),
-    (faulty.schedule_first, "the scheduler steps after its optimizer", "confirm", 1),
-    (faulty.clip_after_step, "gradients are clipped before they are used", "error", 1),
+    (
+        faulty.zeros_after_backward,
+        "gradients are not cleared between backward and the step",
+        "error",
+        1,
+    ),
+    (faulty.step_before_backward, "backward runs before the optimizer step", "error", 1),
+    (faulty.no_backward, "backward runs before the optimizer step", "error", 1),
+    (faulty.scheduler_before_optimizer, "the scheduler steps after its optimizer", "confirm", 1),
+    (faulty.clip_after_step, "gradients are clipped before the optimizer step", "error", 1),
     (faulty.clip_before_unscale, "gradients are unscaled before they are clipped", "error", 1),
     (
-        faulty.head_outside,
-        "every parameter that gets gradients is in an optimizer",
+        faulty.head_not_in_optimizer,
+        "every parameter that receives gradients belongs to an optimizer",
         "confirm",
         1,
     ),
-    (faulty.in_two_optimizers, "every parameter is moved by one optimizer", "error", 2),
-    (faulty.two_losses_in_turns, "every parameter is moved by one optimizer", "confirm", 2),
+    (faulty.parameter_in_two_optimizers, "every parameter belongs to one optimizer", "error", 2),
+    (faulty.alternating_optimizers, "every parameter belongs to one optimizer", "confirm", 2),
     (
         faulty.head_replaced,
-        "the optimizer holds the parameters that the network has now",
+        "the optimizer contains the current parameters of the network",
         "error",
         1,
     ),
     (
         faulty.head_replaced_halfway,
-        "the optimizer holds the parameters that the network has now",
+        "the optimizer contains the current parameters of the network",
         "error",
         4,
     ),
-    (faulty.stays_in_eval, "networks learn in training mode", "error", 7),
-    (faulty.always_in_eval, "networks learn in training mode", "confirm", 1),
-    (faulty.looks_before_it_learns, "networks learn in training mode", "error", 1),
-    (faulty.validates_in_training_mode, "networks are judged in evaluation mode", "confirm", 6),
+    (faulty.stays_in_eval, "networks are trained in training mode", "error", 7),
+    (faulty.always_in_eval, "networks are trained in training mode", "confirm", 1),
+    (faulty.evaluates_before_training, "networks are trained in training mode", "error", 1),
+    (faulty.validates_in_training_mode, "networks are evaluated in evaluation mode", "confirm", 6),
 ]
 
 
@@ -52,7 +60,9 @@ FAULTS = [
 @pytest.mark.parametrize(
     ("program", "rule", "severity", "step"), FAULTS, ids=lambda v: getattr(v, "__name__", None)
 )
-def test_a_fault_is_named_alone_and_since_its_first_step(trace_of, program, rule, severity, step):
+def test_a_fault_is_the_only_finding_from_its_first_step_on(
+    trace_of, program, rule, severity, step
+):
     found = judge(trace_of(program))
 
     assert [(f.rule, f.severity) for f in found] == [(rule, severity)]
@@ -65,31 +75,119 @@ def test_a_healthy_program_has_no_finding(trace_of, name):
     assert judge(trace_of(HEALTHY[name])) == ()
 
 
-def test_every_rule_says_when_it_is_silent_and_what_contradicts_it():
+REQUIREMENTS = {
+    "TRACE-2": (
+        "constant_column",
+        "index_out_of_range",
+        "shuffled_labels",
+        "nonfinite_input",
+        "all_targets_ignored",
+        "train_val_leakage",
+        "overlapping_windows",
+        "preprocessing_skew",
+        "feature_order_mismatch",
+    ),
+    "TRACE-3": ("duplicate_bos", "eos_masked"),
+    "TRACE-4": ("inverted_padding_mask", "future_token_leak"),
+    "TRACE-5": (
+        "missing_set_epoch",
+        "ddp_bypassed",
+        "ranks_diverge",
+        "label_skew_across_ranks",
+        "missing_distributed_sampler",
+        "sampler_seed_mismatch",
+    ),
+    "TRACE-6": ("duplicate_worker_seeds",),
+    "TRACE-8": (
+        "nonfinite_gradient",
+        "dead_units",
+        "constant_init",
+        "vanishing_gradients",
+        "nonfinite_loss",
+    ),
+    "TRACE-9": (
+        "stale_optimizer_parameters",
+        "parameter_in_two_optimizers",
+        "parameters_not_optimized",
+        "lr_divergence",
+        "loss_divergence",
+        "loss_not_decreasing",
+        "weights_not_updating",
+        "unnormalized_accumulation",
+        "overfitting",
+    ),
+    "TRACE-10": ("gradient_underflow", "bf16_update_lost", "scaler_skips_steps"),
+    "TRACE-11": (
+        "step_before_backward",
+        "scheduler_before_optimizer",
+        "lr_stays_zero",
+        "schedule_ends_early",
+        "scheduler_stepped_per_epoch",
+    ),
+    "TRACE-12": ("clip_before_unscale", "clip_after_step", "clip_norm_mismatch"),
+    "TRACE-13": (
+        "misplaced_zero_grad",
+        "missing_zero_grad",
+        "unstable_adam_moments",
+        "resume_state_lost",
+        "checkpoint_partially_loaded",
+    ),
+    "TRACE-14": ("extreme_logits", "loss_broadcasting", "logits_probability_mixup"),
+    "TRACE-16": (
+        "training_in_eval_mode",
+        "evaluating_in_train_mode",
+        "detached_subgraph",
+        "unregistered_module",
+        "unintended_freeze",
+        "misspelled_requires_grad",
+        "loss_detached",
+        "tied_weights_broken",
+        "checkpoint_not_loaded",
+        "best_checkpoint_stale",
+    ),
+}
+"""The requirement that each rule implements, by module name."""
+
+
+def test_every_rule_states_its_evidence_and_its_limits():
     assert len({rule.name for rule in RULES}) == len(RULES)
-    for rule in RULES:
-        assert all((rule.requirement, rule.requires, rule.contradicted_by, rule.abstains))
+    for rule in (*RULES, *RANK_RULES):
+        assert all((rule.requires, rule.contradicted_by, rule.abstains))
 
 
-def test_every_rule_is_shown_by_a_fault():
-    """By a program here or a case of the benchmark, or it is of what others bring about."""
+@pytest.mark.parametrize("rules", [RULES, RANK_RULES], ids=["one process", "ranks"])
+def test_priorities_are_unique_and_ascending(rules):
+    priorities = [rule.priority for rule in rules]
+
+    assert priorities == sorted(set(priorities))
+
+
+def test_every_module_of_a_topic_package_is_a_rule_with_a_requirement():
+    files = Path(library.__file__).parent.glob("[!_]*/[!_]*.py")
+    listed = [name for names in REQUIREMENTS.values() for name in names]
+
+    assert sorted(listed) == sorted(file.stem for file in files)
+    assert len(listed) == len(RULES) + len(RANK_RULES)
+
+
+def test_every_rule_is_covered_by_a_faulty_program():
+    """By a program in this module or a benchmark case, or it reports a warning or symptom."""
     here = {rule for _, rule, _, _ in FAULTS}
     answers = {fault for case in FAULT_CASES for fault in case.answers}
 
     alone = {r.fault for r in RULES if r.name not in here and r.fault not in answers}
 
-    # Warnings and symptoms; see test_near_misses and test_structure_and_numbers. The one of a
-    # schedule stands in test_other_hands, that of validation losses in test_overfitting.
+    # Warnings and symptoms; their rules have test modules in the topic folders.
     assert alone <= {
-        "freeze without effect",
-        "schedule hardly moves",
-        "logits extreme",
-        "clipping unsuited",
-        "moments unstable",
+        "misspelled requires_grad",
+        "scheduler stepped per epoch",
+        "extreme logits",
+        "clip norm mismatch",
+        "unstable Adam moments",
         "vanishing gradients",
-        "rate too high",
-        "loss not finite",
-        "loss not falling",
-        "weights do not move",
+        "learning rate too high",
+        "non-finite loss",
+        "loss not decreasing",
+        "weights not updating",
         "overfitting",
     }

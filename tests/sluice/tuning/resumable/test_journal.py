@@ -48,7 +48,7 @@ def test_another_version_of_the_format_is_refused(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text('{"version":99}\n')
 
-    with pytest.raises(ContractError, match=r"version 2 is required, .* has version 99"):
+    with pytest.raises(ContractError, match=r"must have version 2, .* has version 99"):
         StudyJournal(path, SUBJECT)
 
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
     assert len(lines) > 5
 
 
-def test_the_part_that_a_copy_stands_for_is_left_out_and_has_a_digest(tmp_path):
+def test_the_prefix_that_a_snapshot_covers_is_skipped_and_has_a_digest(tmp_path):
     path = tmp_path / "journal.jsonl"
     first = StudyJournal(path, SUBJECT)
     first.append({"trial": 0})

@@ -79,7 +79,7 @@ def overwritten_checkpoints(folder):
 
 
 def kill_after(program, folder, number, timeout_s=120):
-    """Kill a program when its journal has so many events."""
+    """Kill a program when its journal has this number of events."""
     deadline = time.monotonic() + timeout_s
     while len(events(folder)) < number:
         assert time.monotonic() < deadline, "The program does not get on."
@@ -149,7 +149,7 @@ def test_without_order_a_killed_study_keeps_what_was_decided(study, address, tmp
 
 
 @pytest.mark.exhaustive
-def test_a_trial_that_tune_gives_up_ends_the_study_and_is_tried_anew(address, tmp_path):
+def test_a_trial_that_tune_gives_up_ends_the_study_and_is_retried(address, tmp_path):
     arguments = {"study": "none", "ordered": True, "workers": 2, "errors": "stop"}
     failing = start_study(tmp_path / "study", address, fails_at=4, **arguments)
     number, config, error = json.loads(finish(failing))

@@ -17,8 +17,8 @@ from ray.tune.schedulers import (
 from ray.tune.search.optuna import OptunaSearch
 
 from sluice.base.errors import ContractError
-from sluice.tuning.resumable.events import Event
-from sluice.tuning.resumable.orders import ArrivalStudy, OrderedStudy
+from sluice.tuning.resumable.event_order import ArrivalStudy, OrderedStudy
+from sluice.tuning.resumable.events import StudyEvent
 
 MAX_EPOCHS = 27
 TIMES = {"time_attr": "epoch", "metric": "loss", "mode": "min"}
@@ -76,7 +76,7 @@ class Cluster:
             self.give_workers(study)
             if study.is_finished():
                 break
-            idle = [trial for trial in study.running() if not study.is_waiting(trial.number)]
+            idle = [trial for trial in study.running() if not study.has_pending_event(trial.number)]
             self.report(study, self.rng.choice(idle[: self.workers]))
             reports -= 1
         return study
@@ -85,9 +85,9 @@ class Cluster:
         """Do what Tune does without an order: suggest while nothing is pending, start what fits."""
         while not self.ordered and len(study.running()) < self.workers:
             study.suggest()
-            if study.choice() is None:
+            if study.next_to_start() is None:
                 return
-            study.receive(Event(trial=study.choice(), kind="start"))
+            study.receive(StudyEvent(trial=study.next_to_start(), kind="start"))
 
     def report(self, study, trial):
         path, start = study.latest_checkpoint(trial.number)
@@ -95,7 +95,7 @@ class Cluster:
         epoch = int(start.get("epoch", 0)) + 1
         kind = "complete" if epoch > MAX_EPOCHS else "result"
         if kind == "complete":
-            study.receive(Event(trial=trial.number, attempt=trial.attempt, kind=kind))
+            study.receive(StudyEvent(trial=trial.number, attempt=trial.attempt, kind=kind))
             return
         loss -= 0.1 * math.exp(-abs(math.log10(trial.config["lr"]) + 2.5) - epoch / 20)
         path = f"{trial.number}-{trial.attempt}-{epoch}"
@@ -104,7 +104,7 @@ class Cluster:
         study.receive(self.event(trial, kind, result, path))
 
     def event(self, trial, kind, result, path):
-        return Event(
+        return StudyEvent(
             trial=trial.number,
             attempt=trial.attempt,
             kind=kind,
@@ -225,7 +225,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_pat
     study = cluster.run(0, folder=tmp_path)
     trial = study.running()[0]
     study.receive(
-        Event(trial=trial.number, attempt=0, kind="result", result={"epoch": 1, "loss": value})
+        StudyEvent(trial=trial.number, attempt=0, kind="result", result={"epoch": 1, "loss": value})
     )
 
     assert (trial.status, trial.reason) == ("ERROR", f"loss is {value} at epoch 1.")
@@ -235,7 +235,7 @@ def test_the_trainable_may_say_why_its_loss_is_not_finite(tmp_path):
     study = Cluster("asha", workers=2, speed=0).run(0, folder=tmp_path)
     trial = study.running()[0]
     result = {"epoch": 1, "loss": math.nan, "reason": "The rate is too high."}
-    study.receive(Event(trial=trial.number, result=result))
+    study.receive(StudyEvent(trial=trial.number, result=result))
 
     assert (trial.status, trial.reason) == ("ERROR", "The rate is too high.")
 

@@ -6,19 +6,19 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
 
 from sluice.base.errors import ContractError, SettingsError
-from sluice.tuning.resumable import resumable, study_of
+from sluice.tuning.resumable import get_study, resumable
 from sluice.tuning.resumable.requirements import require_checkpoint, require_result
 
 
 @pytest.mark.parametrize(
     ("wrapped", "arguments", "match"),
     [
-        (FIFOScheduler(), {"ordered": True}, "concurrency is None"),
-        (FIFOScheduler(), {"concurrency": 0}, "concurrency is 0"),
-        (FIFOScheduler(), {"errors": "ignore"}, "not 'ignore'"),
+        (FIFOScheduler(), {"ordered": True}, "concurrency=None"),
+        (FIFOScheduler(), {"concurrency": 0}, "concurrency=0"),
+        (FIFOScheduler(), {"errors": "ignore"}, "got 'ignore'"),
         (ResourceChangingScheduler(), {}, "base_scheduler"),
-        ("asha", {}, "not 'asha'"),
-        (resumable(ASHAScheduler(), journal="j"), {}, "wrapped already"),
+        ("asha", {}, "got 'asha'"),
+        (resumable(ASHAScheduler(), journal="j"), {}, "already wrapped"),
     ],
 )
 def test_unusable_arguments_are_refused(wrapped, arguments, match):
@@ -48,4 +48,4 @@ def test_a_report_without_checkpoint_is_refused_unless_it_ends_the_trial():
 
 def test_a_study_that_did_not_run_is_named(tmp_path):
     with pytest.raises(ContractError, match="No Tuner ran"):
-        study_of(tmp_path / "journal.jsonl")
+        get_study(tmp_path / "journal.jsonl")

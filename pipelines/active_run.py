@@ -1,0 +1,40 @@
+"""Finds the active run of a job, so that a tick does not start a second one."""
+
+import socket
+
+import dagster as dg
+
+from sluice.pipelines.instance import UNFINISHED, close_ghost_runs
+from sluice.pipelines.run_process import RunProcess
+
+
+def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
+    """Return a description of the queued or active run of a job; empty when there is no such run.
+
+    Runs whose process was killed are closed first; otherwise they would count forever.
+    """
+    close_ghost_runs(instance)
+    waiting = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
+    runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=waiting), limit=1)
+    if not runs:
+        return ""
+    run = runs[0]
+    text = f"Run {run.run_id[:8]} of {job} is in progress."
+    if run.status not in UNFINISHED:
+        return text
+    process = RunProcess.of(run.run_id, run.tags)
+    if process is None:
+        return f"{text} Its process is unknown; if it does not exist any more, {_close(run)}"
+    if not process.is_here:
+        return (
+            f"{text} It runs on host {process.host}, whose processes cannot be seen from host "
+            f"{socket.gethostname()}. If that host or container no longer exists, {_close(run)}"
+        )
+    return text
+
+
+def _close(run: dg.DagsterRun) -> str:
+    return (
+        f"close the run: in the UI open Runs, select {run.run_id[:8]}, then Actions, Terminate, "
+        "with 'Force termination immediately' selected."
+    )

@@ -1,0 +1,44 @@
+"""Placeholder for a pipeline that cannot be loaded: shown in the UI with the reason."""
+
+import traceback
+from collections.abc import Callable
+
+import dagster as dg
+
+from sluice.base.errors import SluiceError
+
+GROUP = "broken_pipelines"
+
+
+def load_or_explain(name: str, load: Callable[[], dg.Definitions]) -> dg.Definitions:
+    """Return a pipeline's definitions; on an error, a placeholder asset with the reason.
+
+    Args:
+        name: Name of the pipeline's file, for the asset's key.
+        load: Builds the definitions; its errors affect this pipeline only.
+    """
+    try:
+        return load()
+    except Exception as error:
+        dg.get_dagster_logger("sluice").error(f"Pipeline {name} cannot be loaded: {error}")
+        return dg.Definitions(assets=[_explanation(name, error)])
+
+
+def _explanation(name: str, error: Exception) -> dg.AssetsDefinition:
+    known = isinstance(error, SluiceError)
+    reason = str(error) if known else f"{type(error).__name__}: {error}"
+    trace = "" if known else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
+
+    @dg.asset(
+        key=[name, "not_loaded"],
+        group_name=GROUP,
+        kinds={"yaml"},
+        description=f"**This pipeline cannot be loaded.** {reason}\n\nCorrect it and reload the "
+        f"definitions.{trace}",
+    )
+    def not_loaded() -> None:
+        raise dg.Failure(
+            f"Pipeline {name} cannot be loaded: {reason} Correct it and reload the definitions."
+        )
+
+    return not_loaded

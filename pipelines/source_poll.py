@@ -1,0 +1,87 @@
+"""Polls the source for sensors and schedules, which Dagster stops after a minute."""
+
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sluice.base.digests import digest_frame
+from sluice.base.errors import SluiceError
+from sluice.config.pipeline import PipelineSettings
+from sluice.findings.user_code import wrap_user_errors
+from sluice.serving.background import in_background
+
+MAX_WAIT_S = 40.0
+MAX_WAITS = 3
+"""Waits after which a load is considered to hang, and another one is started beside it."""
+MAX_LOADS = 4
+"""Maximum number of threads that load one source, hanging ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """Digest and index of the source's rows."""
+
+    digest: str
+    """Data version, equal to that of the asset ``raw_data``."""
+
+    index: pd.Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceUnavailable:
+    """Why the rows of the source are not available."""
+
+    reason: str
+    is_slow: bool
+    """Whether the source did not answer within the time limit."""
+
+
+class SourcePoll:
+    """Loads the rows in a background thread, with a time limit and a limited number of threads."""
+
+    def __init__(self, pipeline: PipelineSettings, *, max_wait_s: float = MAX_WAIT_S) -> None:
+        """Create a poll of a pipeline's source.
+
+        Args:
+            pipeline: Pipeline with the source.
+            max_wait_s: Maximum time that ``ask`` waits [s].
+        """
+        self._pipeline = pipeline
+        self._max_wait_s = max_wait_s
+        self._loading: list[Future[SourceState]] = []  # since the last answer
+        self._hanging: list[Future[SourceState]] = []  # from before the last answer
+        self._num_waits = 0  # unsuccessful waits for the newest load
+
+    def ask(self) -> SourceState | SourceUnavailable:
+        """Return the state of the source, or why it is unavailable."""
+        self._hanging = [load for load in self._hanging if not load.done()]
+        full = len(self._loading) + len(self._hanging) >= MAX_LOADS
+        if not full and (not self._loading or self._num_waits >= MAX_WAITS):
+            self._loading.append(in_background(self._load, name="source"))
+            self._num_waits = 0
+        done = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
+        if not done:
+            self._num_waits += 1
+            return SourceUnavailable(reason=self._silence(), is_slow=True)
+        newest = next(load for load in reversed(self._loading) if load in done)
+        self._hanging += [load for load in self._loading if not load.done()]
+        self._loading = []  # the next call starts a new load
+        try:
+            return newest.result()
+        except SluiceError as error:
+            return SourceUnavailable(reason=f"The source cannot be read: {error}", is_slow=False)
+
+    def _silence(self) -> str:
+        text = f"The source has not answered within {self._max_wait_s:g} s."
+        if len(self._loading) + len(self._hanging) < MAX_LOADS:
+            return text
+        return (
+            f"{text} {MAX_LOADS} loads hang, and no further one is started: add a time limit to "
+            "load_rows, and restart sluice dev."
+        )
+
+    def _load(self) -> SourceState:
+        with wrap_user_errors("load_rows of the workload"):
+            frame = self._pipeline.loaded_workload.load_rows()
+            return SourceState(digest=digest_frame(frame), index=frame.index)

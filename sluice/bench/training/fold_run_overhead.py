@@ -1,0 +1,167 @@
+"""Overhead of a fold run beyond its epochs: resuming, and parallel processes.
+
+All numbers are of fold runs as in a pipeline: from the stored table to the stored weights.
+"""
+
+import dataclasses
+import os
+import pickle
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from torch import nn
+
+import sluice
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.settings import Record
+from sluice.cluster.settings import ComputeSettings
+from sluice.training.fold_run import FoldRunEvent, FoldRunSpec, train_fold_run
+from sluice.training.parallel import train_members
+
+Clock = Callable[[], float]
+
+_CHECKPOINTS = "epoch-*.safetensors"
+# Timing starts after the import of torch, which every training needs.
+_RESUME = (
+    "import sys, time, torch; started = time.perf_counter(); sys.path[:] = {path!r}; "
+    "from sluice.bench.training.fold_run_overhead import until_first_batch; "
+    "until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - started)"
+)
+
+
+class FoldRunSpeed(Record):
+    """Measurements of fold runs."""
+
+    resume_seconds: float = Field(
+        description="Median time from the import of torch to the first new batch after a resume "
+        "[s]."
+    )
+    num_fold_runs: int = Field(
+        description="Number of fold runs, with one process and with several."
+    )
+    workers: int = Field(description="Number of parallel processes.")
+    alone_per_s: float = Field(description="Rate of one process [1/s].")
+    together_per_s: float = Field(description="Rate of all processes, including their start [1/s].")
+    speedup: float = Field(description="Rate of all processes over that of one.")
+
+
+def measure_fold_runs(
+    specs: Sequence[FoldRunSpec],
+    *,
+    workers: int,
+    repeats: int,
+    folder: Path,
+    clock: Clock = time.perf_counter,
+) -> FoldRunSpeed:
+    """Run fold runs in sequence and in parallel, and one that is stopped and resumed.
+
+    Args:
+        specs: The fold runs; the first one is stopped and resumed.
+        workers: Number of parallel processes.
+        repeats: Number of resumes.
+        folder: Folder of checkpoints and logs; left empty. Weights are stored as the specs
+            say.
+        clock: Monotonic time [s].
+
+    Raises:
+        ContractError: The first fold run ends before it writes a checkpoint.
+        TrainingFailed: A fold run or a resuming process failed.
+
+    Cost:
+        Every fold run twice.
+    """
+    often = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
+    first = dataclasses.replace(specs[0], training=often, runs=folder / "first")
+    alone, together = (
+        [dataclasses.replace(spec, runs=folder / name) for spec in specs]
+        for name in ("alone", "together")
+    )
+    try:
+        _stop_at_checkpoint(first)
+        resumed = [_resume(first) for _ in range(repeats)]
+        times = []
+        for group, processes in ((alone, 1), (together, workers)):
+            started = clock()
+            compute = ComputeSettings(workers=processes)
+            train_members(group, compute=compute, on_event=_ignore)
+            times.append(clock() - started)
+    finally:
+        for name in ("first", "alone", "together"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    return FoldRunSpeed(
+        resume_seconds=statistics.median(resumed),
+        num_fold_runs=len(specs),
+        workers=workers,
+        alone_per_s=len(specs) / times[0],
+        together_per_s=len(specs) / times[1],
+        speedup=times[0] / times[1],
+    )
+
+
+def until_first_batch(content: bytes) -> None:
+    """Resume a pickled fold run and stop when its first batch reaches the model.
+
+    Must run in a separate process, because the hook is not removed.
+    """
+
+    def stop(module: nn.Module, _inputs: Any) -> None:
+        if module.training:
+            raise _Reached
+
+    nn.modules.module.register_module_forward_pre_hook(stop)
+    try:
+        train_fold_run(pickle.loads(content), _ignore)
+    except _Reached:
+        return
+    raise ContractError(
+        "The fold run must have epochs left, and had none.", fix="Raise max_epochs."
+    )
+
+
+class _Reached(BaseException):
+    """Raised at the point to measure; not caught by user code that catches ``Exception``."""
+
+
+def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
+    def stop(event: FoldRunEvent) -> None:
+        if event.epochs_done < event.max_epochs and any(spec.runs.rglob(_CHECKPOINTS)):
+            raise _Reached
+
+    try:
+        train_fold_run(spec, stop)
+    except _Reached:
+        return
+    raise ContractError(
+        f"{spec.name} must write a checkpoint before its last epoch, and wrote none.",
+        cause="It has a single epoch.",
+        fix="Raise max_epochs.",
+    )
+
+
+def _resume(spec: FoldRunSpec) -> float:
+    path = [*(os.path.abspath(part) for part in sys.path), str(Path(sluice.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _RESUME.format(path=path)],
+        input=pickle.dumps(spec),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise TrainingFailed(
+            f"{spec.name}: the process that went on with it ended with status {done.returncode}: "
+            f"{''.join(last)}",
+            fix="Correct what the last line says.",
+        )
+    return float(done.stdout)
+
+
+def _ignore(_event: FoldRunEvent) -> None:
+    pass

@@ -1,0 +1,90 @@
+"""Counts slots: how many jobs fit on the machines at the same time."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from sluice.base.errors import SettingsError
+from sluice.cluster.settings import ComputeSettings
+
+_ROUNDING = 1e-9
+"""Tolerance for float division, so that three shares of 1/3 fit."""
+
+
+def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> int:
+    """Return how many jobs fit, each on one machine, at most ``compute.workers``.
+
+    Args:
+        machines: Amount of 'CPU' and 'GPU' of each machine; a missing entry counts as 0.
+        compute: Resources that a job reserves.
+
+    Raises:
+        SettingsError: No machine has room for a job.
+    """
+    fits = sum(
+        min(
+            _shares(machine.get("CPU", 0.0), compute.cpus_per_worker),
+            _gpu_shares(machine.get("GPU", 0.0), compute.gpus_per_worker),
+        )
+        for machine in machines
+    )
+    if fits >= 1:
+        return int(min(fits, compute.workers or fits))
+    raise _not_enough_resources(machines, compute)
+
+
+def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
+    """Refuse ranks that cannot all run at the same time; Ray would wait forever.
+
+    Args:
+        machines: As for ``count_slots``.
+        compute: Number of ranks of a training, and the resources that each reserves.
+
+    Raises:
+        SettingsError: There are fewer slots than ranks.
+    """
+    ranks = compute.ranks_per_training
+    slots = count_slots(machines, compute.model_copy(update={"workers": None}))
+    if slots < ranks:
+        raise SettingsError(
+            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, and there "
+            f"are {slots}. Each rank reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) "
+            f"and {compute.gpus_per_worker:g} GPU (gpus_per_worker) of one machine.",
+            cause="A rank cannot span machines, so leftover CPUs on different machines cannot be "
+            "combined.",
+            fix="Lower ranks_per_training, cpus_per_worker or gpus_per_worker, or set the address "
+            "of a larger cluster.",
+        )
+
+
+def _shares(available: float, required: float) -> float:
+    return math.floor(available / required + _ROUNDING)
+
+
+def _gpu_shares(available: float, required: float) -> float:
+    if required <= 0:
+        return math.inf
+    # A fraction of a GPU is on one device: five jobs of 0.4 do not fit on two GPUs.
+    return available * _shares(1.0, required) if required < 1 else _shares(available, required)
+
+
+def _not_enough_resources(
+    machines: Sequence[Mapping[str, float]], compute: ComputeSettings
+) -> SettingsError:
+    fix = "Lower {}, or set the address of a larger cluster."
+    for name, setting, required in (
+        ("GPU", "gpus_per_worker", compute.gpus_per_worker),
+        ("CPU", "cpus_per_worker", compute.cpus_per_worker),
+    ):
+        largest = max((machine.get(name, 0.0) for machine in machines), default=0.0)
+        if not required <= largest:
+            where = "this machine" if len(machines) == 1 else f"the largest of {len(machines)}"
+            return SettingsError(
+                f"A training reserves {required:g} {name} ({setting}), and {where} has "
+                f"{largest:g}.",
+                fix=fix.format(setting),
+            )
+    return SettingsError(
+        f"A training reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) and "
+        f"{compute.gpus_per_worker:g} GPU (gpus_per_worker), and no machine has both.",
+        fix=fix.format("one of them"),
+    )

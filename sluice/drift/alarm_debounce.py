@@ -1,0 +1,53 @@
+"""Debounces drift alarms: an alarm requires drift in at least k of the last n windows."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.config.drift_settings import AlarmDebounceSettings
+from sluice.drift.report import DriftVerdict
+
+AlarmStatus = Literal["ALARM", "QUIET", "INCONCLUSIVE"]
+
+
+class AlarmState(Record):
+    """Alarm state after the last n windows."""
+
+    alarm: AlarmStatus
+    reason: str
+    drifted: int = Field(description="Windows with drift among the last n.")
+    inconclusive: int = Field(description="Inconclusive windows among the last n.")
+    counted: int = Field(description="Number of windows, at most n.")
+
+
+def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSettings) -> AlarmState:
+    """Return ALARM if at least k of the last n windows drifted.
+
+    QUIET requires evidence as well: inconclusive windows may have drifted, so too many of them
+    make the state INCONCLUSIVE. Windows that do not exist yet are not counted; without any window
+    the state is INCONCLUSIVE.
+
+    Args:
+        verdicts: Verdicts of successive non-overlapping windows, oldest first.
+        settings: k and n.
+
+    Assumes:
+        Windows are approximately independent. Each has a false DRIFT with probability at most
+        ``alpha``, so that 2 of 3 windows at 5 % are false with probability 0.7 %.
+    """
+    last = verdicts[-settings.num_windows :]
+    drifted, inconclusive = last.count("DRIFT"), last.count("INCONCLUSIVE")
+    alarm: AlarmStatus = "QUIET"
+    if drifted >= settings.min_drifted:
+        alarm = "ALARM"
+    elif not last or drifted + inconclusive >= settings.min_drifted:
+        alarm = "INCONCLUSIVE"
+    reason = (
+        f"{drifted} of the last {len(last)} windows drifted and {inconclusive} are inconclusive; "
+        f"{settings.min_drifted} of {settings.num_windows} raise the alarm."
+    )
+    return AlarmState(
+        alarm=alarm, reason=reason, drifted=drifted, inconclusive=inconclusive, counted=len(last)
+    )

@@ -1,0 +1,151 @@
+"""Bins columns into cells and encodes each value as the number of its cell.
+
+All statistics are computed from cell counts. They therefore treat numbers and categories alike, do
+not depend on units or tails, and the cost of resampling does not depend on the number of rows.
+
+Shape legend: N = rows, G = cells. Code 0 is a missing value (for numbers also an infinite one);
+cells are numbered from 1.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.base.errors import ContractError
+
+Kind = Literal["numeric", "category"]
+MISSING = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NumericCells:
+    """Cells ``(previous edge, edge]``; the first and last are outside the reference's range."""
+
+    edges: NDArray[np.float64]
+    """Ascending edges (G - 1,). A frequent value has an edge just below it, so a separate cell."""
+
+    @property
+    def num_cells(self) -> int:
+        """Number of cells, G."""
+        return self.edges.size + 1
+
+    def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
+        """Return the code of each value (N,)."""
+        x_N = _floats(values)
+        code_N = (np.searchsorted(self.edges, x_N) + 1).astype(np.uint8)
+        finite_N = np.isfinite(x_N)
+        if not finite_N.all():
+            code_N[~finite_N] = MISSING
+        return code_N
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CategoryCells:
+    """One cell for each frequent category, one for rare categories and one for new categories."""
+
+    categories: tuple[str, ...]
+    """All categories of the reference, by descending frequency."""
+
+    num_frequent: int
+    """Number of frequent categories; each has a separate cell."""
+
+    @property
+    def num_cells(self) -> int:
+        """Number of cells, G."""
+        return self.num_frequent + 2
+
+    def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
+        """Return the code of each value (N,)."""
+        place_N, named = factorize(values)
+        known = {name: at for at, name in enumerate(self.categories)}
+        code_of = [self._code(known.get(name)) for name in named]
+        return np.array([*code_of, MISSING], np.uint8)[place_N]  # missing values have position -1
+
+    def count_unseen(self, values: "pd.Series[Any]") -> dict[str, int]:
+        """Return the number of rows of each category that is not in the reference."""
+        place_N, named = factorize(values)
+        known = set(self.categories)
+        count = np.bincount(place_N[place_N >= 0], minlength=len(named))
+        return {name: int(count[at]) for at, name in enumerate(named) if name not in known}
+
+    def _code(self, place: int | None) -> int:
+        if place is None:
+            return self.num_frequent + 2
+        return min(place, self.num_frequent) + 1
+
+
+Cells = NumericCells | CategoryCells
+
+
+def column_kind(values: "pd.Series[Any]") -> Kind:
+    """Return whether a column is treated as numbers or as categories (text, booleans).
+
+    Raises:
+        ContractError: The column has another type, such as a column of times.
+    """
+    dtype = values.dtype
+    types = pd.api.types
+    if types.is_bool_dtype(dtype) or isinstance(dtype, pd.CategoricalDtype):
+        return "category"
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return "numeric"
+    if types.is_string_dtype(dtype) or types.is_object_dtype(dtype):
+        return "category"
+    raise ContractError(
+        f"Drift detection needs numbers or categories, but column '{values.name}' has type "
+        f"{dtype}.",
+        cause="Times always increase, so they would differ from any reference.",
+        fix="Exclude the column, or convert it to a number such as the time since the last row.",
+    )
+
+
+def count_filled(values: "pd.Series[Any]") -> int:
+    """Return the number of values that are not missing and, for numbers, finite."""
+    if column_kind(values) == "numeric":
+        return int(np.isfinite(_floats(values)).sum())
+    return int(values.notna().sum())
+
+
+def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
+    """Return cells with about equal numbers of rows; one cell per value for few distinct values.
+
+    Args:
+        values: Numbers, at least one of them finite.
+        num_cells: Number of cells, without the two outside the range.
+    """
+    x_N = _floats(values)
+    x_N = np.sort(x_N[np.isfinite(x_N)])
+    # Inverse of the empirical distribution: an edge is a value of the reference.
+    place = np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
+    edges = x_N[place]
+    distinct = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
+    shared = distinct if distinct.size <= num_cells else edges[1:][edges[1:] == edges[:-1]]
+    below = np.nextafter(np.concatenate((x_N[:1], shared)), -np.inf)
+    return NumericCells(edges=np.unique(np.concatenate((edges, shared, below))))
+
+
+def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
+    """Return cells for the most frequent categories, for rare ones and for new ones."""
+    place_N, named = factorize(values)
+    count = np.bincount(place_N[place_N >= 0], minlength=len(named))
+    order = sorted(range(len(named)), key=lambda at: (-count[at], named[at]))
+    return CategoryCells(
+        categories=tuple(named[at] for at in order), num_frequent=min(len(named), num_cells)
+    )
+
+
+def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
+    """Return the position of each value (N,) in the list of categories; -1 for missing values."""
+    place_N, distinct = pd.factorize(values, use_na_sentinel=True)
+    names = [str(value) for value in distinct]
+    place_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    # 1 and "1" are the same category, because text files do not distinguish them.
+    merged = np.array([*(place_of[name] for name in names), -1], np.int64)
+    return merged[place_N], list(place_of)
+
+
+def _floats(values: "pd.Series[Any]") -> NDArray[np.float64]:
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,0 +1,161 @@
+"""Concept drift: tests on labelled rows whether the mean loss of a model has increased.
+
+The relation between inputs and targets may change while the inputs keep their distribution. Only
+losses show such a change.
+
+Shape legend: N = rows of one window.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.special import stdtr, stdtrit
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.report import DriftVerdict
+from sluice.evaluation.variance import choose_block_length, pooled, rows_component
+
+
+class ConceptDriftReport(Record):
+    """Test result for an increase of the mean loss between two windows."""
+
+    verdict: DriftVerdict
+    reason: str
+    remedy: str
+    window: str
+    reference_loss: float = Field(description="Mean loss of the reference [loss units].")
+    loss: float = Field(description="Mean loss of the window [loss units].")
+    rise: float = Field(description="Mean loss of the window minus reference [loss units].")
+    lower_bound: float = Field(
+        description="One-sided lower bound of the increase at alpha; drift if above ``required``."
+    )
+    upper_bound: float = Field(description="One-sided upper bound of the increase at alpha.")
+    required: float = Field(description="Tolerated increase [loss units].")
+    p_value: float = Field(description="One-sided, for a true increase of at most ``required``.")
+    effect: float = Field(description="Cohen's d: increase / standard deviation of the losses.")
+    alpha: float
+    num_rows: int
+    reference_rows: int
+    block_length: int = Field(description="Block length for dependent rows [rows].")
+
+
+def evaluate_losses(
+    reference_N: NDArray[np.float64],
+    window_N: NDArray[np.float64],
+    settings: DriftSettings,
+    *,
+    horizon_rows: int,
+    window: str,
+) -> ConceptDriftReport:
+    """Test whether the mean loss increased by more than ``settings.min_loss_increase``.
+
+    The bound is computed as in the promotion gate: variance of each window over blocks of dependent
+    rows, summed because the windows do not overlap, and Student's t distribution with
+    Satterthwaite's degrees of freedom. A decrease of the loss is not drift.
+
+    Args:
+        reference_N: Held-out losses of the model at registration, in time order [loss units].
+        window_N: Recent losses of the same model, in time order [loss units].
+        settings: False alarm rate, minimum number of rows, and tolerated increase.
+        horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
+        window: Identifier of the window in the report.
+
+    Raises:
+        ContractError: Losses are not one-dimensional, or empty.
+    """
+    for name, x_N in (("reference", reference_N), ("window", window_N)):
+        if x_N.ndim != 1 or x_N.size == 0:
+            raise ContractError(
+                f"Losses of the {name} must have shape (rows,) with at least one row, got shape "
+                f"{x_N.shape}.",
+                fix="Average over seeds, and pass one loss for each labelled row.",
+            )
+    # Non-finite losses make the verdict INCONCLUSIVE, so numpy's warnings are not needed.
+    with np.errstate(invalid="ignore"):
+        return _evaluate(reference_N, window_N, settings, horizon_rows=horizon_rows, window=window)
+
+
+def _evaluate(
+    reference_N: NDArray[np.float64],
+    window_N: NDArray[np.float64],
+    settings: DriftSettings,
+    *,
+    horizon_rows: int,
+    window: str,
+) -> ConceptDriftReport:
+    length = _block_length(reference_N, window_N, horizon_rows)
+    whole = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
+    rise = float(window_N.mean() - reference_N.mean())
+    error, required = math.sqrt(whole.variance), settings.min_loss_increase
+    reach = float(stdtrit(whole.degrees_of_freedom, 1 - settings.alpha)) * error
+    score = (rise - required) / error if error > 0 else math.nan
+    spread = math.sqrt((reference_N.var() + window_N.var()) / 2)
+    verdict, reason, remedy = _decide(
+        reference_N, window_N, settings, length, rise=rise, reach=reach
+    )
+    return ConceptDriftReport(
+        verdict=verdict,
+        reason=reason,
+        remedy=remedy,
+        window=window,
+        reference_loss=float(reference_N.mean()),
+        loss=float(window_N.mean()),
+        rise=rise,
+        lower_bound=rise - reach,
+        upper_bound=rise + reach,
+        required=required,
+        p_value=float(stdtr(whole.degrees_of_freedom, -score)),
+        effect=rise / spread if spread > 0 else math.nan,
+        alpha=settings.alpha,
+        num_rows=window_N.size,
+        reference_rows=reference_N.size,
+        block_length=length,
+    )
+
+
+def _block_length(
+    reference_N: NDArray[np.float64], window_N: NDArray[np.float64], horizon_rows: int
+) -> int:
+    """Return the longer block length of the two windows, each by the rule of the gate."""
+    if horizon_rows == 0:
+        return 1
+    lengths = [2 * horizon_rows - 1]
+    for x_N in (reference_N, window_N):
+        if np.isfinite(x_N).all() and x_N.std() > 0 and x_N.size >= 2:
+            lengths.append(choose_block_length(x_N - x_N.mean(), horizon_rows))
+    return max(lengths)
+
+
+def _decide(
+    reference_N: NDArray[np.float64],
+    window_N: NDArray[np.float64],
+    settings: DriftSettings,
+    length: int,
+    *,
+    rise: float,
+    reach: float,
+) -> tuple[DriftVerdict, str, str]:
+    needed = max(settings.min_rows, settings.min_blocks * length)
+    for name, x_N in (("reference", reference_N), ("window", window_N)):
+        bad = int((~np.isfinite(x_N)).sum())
+        if bad:
+            reason = f"{bad} of {x_N.size} losses of the {name} are not finite."
+            return "INCONCLUSIVE", reason, "Find out why the model has no finite loss on them."
+        if x_N.size < needed:
+            reason = f"The {name} has {x_N.size} labelled rows, required {needed}."
+            return "INCONCLUSIVE", reason, f"Wait for {needed - x_N.size} more labels."
+    if not reach > 0:
+        reason = "All losses of both windows are equal, so their variance is unknown."
+        return "INCONCLUSIVE", reason, "Check that losses are computed for each row."
+    bound = f"increase {rise:.3g}, bounds {rise - reach:.3g} to {rise + reach:.3g}"
+    if rise - reach > settings.min_loss_increase:
+        return (
+            "DRIFT",
+            f"The mean loss increased: {bound}; allowed {settings.min_loss_increase:g}.",
+            "The relation of inputs and targets has changed: retrain on newer labelled rows.",
+        )
+    return "STABLE", f"No significant increase of the mean loss: {bound}.", "Nothing to do."

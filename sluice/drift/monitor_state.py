@@ -1,0 +1,234 @@
+"""State of the drift monitor of one version in production: evaluated windows and alarms."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from sluice.base.digests import digest_json
+from sluice.base.settings import Record
+from sluice.config.drift_settings import AlarmDebounceSettings
+from sluice.drift.alarm_debounce import AlarmState, debounce_alarm
+from sluice.drift.report import DriftVerdict
+from sluice.drift.windows import Waiting
+
+Signal = Literal["rows", "requests", "predictions", "latency", "losses"]
+SIGNALS: dict[Signal, str] = {
+    "rows": "new rows of the source",
+    "requests": "requests",
+    "predictions": "predictions",
+    "latency": "latency",
+    "losses": "losses on labelled rows",
+}
+"""Monitored signals with their display names."""
+
+MonitorVerdict = DriftVerdict | Literal["WAITING"]
+"""WAITING: too few new rows or requests for a window so far, which is not a problem."""
+
+AlarmAction = Literal["train", "repair"]
+"""Response to an alarm: retrain the model, or repair data or servers manually."""
+
+_MAX_WINDOWS = 50
+"""Maximum number of stored windows of a signal."""
+
+
+class WindowResult(Record):
+    """Result of one evaluated window."""
+
+    window: str = Field(description="Digest or other identifier of the window.")
+    first: str = Field(description="Label of the first row.")
+    last: str = Field(description="Label of the last row; the next window starts after it.")
+    num_rows: int
+    at: AwareDatetime
+    verdict: DriftVerdict
+    reason: str
+    remedy: str
+    columns: tuple[str, ...] = Field(description="Drifted columns by ascending p-value.")
+    action: AlarmAction = Field(
+        description="'repair' for faulty data or slow servers, where retraining does not help."
+    )
+    page: str | None = Field(None, description="URL of the report page.")
+
+
+class SignalState(Record):
+    """State of one monitored signal: its evaluated windows and its alarm state."""
+
+    signal: Signal
+    windows: tuple[WindowResult, ...] = Field((), description="Evaluated windows, oldest first.")
+    is_new: bool = Field(description="Whether the last monitor run evaluated a window.")
+    wait_reason: str = Field("", description="Why the last run evaluated no window.")
+    is_waiting: bool = Field(
+        False, description="Whether the reason is only that too few new rows or requests exist."
+    )
+    is_monitored: bool = Field(
+        True, description="False if the signal has no source, such as latency without a server."
+    )
+    alarm_state: AlarmState
+
+    @property
+    def verdict(self) -> MonitorVerdict:
+        """Verdict of the newest window; without windows WAITING, or INCONCLUSIVE if blocked."""
+        if self.windows:
+            return self.windows[-1].verdict
+        return "WAITING" if self.is_waiting else "INCONCLUSIVE"
+
+    @property
+    def last(self) -> str | None:
+        """Label of the newest evaluated row."""
+        return self.windows[-1].last if self.windows else None
+
+    @property
+    def summary(self) -> str:
+        """Reason of the newest verdict, and why there is no newer one."""
+        if not self.windows:
+            return self.wait_reason
+        newest = self.windows[-1]
+        return newest.reason if self.is_new else f"{newest.reason} Since then: {self.wait_reason}"
+
+    @property
+    def action(self) -> AlarmAction:
+        """Action for the newest window with drift."""
+        drifted = [j.action for j in self.windows if j.verdict == "DRIFT"]
+        return drifted[-1] if drifted else "train"
+
+
+class Alarm(Record):
+    """Alarm about persistent drift, from its start until the drift has ended."""
+
+    id: str
+    action: AlarmAction
+    began_at: AwareDatetime
+    signals: tuple[Signal, ...]
+    columns: tuple[str, ...]
+    reason: str
+
+
+class MonitorState(Record):
+    """State of the drift monitor for one version in production."""
+
+    model: str
+    version: int
+    candidate: str
+    at: AwareDatetime
+    signals: tuple[SignalState, ...]
+    latencies: tuple[float, ...] = Field((), description="Reference latencies: the first ones [s].")
+    latencies_until: str = Field("", description="Time of the last reference latency.")
+    training: Alarm | None = Field(None, description="Active alarm that starts a training.")
+    repair: Alarm | None = Field(None, description="Active alarm that needs a manual repair.")
+
+    def signal(self, name: Signal) -> SignalState | None:
+        """Return the state of one signal; None before its first monitor run."""
+        return next((found for found in self.signals if found.signal == name), None)
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """All active alarms."""
+        return tuple(found for found in (self.training, self.repair) if found is not None)
+
+    @property
+    def verdict(self) -> MonitorVerdict:
+        """DRIFT if any signal drifted; STABLE only if all monitored signals are stable."""
+        verdicts = {found.verdict for found in self.signals if found.is_monitored}
+        order: tuple[MonitorVerdict, ...] = ("DRIFT", "INCONCLUSIVE", "WAITING", "STABLE")
+        return next((verdict for verdict in order if verdict in verdicts), "WAITING")
+
+    @property
+    def reason(self) -> str:
+        """Explanation of the verdict in one paragraph."""
+        verdict = self.verdict
+        decisive = [s for s in self.signals if s.is_monitored and s.verdict == verdict]
+        stable = [s for s in self.signals if s.is_monitored and s.verdict == "STABLE"]
+        stable_text = (
+            f"No drift in {', '.join(SIGNALS[s.signal] for s in stable)}." if stable else ""
+        )
+        if verdict == "STABLE":
+            return stable_text
+        # If no signal is monitored, the reasons of all signals explain why.
+        lines = [f"{SIGNALS[s.signal].capitalize()}: {s.summary}" for s in decisive or self.signals]
+        return " ".join([*([stable_text] if stable_text and verdict == "WAITING" else []), *lines])
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the last monitor run evaluated any window."""
+        return any(found.is_new for found in self.signals)
+
+
+def update_signal(
+    before: SignalState | None,
+    signal: Signal,
+    found: WindowResult | Waiting | str,
+    settings: AlarmDebounceSettings,
+    *,
+    is_monitored: bool = True,
+) -> SignalState:
+    """Return the state of a signal after one more monitor run.
+
+    Args:
+        before: Previous state; None in the first run for a version.
+        signal: The signal.
+        found: Result of a window; ``Waiting`` if there is too little new data; otherwise a text
+            that says why no window can be evaluated. A repeated window is not added again.
+        settings: Number of windows that must drift.
+        is_monitored: Whether the signal has a source.
+    """
+    windows = before.windows if before else ()
+    if not isinstance(found, WindowResult):
+        wait_reason = found.reason if isinstance(found, Waiting) else found
+    elif windows and windows[-1].window == found.window:
+        wait_reason = "The newest window was already evaluated."
+    else:
+        wait_reason = ""
+        windows = (*windows, found)[-_MAX_WINDOWS:]
+    return SignalState(
+        signal=signal,
+        windows=windows,
+        is_new=not wait_reason,
+        wait_reason=wait_reason,
+        is_waiting=isinstance(found, Waiting),
+        is_monitored=is_monitored or bool(windows),
+        alarm_state=debounce_alarm([j.verdict for j in windows], settings),
+    )
+
+
+def update_alarm(
+    before: Alarm | None,
+    signals: Iterable[SignalState],
+    action: AlarmAction,
+    *,
+    candidate: str,
+    now: datetime,
+) -> Alarm | None:
+    """Return the active alarm with this action, continued or new; None without an alarm.
+
+    An alarm starts when the windows of a signal raise it. It ends when no signal raises it any
+    more and none of its signals is inconclusive. Further signals do not start a second alarm.
+    """
+    known = tuple(signals)
+    own = [s for s in known if s.action == action]
+    alarming = [s for s in own if s.alarm_state.alarm == "ALARM"]
+    if before is not None:
+        lasting = [s for s in known if s.signal in before.signals]
+        if alarming or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in lasting):
+            return before
+        return None
+    if not alarming:
+        return None
+    newest = {s.signal: _newest_drift(s) for s in alarming}
+    columns = dict.fromkeys(name for j in newest.values() for name in j.columns)
+    return Alarm(
+        id=digest_json([candidate, action, {s: j.window for s, j in newest.items()}])[:12],
+        action=action,
+        began_at=now,
+        signals=tuple(newest),
+        columns=tuple(columns),
+        reason=" ".join(
+            f"{SIGNALS[s.signal].capitalize()}: {s.alarm_state.reason} {newest[s.signal].reason}"
+            for s in alarming
+        ),
+    )
+
+
+def _newest_drift(watch: SignalState) -> WindowResult:
+    found: Sequence[WindowResult] = [j for j in watch.windows if j.verdict == "DRIFT"]
+    return found[-1]

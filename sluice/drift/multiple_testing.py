@@ -1,0 +1,108 @@
+"""Multiple testing for one window: the joint test of all columns, and the p-value adjustment."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.drift.joint import Map
+from sluice.drift.reference import DriftReference
+from sluice.drift.report import ColumnResult, JointResult, StatisticResult, smallest_p_value
+from sluice.evaluation.multiplicity import benjamini_hochberg
+
+_STATISTIC_NAMES = {
+    "psi": "population stability index",
+    "ks": "Kolmogorov-Smirnov distance",
+    "wasserstein": "Wasserstein distance in standard deviations",
+    "chi_square": "chi-square statistic",
+    "missing": "change of the rate of missing values",
+}
+
+
+def joint_result(
+    reference: DriftReference, code_CN: Sequence[NDArray[np.uint8]], num_rows: int, run: Map
+) -> JointResult | None:
+    """Return the joint test of all columns, before the adjustment; None for a single column.
+
+    Args:
+        reference: Drift reference with the mean features.
+        code_CN: Codes of all columns of the window that can be compared.
+        num_rows: Rows of the window [rows].
+        run: ``map``, or the ``map`` method of a thread pool.
+    """
+    joint, null = reference.joint, reference.calibration.joint
+    if joint is None:
+        return None
+    needed = reference.needed_rows(joint.dependence)
+    statistic, reason = None, ""
+    num_missing = len(reference.columns) - len(code_CN)
+    if num_missing:
+        reason = f"{num_missing} of {len(reference.columns)} columns cannot be compared."
+    elif not joint.dependence.inflation > 0:
+        reason = "The reference has too few rows for the length of its dependence."
+    elif null is None:
+        reason = f"The window has {num_rows} rows, required {needed}."
+    else:
+        distance = joint.distance(reference.features.mean(code_CN, run))
+        (p_value,) = null.p_values(np.array([distance]))
+        (threshold,) = null.thresholds(reference.settings.alpha)
+        statistic = StatisticResult(
+            name="mmd", distance=distance, threshold=threshold, p_value=p_value
+        )
+    return JointResult(
+        verdict="INCONCLUSIVE",
+        reason=reason,
+        statistic=statistic,
+        adjusted_p=math.nan,
+        block_length=joint.dependence.block_length,
+        needed_rows=needed,
+    )
+
+
+def adjust_results(
+    columns: Sequence[ColumnResult], joint: JointResult | None, *, alpha: float
+) -> tuple[tuple[ColumnResult, ...], JointResult | None]:
+    """Return the results with their adjusted p-values and verdicts.
+
+    Columns that could not be compared still count as tests, so that a missing column does not
+    lower the adjusted p-values of the others.
+    """
+    statistic = None if joint is None else joint.statistic
+    p_values = [column.p_value for column in columns]
+    if joint is not None:
+        p_values.append(math.nan if statistic is None else statistic.p_value)
+    adjusted = benjamini_hochberg(p_values)
+    settled = tuple(
+        _adjusted(column, p, alpha=alpha) for column, p in zip(columns, adjusted, strict=False)
+    )
+    if joint is None or statistic is None:
+        return settled, joint
+    drifted = adjusted[-1] <= alpha
+    size = f"{statistic.distance:.3g} against {statistic.threshold:.3g} expected at most"
+    return settled, joint.model_copy(
+        update={
+            "adjusted_p": adjusted[-1],
+            "verdict": "DRIFT" if drifted else "STABLE",
+            "reason": f"Discrepancy {size}, adjusted p {adjusted[-1]:.2g}.",
+        }
+    )
+
+
+def _adjusted(column: ColumnResult, adjusted: float, *, alpha: float) -> ColumnResult:
+    if not math.isfinite(adjusted):
+        return column
+    statistic = smallest_p_value(column.statistics)
+    reason = (
+        f"{_STATISTIC_NAMES[statistic.name].capitalize()} {statistic.distance:.3g}, at most "
+        f"{statistic.threshold:.3g} expected; adjusted p {adjusted:.2g}."
+    )
+    drifted = adjusted <= alpha
+    return column.model_copy(
+        update={
+            "adjusted_p": adjusted,
+            "verdict": "DRIFT" if drifted else "STABLE",
+            "finding": column.finding if drifted else "none",
+            "reason": reason,
+        }
+    )

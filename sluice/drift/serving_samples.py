@@ -1,0 +1,66 @@
+"""Converts the samples of the servers to tables for drift detection.
+
+Failed requests are excluded: they are sampled more often than others, and the rollout guards count
+them. Repeated requests for the same row count once. Shape legend: N = samples, O = outputs.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+
+from sluice.rollout.samples import Sample
+
+
+def production_samples(samples: Sequence[Sample], moment: datetime) -> list[Sample]:
+    """Return the samples after ``moment`` that the production arm answered without an error."""
+    return [s for s in samples if s.at > moment and s.fault is None and s.production is not None]
+
+
+def request_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
+    """Return the newest row of each request, indexed by the time of the request.
+
+    Requests with another number of columns, such as those for an older version, are excluded.
+    """
+    fitting = [s for s in _distinct(samples) if len(s.features) == len(columns)]
+    values = np.array([s.features for s in fitting]).reshape(len(fitting), len(columns))
+    return pd.DataFrame(values, columns=list(columns), index=_times(fitting))
+
+
+def prediction_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
+    """Return the predictions of production (mean of its networks), indexed by time."""
+    distinct = _distinct(samples)
+    answers = [np.mean(s.production or ((),), axis=0) for s in distinct]
+    kept = [at for at, answer in enumerate(answers) if answer.shape == (len(columns),)]
+    values = np.array([answers[at] for at in kept]).reshape(len(kept), len(columns))
+    return pd.DataFrame(values, columns=list(columns), index=_times([distinct[at] for at in kept]))
+
+
+def latencies(samples: Sequence[Sample]) -> "pd.Series[float]":
+    """Return the latency of the requests routed to production [s], indexed by time."""
+    own = [s for s in samples if s.arm == "production" and s.seconds > 0]
+    return pd.Series([s.seconds for s in own], index=_times(own), name="seconds", dtype=float)
+
+
+def prediction_columns(num_outputs: int) -> tuple[str, ...]:
+    """Return the column names of a model's outputs.
+
+    >>> prediction_columns(1), prediction_columns(2)
+    (('prediction',), ('prediction 0', 'prediction 1'))
+    """
+    if num_outputs == 1:
+        return ("prediction",)
+    return tuple(f"prediction {at}" for at in range(num_outputs))
+
+
+def _distinct(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the first sample of each requested row."""
+    first: dict[object, Sample] = {}
+    for sample in samples:
+        first.setdefault(sample.key or sample.features, sample)
+    return list(first.values())
+
+
+def _times(samples: Sequence[Sample]) -> pd.DatetimeIndex:
+    return pd.DatetimeIndex([s.at for s in samples], name="at", tz="UTC")

@@ -1,0 +1,72 @@
+"""Sample size advice for an inconclusive comparison: how many more seeds or rows to use."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerInputs:
+    """Sample sizes of a comparison, and the variance components that they determine."""
+
+    num_seeds: int
+    """Number of seeds of the candidate."""
+
+    num_reference_seeds: int
+    """Number of seeds of the reference; 0 for a rule without seeds."""
+
+    num_rows: int
+    """Number of test rows."""
+
+    seed_variance: float
+    """Variance component that decreases with candidate seeds [loss units squared]."""
+
+    reference_variance: float
+    """Variance component that decreases with reference seeds [loss units squared]."""
+
+    row_variance: float
+    """Variance component that decreases only with test rows [loss units squared]."""
+
+
+def advise_sample_size(evidence: PowerInputs, *, distance: float, reach: float) -> str:
+    """Return a sentence that says which sample size to increase, and to what number.
+
+    Each variance component decreases in proportion to its sample size. The advice is the single
+    source that reduces the standard error to ``distance / reach`` with the smallest relative
+    increase. If no single source is sufficient, all of them are listed.
+
+    Args:
+        evidence: Sample sizes and variance components.
+        distance: Distance of the observed gain from the decision threshold, > 0 [loss units].
+        reach: Distance in standard errors that decides with the desired power, > 0.
+    """
+    target = (distance / reach) ** 2
+    sources = (
+        ("seeds of the candidate", evidence.num_seeds, evidence.seed_variance),
+        ("seeds of the reference", evidence.num_reference_seeds, evidence.reference_variance),
+        ("test rows", evidence.num_rows, evidence.row_variance),
+    )
+    total = math.fsum(variance for _, _, variance in sources)
+    options = [
+        (variance / (target - (total - variance)), name, count)
+        for name, count, variance in sources
+        if count and target > total - variance
+    ]
+    if not target > 0 or not total > 0:
+        return "The required sample size cannot be estimated from these losses."
+    if options:
+        factor, name, count = min(options)
+        wanted = max(math.ceil(round(count * factor, 6)), count + 1)
+        return f"Use more {name}: about {_round_up(wanted)} would be sufficient, now {count}."
+    factor = total / target
+    needs = [
+        f"about {_round_up(math.ceil(count * factor))} {name} (now {count})"
+        for name, count, variance in sources
+        if count and variance > 0
+    ]
+    return "A decision would require " + " and ".join(needs) + " together."
+
+
+def _round_up(count: int) -> int:
+    """Round up to two significant digits, the precision of the estimate."""
+    unit = int(10 ** max(0, len(str(count)) - 2))
+    return math.ceil(count / unit) * unit

@@ -1,0 +1,39 @@
+"""Detects serial correlation of rows that are declared independent.
+
+A horizon of 0 declares that rows are independent, and then each row is a separate block. If rows in
+time order are declared independent by mistake, the bounds are too narrow. This can be detected by
+the correlation between the gains of neighbouring rows.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAX_STANDARD_ERRORS = 4.0
+"""Threshold in standard errors. Independent rows exceed it once in 30,000 comparisons, and in four
+of 1,000 if only 9 of 300 rows have a gain at all (measured). The cost is one missed decision."""
+
+
+def lag1_autocorrelation(centred_N: NDArray[np.float64]) -> float:
+    """Return the lag-1 autocorrelation of the gains; NaN if it is undefined.
+
+    Args:
+        centred_N: Gains (N,) in row order, with the mean of each fold subtracted.
+    """
+    square = float((centred_N**2).sum())
+    if centred_N.size < 2 or not square > 0:
+        return math.nan
+    return float((centred_N[1:] * centred_N[:-1]).sum() / square)
+
+
+def is_autocorrelated(centred_N: NDArray[np.float64]) -> bool:
+    """Return whether the gains have a significant positive lag-1 autocorrelation.
+
+    Only a positive correlation makes the bounds too narrow. It is compared with the standard
+    deviation for independent values, ``1 / sqrt(N)``.
+
+    Source:
+        Bartlett (1946), Supplement to the Journal of the Royal Statistical Society 8(1).
+    """
+    return lag1_autocorrelation(centred_N) * math.sqrt(centred_N.size) > _MAX_STANDARD_ERRORS

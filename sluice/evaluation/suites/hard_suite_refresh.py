@@ -1,0 +1,55 @@
+"""Refreshes the hard suite: a new version for each model in production."""
+
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.suites.hard_rows import hard_suite
+from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.suite import HighestLoss, SuiteVersion
+
+HARD_SUITE = "hard"
+"""Name of the suite that is created automatically."""
+
+
+def refresh_hard_suite(
+    library: SuiteLibrary,
+    losses: LossTable,
+    frame: pd.DataFrame,
+    feature_columns: tuple[str, ...],
+    *,
+    share: float,
+    at: datetime,
+) -> SuiteVersion | None:
+    """Return the hard suite of this model; create it unless its newest version is of this model.
+
+    New data alone does not create a new version, so that successive candidates against the same
+    production version are compared on the same rows. A user-defined suite of this name is not
+    changed.
+
+    Args:
+        library: Suites of the pipeline.
+        losses: Losses of the version in production, or of the baseline before any promotion.
+        frame: Feature frame.
+        feature_columns: Columns in which unusual values are reported.
+        share: Share of the window's rows.
+        at: Current time, UTC.
+
+    Returns:
+        The suite; None if none exists and it cannot be created because of non-finite losses.
+
+    Raises:
+        IntegrityError: The stored suite is damaged.
+    """
+    newest = library.load(HARD_SUITE) if HARD_SUITE in library.names() else None
+    if newest is not None:
+        origin = newest.suite.origin
+        if not isinstance(origin, HighestLoss) or origin.subject == losses.subject:
+            return newest
+    if not np.isfinite(losses.loss_SN).all():
+        return newest
+    suite = hard_suite(HARD_SUITE, losses, frame, feature_columns, share=share)
+    library.revise(suite, at=at)
+    return library.load(HARD_SUITE)

@@ -1,0 +1,105 @@
+"""Classifies the rows of a suite: scored, no longer in the data, trained on, or in no test window.
+
+Shape legend: N = rows of the loss table, M = rows of it that the suite names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.base.errors import ContractError
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.unseen_members import position_through, row_labels
+from sluice.training.members import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowStatus:
+    """Rows of a suite by status; each row has exactly one status."""
+
+    scored_M: NDArray[np.int64]
+    """Positions of the scored rows in the loss table; a row in several folds has several."""
+
+    gone: tuple[str, ...]
+    """Labels of rows that are no longer in the frame."""
+
+    seen: tuple[str, ...]
+    """Labels of rows on which the candidate was trained; scoring them would be a leak."""
+
+    unscored: tuple[str, ...]
+    """Labels of rows in the frame that are not trained on and in no test window, as in a gap."""
+
+
+def classify_rows(
+    labels: Sequence[str],
+    losses: LossTable,
+    index: pd.Index,
+    members: Sequence[Member],
+    *,
+    horizon_rows: int,
+) -> RowStatus:
+    """Determine for each row of a suite whether the candidate may be scored on it.
+
+    A member has seen all rows up to ``trained_through`` and, through the targets, the next
+    ``horizon_rows`` rows. A row of a test window is seen if a member of that fold has seen it, any
+    other row of the frame if any member has seen it.
+
+    Args:
+        labels: Labels of the suite's rows.
+        losses: Losses of the candidate on all test rows.
+        index: Row labels of the feature frame, sorted.
+        members: Members of the candidate.
+        horizon_rows: Forecast horizon of the target [rows].
+
+    Raises:
+        ContractError: Two rows of the frame have the same label, or the losses belong to another
+            frame.
+    """
+    position = pd.Series(np.arange(len(index)), index=row_labels(index))
+    if not position.index.is_unique:
+        twice = position.index[position.index.duplicated()][0]
+        raise ContractError(
+            f"Row labels must be unique for suites, but the frame has two rows {twice}.",
+            fix="Assign a unique label to every row.",
+        )
+    at_N = position.index.get_indexer(pd.Index(losses.label_N))
+    if (at_N < 0).any():
+        raise ContractError(
+            f"Losses and feature frame must belong to the same table; {int((at_N < 0).sum())} "
+            f"scored rows are not in the frame, first {losses.label_N[(at_N < 0).argmax()]}.",
+            fix="Score the candidate on this frame.",
+        )
+    last_seen = _last_seen(index, members, horizon_rows)
+    limit_N = np.array([last_seen.get(int(fold), -1) for fold in losses.fold_N])
+    wanted_N = pd.Index(losses.label_N).isin(labels)
+    scored_M = np.flatnonzero(wanted_N & (at_N > limit_N))
+    scored = set(losses.label_N[scored_M].tolist())
+    in_window = set(losses.label_N[wanted_N].tolist())
+    gone, seen, unscored = [], [], []
+    for label in labels:
+        if label in scored:
+            continue
+        if label not in position.index:
+            gone.append(label)
+        elif label in in_window or position[label] <= max(last_seen.values(), default=-1):
+            seen.append(label)
+        else:
+            unscored.append(label)
+    return RowStatus(
+        scored_M=scored_M.astype(np.int64),
+        gone=tuple(gone),
+        seen=tuple(seen),
+        unscored=tuple(unscored),
+    )
+
+
+def _last_seen(index: pd.Index, members: Sequence[Member], horizon_rows: int) -> dict[int, int]:
+    """Return the position of the last row that a member has seen, by fold."""
+    found: dict[int, int] = {}
+    for member in members:
+        at = position_through(index, member.trained_through) + horizon_rows
+        found[member.fold_id] = max(at, found.get(member.fold_id, -1))
+    return found

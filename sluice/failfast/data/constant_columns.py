@@ -1,0 +1,98 @@
+"""Finds features and targets that have the same value in every train row."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
+from sluice.workloads.workload import Workload
+
+_ROUNDING = 1e-12
+"""A range below this share of the level is rounding; the scaling of inputs ignores it too."""
+
+_FLAG_VALUES = 2
+_MAX_CONSTANT_SHARE = 0.5
+
+
+def find_constant_features(
+    workload: Workload, frame: pd.DataFrame, train_rows: pd.DataFrame, settings: PocSettings
+) -> Finding | None:
+    """Return a finding for features that are constant in the train rows, or None.
+
+    The finding is a failure. It is a warning where constant values are plausible: in a wide table
+    with at most half of the features constant, and for a flag (two values) that is set only in
+    later rows. Columns declared with ``Column(constant=True)`` are not checked.
+
+    Args:
+        workload: Declares features and schema.
+        frame: The feature frame.
+        train_rows: Train rows of the frame.
+        settings: ``wide_table_columns``.
+    """
+    declared = {column.name for column in workload.feature_schema.columns if column.constant}
+    features = [name for name in workload.feature_columns if name in frame.columns]
+    constant = [n for n in features if n not in declared and _is_constant(train_rows[n])]
+    if not constant:
+        return None
+    wide = len(features) >= settings.wide_table_columns
+    not_flags = [
+        name
+        for name in constant
+        if not (frame[name].nunique() == _FLAG_VALUES and not _is_constant(frame[name]))
+    ]
+    plausible = len(constant) <= _MAX_CONSTANT_SHARE * len(features) if wide else not not_flags
+    named = constant if plausible else (not_flags or constant)
+    value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
+    return Finding(
+        outcome="warn" if plausible else "fail",
+        summary=f"{len(constant)} of {len(features)} features are constant in all "
+        f"{len(train_rows)} train rows of fold 0: {_format_names(named)}; '{named[0]}' is {value}.",
+        numbers={"features": len(features), "constant_features": len(constant)},
+        kind="constant feature",
+    )
+
+
+def find_constant_target(workload: Workload, y: Tensor) -> Finding | None:
+    """Return a finding when all train targets are equal, or None.
+
+    The finding is a warning if ``expects_signal`` is False: a loss that computes its own target,
+    such as the residual of a differential equation, gets a dummy target.
+
+    Args:
+        workload: Declares whether a signal is expected.
+        y: Targets of the train examples (N, ...).
+    """
+    rows = y.reshape(len(y), -1)
+    if len(rows) < 2 or not bool((rows == rows[:1]).all()):
+        return None
+    value = ", ".join(f"{number:g}" for number in rows[0, :5].tolist())
+    return Finding(
+        outcome="fail" if workload.expects_signal else "warn",
+        summary=f"All {len(rows)} train targets of fold 0 ('{workload.target_column}') are "
+        f"{value}.",
+        numbers={"train_examples": len(rows), "distinct_targets": 1},
+        kind="no signal",
+        cause="The target was joined from an empty source or filled with a default, or the train "
+        "rows contain only one class.",
+        fix="Repair the target. If the loss computes its own target, set expects_signal = False "
+        "on the workload.",
+    )
+
+
+def _is_constant(series: "pd.Series[Any]") -> bool:
+    if series.dtype.kind not in "fiu":
+        return int(series.map(str).nunique()) <= 1
+    values = series.to_numpy(np.float64, na_value=np.nan)
+    values = values[~np.isnan(values)]
+    if values.size == 0:
+        return True
+    low, high = float(values.min()), float(values.max())
+    return high - low <= _ROUNDING * max(abs(low), abs(high))
+
+
+def _format_names(names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(f"'{name}'" for name in names[:5]) + more

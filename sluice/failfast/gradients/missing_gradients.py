@@ -1,0 +1,316 @@
+"""Diagnoses why parameters get no gradient: disconnected, dead, zero-initialised or by design."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from sluice.findings.finding import Finding
+from sluice.models.module_activity import RECTIFIERS, ModuleActivity
+from sluice.models.parameter_names import format_names
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+_LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+_LISTS = (nn.ModuleList, nn.ModuleDict)
+
+_BY_DESIGN = (
+    "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "
+    "seq_len 1, a rare token, an expert to which no row was routed, or a disabled part."
+)
+_IF_INTENDED = (
+    "No action is required if this is intended; otherwise check how the named parameters are used."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGradients:
+    """The trainable parameters that got no nonzero gradient in any batch, by name."""
+
+    missing: frozenset[str]
+    """Parameters without a gradient: there is no path from the loss."""
+    zero: frozenset[str]
+    """Parameters whose gradient is exactly 0 everywhere."""
+    num_trainable: int
+    num_batches: int
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """All parameters with a missing or zero gradient."""
+        return self.missing | self.zero
+
+
+def judge_missing_gradients(
+    model: nn.Module, missing_gradients: MissingGradients, activity: Mapping[str, ModuleActivity]
+) -> tuple[Finding, ...]:
+    """Return findings about parameters that never get a gradient, failures first.
+
+    Healthy designs warn at most: an expert to which no row was routed or that got weight 0, while
+    another module of the same class gets gradients; a single bias; recurrent weights with windows
+    of one row; a token that does not occur. Failures are classified by the inputs and outputs of
+    the modules: disconnected (no gradient at all), dead (no unit above 0, or the next layer gets
+    only zeros), zero-initialised, or zero for another reason.
+
+    Args:
+        model: Model after the batches.
+        missing_gradients: Parameters without gradient in all batches.
+        activity: Activity of the modules in these batches.
+
+    Assumes:
+        Modules are called as modules. Where only their weights are used, only the gradients are
+        known, and a dead layer is reported as a layer with zero gradients.
+    """
+    diagnosis = _Diagnosis(model, missing_gradients, activity)
+    findings = [
+        diagnosis.disconnected(),
+        diagnosis.dead(),
+        diagnosis.initialised_at_zero(),
+        diagnosis.zero_gradients(),
+        diagnosis.by_design(),
+    ]
+    return tuple(finding for finding in findings if finding is not None)
+
+
+class _Diagnosis:
+    """The parameters of one network, grouped by module."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        missing_gradients: MissingGradients,
+        activity: Mapping[str, ModuleActivity],
+    ) -> None:
+        self.missing_gradients, self.activity = missing_gradients, activity
+        self.modules = dict(model.named_modules())
+        first = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.trained = {
+            owner: {
+                # A tied parameter has its first name everywhere, as in ``missing_gradients``.
+                first[id(parameter)]: parameter
+                for parameter in module.parameters(recurse=False)
+                if parameter.requires_grad
+            }
+            for owner, module in self.modules.items()
+        }
+        names = {name for owned in self.trained.values() for name in owned}
+        self.with_gradient = names - missing_gradients.parameters
+        self.idle_modules = {
+            owner
+            for owner, owned in self.trained.items()
+            if owned and set(owned) <= missing_gradients.parameters and self._is_idle(owner)
+        }
+        """Modules without gradient, while an equivalent module gets gradients in their place."""
+        self.zero_layers = {
+            owner
+            for owner, owned in self.trained.items()
+            if set(owned) <= missing_gradients.zero
+            and any(parameter.ndim > 1 for parameter in owned.values())
+            and not isinstance(self.modules[owner], _LOOKUPS)
+        }
+        """Modules with a weight matrix whose parameters all have gradients of 0."""
+
+    def disconnected(self) -> Finding | None:
+        """Return a failure for parameters that the loss does not depend on."""
+        cut = [
+            name
+            for name in self._in_order(self.missing_gradients.missing)
+            if _parent(name) not in self.idle_modules
+        ]
+        if not cut:
+            return None
+        unused = {owner for owner in map(_parent, cut) if not self._ran(owner)}
+        note = f" {format_names(sorted(unused))} never ran." if unused else ""
+        return Finding(
+            outcome="fail",
+            summary=f"{len(cut)} of {self.missing_gradients.num_trainable} trainable parameters "
+            f"got no gradient: {format_names(cut)}.{note}",
+            kind="missing gradients",
+        )
+
+    def dead(self) -> Finding | None:
+        """Return a failure for layers whose units are never active; a warning if they learn."""
+        seen = (
+            self._layer_before_dead_rectifier()
+            or self._dead_layer()
+            or self._layer_before_zero_input()
+        )
+        if seen is None:
+            return None
+        dead_layer, text = seen
+        blocks_learning = dead_layer in self._zero_layers_and_norms() or any(
+            o not in self.idle_modules for o in self.zero_layers
+        )
+        if not blocks_learning:
+            return Finding(outcome="warn", summary=f"{text}.", kind="dead units")
+        blocked = self._in_order(self.missing_gradients.zero)
+        return Finding(
+            outcome="fail",
+            summary=f"{text}; therefore {format_names(blocked)} get a gradient of exactly 0.",
+            kind="dead units",
+        )
+
+    def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
+        """Return the layer before a ReLU without active units, and a description."""
+        for name, seen in self.activity.items():
+            if seen.dead and isinstance(self.modules[name], RECTIFIERS):
+                if self._weights_are_zero(seen.previous_weighted):
+                    continue
+                return seen.previous_weighted, _describe_dead(name, seen)
+        return None
+
+    def _dead_layer(self) -> tuple[str, str] | None:
+        """Return a layer without gradient whose outputs are never above 0, and a description."""
+        for name, seen in self.activity.items():
+            # A single unit, such as an output, may legitimately be below 0 in every example.
+            dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
+            if dead and self.with_gradient and not self._weights_are_zero(name):
+                return name, _describe_dead(name, seen)
+        return None
+
+    def _layer_before_zero_input(self) -> tuple[str, str] | None:
+        """Return a layer without gradient before one whose inputs are all 0, and a description."""
+        for name, seen in self.activity.items():
+            if not seen.num_examples or seen.nonzero_input is not False:
+                continue
+            source = seen.previous_weighted
+            if source in self.zero_layers and not self._weights_are_zero(source):
+                units = self.activity[source].num_units
+                return source, (
+                    f"0 of {units} units of {source} are active: all inputs of {name} are 0 in "
+                    f"{seen.num_examples} examples"
+                )
+        return None
+
+    def initialised_at_zero(self) -> Finding | None:
+        """Return a failure for zero-initialised layers that no step changes."""
+        layers = [
+            owner
+            for owner in self.zero_layers
+            if self._weights_are_zero(owner)
+            and owner not in self.idle_modules
+            and self._has_nonzero_input(owner)
+        ]
+        if not layers:
+            return None
+        return Finding(
+            outcome="fail",
+            summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
+            f"exactly 0 in {self.missing_gradients.num_batches} batches.",
+            kind="zero gradients",
+            cause="The layer and an adjacent one were initialised at 0, so neither gets a "
+            "gradient.",
+            fix="Initialise randomly. Only the last layer of a branch may be initialised at 0.",
+        )
+
+    def zero_gradients(self) -> Finding | None:
+        """Return a failure for whole layers with a gradient of 0 for another reason."""
+        layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
+        all_zero = self.missing_gradients.zero and not self.with_gradient
+        if not layers and not all_zero:
+            return None
+        names = self._in_order(
+            self.missing_gradients.zero
+            if all_zero
+            else {name for owner in layers for name in self.trained[owner]}
+        )
+        return Finding(
+            outcome="fail",
+            summary=f"{len(names)} of {self.missing_gradients.num_trainable} gradients are exactly "
+            f"0 in {self.missing_gradients.num_batches} batches: {format_names(names)}.",
+            kind="zero gradients",
+        )
+
+    def by_design(self) -> Finding | None:
+        """Return a warning for the remaining parameters."""
+        missing = {
+            name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
+        }
+        remaining = self._in_order(self.missing_gradients.zero | missing)
+        if not remaining:
+            return None
+        return Finding(
+            outcome="warn",
+            summary=f"{len(remaining)} of {self.missing_gradients.num_trainable} trainable "
+            f"parameters got no nonzero gradient in {self.missing_gradients.num_batches} batches: "
+            f"{format_names(remaining)}.",
+            kind="zero gradients",
+            cause=_BY_DESIGN,
+            fix=_IF_INTENDED,
+        )
+
+    def _is_idle(self, owner: str) -> bool:
+        """Return whether the module or one of its parents has an equivalent that learns."""
+        return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
+
+    def _has_learning_equivalent(self, name: str) -> bool:
+        module, seen = self.modules[name], self.activity.get(name)
+        parent = self.modules[_parent(name)] if name else None
+        listed = isinstance(parent, _LISTS)
+        for other, candidate in self.modules.items():
+            if type(candidate) is not type(module) or _related(other, name):
+                continue
+            if not self._ran(name):
+                alike = listed and _parent(other) == _parent(name)
+            else:
+                equivalent = self.activity.get(other)
+                alike = (
+                    seen is not None
+                    and equivalent is not None
+                    and seen.input_key == equivalent.input_key
+                )
+            if alike and self._learns(other):
+                return True
+        return False
+
+    def _learns(self, name: str) -> bool:
+        return any(parameter.startswith(f"{name}.") for parameter in self.with_gradient)
+
+    def _ran(self, owner: str) -> bool:
+        """Return whether any row passed through the module or one of its children."""
+        return any(
+            seen.num_examples
+            for name, seen in self.activity.items()
+            if name == owner or name.startswith(f"{owner}.")
+        )
+
+    def _has_nonzero_input(self, owner: str) -> bool:
+        return owner not in self.activity or self.activity[owner].nonzero_input is not False
+
+    def _zero_layers_and_norms(self) -> set[str]:
+        norms = {
+            owner
+            for owner, owned in self.trained.items()
+            if isinstance(self.modules[owner], _NORMS)
+            and owned
+            and set(owned) <= self.missing_gradients.zero
+        }
+        return self.zero_layers | norms
+
+    def _weights_are_zero(self, owner: str) -> bool:
+        weights = [p for p in self.trained.get(owner, {}).values() if p.ndim > 1]
+        return bool(weights) and not any(bool(p.detach().any()) for p in weights)
+
+    def _in_order(self, names: Collection[str]) -> list[str]:
+        return list(
+            dict.fromkeys(n for owned in self.trained.values() for n in owned if n in names)
+        )
+
+
+def _describe_dead(name: str, seen: ModuleActivity) -> str:
+    return (
+        f"0 of {seen.num_units} units of {name} were above 0 in any of {seen.num_examples} examples"
+    )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _name_and_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _related(one: str, other: str) -> bool:
+    if not one or not other:
+        return True  # The whole network.
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

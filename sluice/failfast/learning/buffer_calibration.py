@@ -1,0 +1,44 @@
+"""Calibrates buffers that track the data, such as the running statistics of batch norm.
+
+Before such buffers have processed data, the outputs of a network in eval mode are not
+representative, and its loss changes with the buffers although the weights do not change.
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from sluice.base.seeding import RandomStream
+from sluice.workloads.workload import Examples
+
+
+def calibrate_buffers(
+    model: nn.Module, examples: Examples, *, batch_rows: int, num_passes: int, seed: int
+) -> nn.Module:
+    """Return a copy of ``model`` with the same weights and buffers updated on the examples.
+
+    The model itself and the caller's random generators are not changed. A model without such
+    buffers costs one forward pass.
+
+    Args:
+        model: Model to copy; stays in its train or eval mode.
+        examples: Examples on which the buffers are updated.
+        batch_rows: Examples per forward pass.
+        num_passes: Number of forward passes. Batch norm moves by a tenth at each pass, so 1.5 % of
+            its initial value remains after 40.
+        seed: Seed of dropout.
+    """
+    calibrated = copy.deepcopy(model)
+    calibrated.train()
+    before = [buffer.clone() for buffer in calibrated.buffers()]
+    batches = examples.x.split(batch_rows)
+    # A last batch of one example has no standard deviation.
+    batches = tuple(batch for batch in batches if len(batch) > 1) or batches
+    with RandomStream(seed).active(), torch.no_grad():
+        for index in range(num_passes):
+            calibrated(batches[index % len(batches)])
+            if all(map(torch.equal, before, calibrated.buffers())):
+                break
+    calibrated.train(model.training)
+    return calibrated

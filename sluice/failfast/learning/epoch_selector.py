@@ -1,0 +1,108 @@
+"""Check that the epoch selector returns the best epoch for synthetic training histories.
+
+Every test case has one known answer, so a selector that compares positions, maximises, or
+mishandles NaN returns a wrong one.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
+
+SelectEpoch = Callable[[Mapping[int, float]], int]
+_TestCase = tuple[str, dict[int, float], int | None]
+
+
+def check_epoch_selector(select_epoch: SelectEpoch, settings: PocSettings, *, seed: int) -> Finding:
+    """Call the selector with histories whose best epoch is known.
+
+    The cases: the best score at every candidate in turn, shuffled scores, ties (the earliest
+    wins), NaN and infinite scores (never selected), negative scores, and histories without a
+    finite score (must raise an error).
+
+    Args:
+        select_epoch: Function from validation loss by epoch to the epoch whose weights are kept.
+        settings: Candidate epochs and number of shuffles.
+        seed: Seed of the scores.
+    """
+    num_cases = 0
+    wrong: list[str] = []
+    for case, scores, expected in _test_cases(settings, seed):
+        num_cases += 1
+        # The selector gets a copy, so that it cannot change the test case.
+        answer = _select(select_epoch, dict(scores))
+        if answer != expected:
+            required, got = _describe_answer(expected), _describe_answer(answer)
+            wrong.append(f"{case}: {required} is required, got {got}")
+    numbers = {"questions": num_cases, "wrong_answers": len(wrong)}
+    candidates = settings.selector_epochs
+    span = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"
+    if wrong:
+        return Finding(
+            outcome="fail",
+            summary=f"{len(wrong)} of {num_cases} answers were wrong ({span}). First: {wrong[0]}.",
+            numbers=numbers,
+            kind="wrong epoch selection",
+        )
+    return Finding(
+        outcome="pass",
+        summary=f"{num_cases} of {num_cases} answers were correct ({span}).",
+        numbers=numbers,
+    )
+
+
+def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
+    """Yield the description, the scores, and the correct answer (None: an error)."""
+    epochs = list(settings.selector_epochs)
+    rng = np.random.default_rng(seed)
+
+    def others() -> dict[int, float]:
+        return {epoch: 1 + float(rng.random()) for epoch in epochs}
+
+    for best in epochs:
+        yield f"best score at epoch {best}", others() | {best: 0.5}, best
+    for _ in range(settings.selector_shuffles):
+        # From worst to best, half of them negative; the order of the mapping is random too.
+        ranked = [epochs[i] for i in rng.permutation(len(epochs))]
+        scores = {epoch: len(epochs) / 2 - rank for rank, epoch in enumerate(ranked)}
+        order = [epochs[i] for i in rng.permutation(len(epochs))]
+        best = ranked[-1]
+        yield f"shuffled scores, best at epoch {best}", {e: scores[e] for e in order}, best
+    yield from _ties_and_gaps(epochs, others)
+    yield "an empty history", {}, None
+    yield "a history of NaN only", dict.fromkeys(epochs, math.nan), None
+
+
+def _ties_and_gaps(
+    epochs: list[int], others: Callable[[], dict[int, float]]
+) -> Iterator[_TestCase]:
+    first, second, last = epochs[0], epochs[1], epochs[-1]
+    middle = epochs[len(epochs) // 2]
+    tied = others() | {second: 0.5, last: 0.5}
+    yield f"tie of epochs {second} and {last}", tied, second
+    yield f"tie of epochs {second} and {last}, newest first", dict(reversed(tied.items())), second
+    yield "all scores equal", dict.fromkeys(epochs, 1.0), first
+    for gap in (first, middle, last):
+        best = second if gap != second else first
+        yield f"NaN at epoch {gap}", others() | {gap: math.nan, best: 0.5}, best
+    alone = dict.fromkeys(epochs, math.nan) | {middle: 1.0}
+    yield f"NaN everywhere but at epoch {middle}", alone, middle
+    yield f"infinity at epoch {first}", others() | {first: math.inf, last: 0.5}, last
+
+
+def _select(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
+    try:
+        answer = select_epoch(scores)
+    except Exception as error:  # the correct answer to a history without finite scores
+        usable = any(math.isfinite(score) for score in scores.values())
+        return f"{type(error).__name__}: {error}" if usable else None
+    return "no epoch (None)" if answer is None else answer
+
+
+def _describe_answer(answer: object) -> str:
+    if answer is None:
+        return "an error"
+    return f"epoch {answer}" if isinstance(answer, int) else str(answer)

@@ -1,0 +1,319 @@
+"""Check that the model can overfit one tiny batch.
+
+Shape legend: N = candidate examples, B = examples of the tiny batch, P = values of an input.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sluice.base.seeding import RandomStream, derive_seed
+from sluice.config.poc_settings import PocSettings
+from sluice.failfast.learning.buffer_calibration import calibrate_buffers
+from sluice.failfast.learning.example_sampling import sample_evenly
+from sluice.findings.finding import Finding, Number
+from sluice.models.settings import ModelSettings
+from sluice.workloads.constant_baseline import (
+    constant_baseline_loss,
+    grouped_constant_loss,
+    measure_constant_baseline,
+)
+from sluice.workloads.prepare_model import prepare_model
+from sluice.workloads.workload import Examples, Workload
+
+_CANDIDATE_ROWS = 512
+_CALIBRATION_PASSES = 50
+_CALIBRATION_ROWS = 64
+_FAR_RATIO = 3.0
+"""Excess loss over the baseline, in multiples of the required decrease, that points to outputs far
+from the target's level; an ordinary initialisation is less than one above the baseline."""
+
+_LEARNING_RATES = (1e-2, 1e-3, 1e-1)
+"""Learning rates of Adam, tried in turn. The first is sufficient for most networks; deep networks
+need the second, and linear ones on nearly equal inputs the third."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """Result of overfitting one tiny batch."""
+
+    num_rows: int
+    baseline_loss: float
+    required: float
+    reached: float
+    steps: int
+    rate: float
+
+    @property
+    def succeeded(self) -> bool:
+        return self.reached <= self.required
+
+
+def check_overfit_one_batch(
+    workload: Workload,
+    model_settings: ModelSettings,
+    examples: Examples,
+    settings: PocSettings,
+    *,
+    seed: int,
+) -> Finding:
+    """Overfit a tiny batch; the loss must fall far below that of the best constant output.
+
+    Outputs that ignore the input cannot have a lower loss than the best constant output. A loss
+    far below shows that inputs affect the output, the output affects the loss, and the loss the
+    weights. The check tests the capability of the model, not the user's training settings: dropout
+    is off, running statistics are fixed, and Adam tries several learning rates.
+
+    The batch has as many examples as a linear model of one row could fit, at most
+    ``overfit_rows``, different in inputs and targets. If the model cannot fit them, half as many
+    are tried, down to two; success then warns, because a small model may be intended.
+
+    The required loss is ``overfit_loss_share`` of the distance from the lowest possible loss to
+    the constant baseline. A loss that is unbounded below must be lower than the baseline by
+    (1 - ``overfit_loss_share``) baseline units.
+
+    Args:
+        workload: Builds the model and defines the losses.
+        model_settings: Architecture and size.
+        examples: Train examples of a fold.
+        settings: Size of the batch, number of steps, required share.
+        seed: Base seed of the initial weights.
+
+    Raises:
+        Exception: Any exception of the model's or the loss's own code.
+
+    Cost:
+        At most ``3 * overfit_steps`` steps per size of the batch; a healthy model needs one
+        rate and one size.
+    """
+    candidates = sample_evenly(examples, _CANDIDATE_ROWS)
+    baseline = measure_constant_baseline(workload, candidates.y)
+    if baseline.problem and not _depends_on_output(workload, candidates):
+        return Finding(
+            outcome="fail",
+            summary="The loss of these examples does not depend on the output: "
+            f"{baseline.problem}.",
+            kind="cannot overfit one batch",
+        )
+    if baseline.problem:
+        return _not_measured(f"There is no baseline to compare the loss with: {baseline.problem}.")
+    order = _select_distinct(candidates)
+    if len(order) < 2:
+        return _not_measured(
+            "Two examples that differ in input and target are required, but do not exist among "
+            f"{len(candidates)} examples."
+        )
+    own = derive_seed(seed, "poc_memorization")
+    fresh = prepare_model(workload, model_settings, examples, seed=own)
+    model = calibrate_buffers(
+        fresh,
+        candidates,
+        batch_rows=_CALIBRATION_ROWS,
+        num_passes=_CALIBRATION_PASSES,
+        seed=own,
+    ).eval()
+    attempts: list[_Attempt] = []
+    size = min(settings.overfit_rows, len(order), examples.x.shape[-1] + 1)
+    while size >= 2 and not (attempts and attempts[-1].succeeded):
+        batch = _select(candidates, order[:size])
+        attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=own))
+        size = size // 2 if size > 3 else size - 1
+    return _judge(attempts, settings)
+
+
+def _depends_on_output(workload: Workload, examples: Examples) -> bool:
+    """Return whether the loss is a differentiable function of the output."""
+    output = torch.zeros(workload.output_shape(examples.y), requires_grad=True)
+    return bool(workload.losses(output, examples.y).requires_grad)
+
+
+def _overfit(
+    workload: Workload,
+    model: nn.Module,
+    batch: Examples,
+    unit: float,
+    settings: PocSettings,
+    *,
+    seed: int,
+) -> _Attempt:
+    baseline_loss = constant_baseline_loss(workload, batch.y)
+    lowest = grouped_constant_loss(workload, batch.y, np.arange(len(batch)))
+    depth = baseline_loss - lowest
+    if lowest < 0:
+        depth = min(depth, unit)
+    required = baseline_loss - (1 - settings.overfit_loss_share) * depth
+    best = (math.inf, 0, _LEARNING_RATES[0])
+    for rate in _LEARNING_RATES:
+        with RandomStream(seed).active():
+            reached, steps = _minimise(
+                copy.deepcopy(model), workload, batch, rate, required, settings.overfit_steps
+            )
+        best = min(best, (reached, steps, rate))
+        if reached <= required:
+            break
+    return _Attempt(
+        num_rows=len(batch),
+        baseline_loss=baseline_loss,
+        required=required,
+        reached=best[0],
+        steps=best[1],
+        rate=best[2],
+    )
+
+
+def _minimise(
+    model: nn.Module,
+    workload: Workload,
+    batch: Examples,
+    rate: float,
+    required: float,
+    max_steps: int,
+) -> tuple[float, int]:
+    """Return the lowest loss during the minimisation and the step at which it was reached."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    lowest = (math.inf, 0)
+    if not parameters:
+        return float(workload.losses(model(batch.x), batch.y).detach().mean()), 0
+    optimizer = torch.optim.Adam(parameters, lr=rate)
+    # cudnn does not support the backward pass of a recurrent layer in eval mode.
+    with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
+        for step in range(max_steps + 1):
+            output = model(batch.x)
+            value = float(workload.losses(output.detach(), batch.y).mean())
+            loss = workload.loss(output, batch.y)
+            if not math.isfinite(value) or not loss.requires_grad:
+                break
+            lowest = min(lowest, (value, step))
+            if value <= required:
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1e3)
+            optimizer.step()
+    return lowest
+
+
+def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
+    first, last = attempts[0], attempts[-1]
+    numbers: dict[str, Number] = {
+        "num_rows": first.num_rows,
+        "num_rows_overfitted": last.num_rows if last.succeeded else 0,
+        "reached_loss": last.reached,
+        "required_loss": last.required,
+        "constant_baseline_loss": last.baseline_loss,
+        "steps": last.steps,
+        "rate": last.rate,
+    }
+    seen = (
+        f"A loss of {last.required:.4g} or less is required on {last.num_rows} examples (the best "
+        f"constant output has {last.baseline_loss:.4g}); the model reached {last.reached:.4g} "
+        f"after {last.steps} of at most {settings.overfit_steps} steps."
+    )
+    if not last.succeeded and last.steps == 0:
+        return Finding(
+            outcome="fail",
+            summary=f"{seen} Every step increased the loss.",
+            numbers=numbers,
+            kind="cannot overfit one batch",
+            cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
+            "losses(). Most often a sign is wrong.",
+            fix="Check the sign of loss() against losses(); loss() should be their mean.",
+        )
+    if not last.succeeded and last.reached > last.baseline_loss + _FAR_RATIO * (
+        last.baseline_loss - last.required
+    ):
+        return Finding(
+            outcome="fail",
+            summary=f"{seen} This is far above even the constant output.",
+            numbers=numbers,
+            kind="cannot overfit one batch",
+            cause="The initial outputs are too far from the targets' level to reach it, or loss() "
+            "and losses() disagree.",
+            fix="Scale the target (scale_target), or check the sign of loss() against losses().",
+        )
+    if not last.succeeded:
+        return Finding(
+            outcome="fail", summary=seen, numbers=numbers, kind="cannot overfit one batch"
+        )
+    if first.succeeded:
+        return Finding(outcome="pass", summary=seen, numbers=numbers)
+    return Finding(
+        outcome="warn",
+        summary=f"{seen} It could not overfit {first.num_rows} examples: it reached "
+        f"{first.reached:.4g}, and {first.required:.4g} is required.",
+        numbers=numbers,
+        kind="cannot overfit one batch",
+        cause="The model is very small, or its inputs are nearly equal; it does learn.",
+        fix="Increase hidden or layers if the problem needs a larger model.",
+    )
+
+
+def _not_measured(summary: str) -> Finding:
+    return Finding(
+        outcome="insufficient",
+        summary=summary,
+        cause="The targets do not vary, or losses() needs more than outputs and targets.",
+        fix="Check the target column, and let losses() accept any output of the declared shape.",
+    )
+
+
+def _select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:
+    index = torch.from_numpy(chosen)
+    return Examples(x=examples.x[index], y=examples.y[index], rows=examples.rows[chosen])
+
+
+def _select_distinct(examples: Examples) -> NDArray[np.int64]:
+    """Select examples so that each differs from the previous ones in input and target.
+
+    Farthest-first selection: the next example is the one with the largest distance to its nearest
+    predecessor, by the product of the distances of input and target. A repeated input or target
+    has distance 0; examples with repeated targets follow when no others remain.
+    """
+    x_NP, y_NP = _standardised_input(examples.x), _target(examples.y)
+    gap_x_N = np.full(len(x_NP), np.inf)
+    gap_y_N = np.full(len(x_NP), np.inf)
+    chosen = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
+    while len(chosen) < min(len(x_NP), 64):
+        latest = chosen[-1]
+        gap_x_N = np.minimum(gap_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
+        gap_y_N = np.minimum(gap_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
+        score_N = gap_x_N * gap_y_N
+        if not score_N.max() > 0:
+            if len(chosen) < 2:
+                break
+            # Every target is selected once: continue with equal targets for new inputs.
+            gap_y_N = np.full(len(x_NP), 1.0)
+            score_N = gap_x_N
+            if not score_N.max() > 0:
+                break
+        chosen.append(int(score_N.argmax()))
+    return np.array(chosen, np.int64)
+
+
+def _standardised_input(x: Tensor) -> NDArray[np.float64]:
+    """Return whole inputs next to their last row, because a model may use only that row."""
+    whole_NP = x.detach().cpu().double().reshape(len(x), -1)
+    if x.ndim == 3:
+        last_NP = x[:, -1].detach().cpu().double()
+        weight = math.sqrt(whole_NP.shape[1] / last_NP.shape[1])
+        return np.hstack([_standardised(whole_NP), weight * _standardised(last_NP)])
+    return _standardised(whole_NP)
+
+
+def _target(y: Tensor) -> NDArray[np.float64]:
+    if not y.is_floating_point():
+        # Classes have no order: all pairs have the same distance.
+        _, codes = torch.unique(y.cpu().reshape(len(y), -1), dim=0, return_inverse=True)
+        return np.asarray(np.eye(int(codes.max()) + 1)[codes.numpy()])
+    return _standardised(y.detach().cpu().double().reshape(len(y), -1))
+
+
+def _standardised(values: Tensor) -> NDArray[np.float64]:
+    deviation = values.std(dim=0, correction=0)
+    deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    return np.asarray(((values - values.mean(dim=0)) / deviation).nan_to_num().numpy())

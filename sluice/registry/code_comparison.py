@@ -1,0 +1,154 @@
+"""Compares the current code with the code that a version was trained with.
+
+Only the user's modules decide: a version must run with the modules it was trained with. Another
+version of Sluice or of a package is only reported, because Sluice keeps stored networks loadable,
+and a package update must not stop a server.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+from sluice.base.digests import digest_bytes, short
+from sluice.base.errors import CodeMismatch
+from sluice.models.settings import ModelSettings
+from sluice.registry.lineage import Lineage
+from sluice.registry.stored_code import StoredModule
+from sluice.training.code import follow_code, identify_code
+from sluice.training.code_identity import CodeIdentity
+from sluice.workloads.workload import Workload
+
+_READ: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+"""Source of each imported module when it was first read. A file changed later is not the code that
+this process runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeComparison:
+    """Comparison of a version's code with the code of this process."""
+
+    outcome: Literal["same", "other", "unknown"]
+    """"same" if the user's modules are equal; "unknown" for a version stored with only the digest
+    of its code."""
+
+    before: str
+    """Code digest with which the version was trained."""
+
+    now: str
+    """Code digest of this process."""
+
+    differences: tuple[str, ...] = ()
+    """Differences in the user's modules, one phrase each."""
+
+    others: tuple[str, ...] = ()
+    """Other differences: packages, Sluice, data files."""
+
+    def warning(self, who: str) -> str:
+        """Return a sentence on differences that do not decide, or if unknown; "" if none."""
+        if self.outcome == "unknown":
+            return (
+                f"{who} was stored without the parts of its code, so the current code cannot be "
+                "compared with it."
+            )
+        if self.others:
+            return f"{who} was trained with: {'; '.join(self.others)} (then -> now)."
+        return ""
+
+
+def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, StoredModule]:
+    """Return the user's modules used by the workload and the network, by dotted name.
+
+    The source of a module is the one that this process imported, not a later one on disk.
+
+    Raises:
+        SettingsError: The architecture cannot be imported.
+    """
+    return {
+        name: StoredModule(source=_source(name, path), is_package=path.name == "__init__.py")
+        for name, path in follow_code(workload, model).own.items()
+        if path.suffix == ".py"
+    }
+
+
+def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> CodeComparison:
+    """Compare the code of a version with the code of this process.
+
+    Args:
+        lineage: Lineage of the version.
+        workload: Workload of the version, built by the code of this process.
+        model: Model settings of the version.
+
+    Raises:
+        SettingsError: The architecture cannot be imported, or a declared data file is missing.
+    """
+    own = collect_own_modules(workload, model)
+    on_disk = identify_code(workload, model)
+    digests = {name: digest_bytes(module.source) for name, module in own.items()}
+    now = on_disk.model_copy(update={"modules": on_disk.modules | digests})
+    before = lineage.code_identity
+    if before is None:
+        return CodeComparison(outcome="unknown", before=lineage.code, now=now.digest)
+    differences = _own_modules(now).changes(_own_modules(before))
+    return CodeComparison(
+        outcome="other" if differences else "same",
+        before=lineage.code,
+        now=now.digest,
+        differences=differences,
+        others=tuple(each for each in now.changes(before) if each not in differences),
+    )
+
+
+def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) -> None:
+    """Reject a version whose code differs from the current code.
+
+    Args:
+        who: Name of the version in messages.
+        lineage: Lineage of the version.
+        comparison: Result of ``compare_code``.
+
+    Raises:
+        CodeMismatch: The version was trained with code that differs from the current code.
+    """
+    if comparison.outcome == "other":
+        raise CodeMismatch(
+            f"{who} must run with the code that it was trained with ({short(comparison.before)}), "
+            f"but the current code is {short(comparison.now)}: "
+            f"{'; '.join(comparison.differences)}.",
+            cause="With other code, its weights make predictions that the gates did not evaluate.",
+            fix=f"Restore that code ({describe_commit(lineage)}) and start again, or train again, "
+            "or serve it with its stored code: add --code stored to 'sluice serve'.",
+        )
+
+
+def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeComparison) -> str:
+    """Return, for a rollback, whether the current code is that of the restored version."""
+    if comparison.outcome == "other":
+        return (
+            f"The code was not rolled back: {who} was trained with other code "
+            f"({short(comparison.before)}; now {short(comparison.now)}): "
+            f"{'; '.join(comparison.differences)}. This checkout cannot serve it until that code "
+            f"is restored ({describe_commit(lineage)}); 'sluice serve' with --code stored can."
+        )
+    same = f"The current code is that of {who}." if comparison.outcome == "same" else ""
+    return f"{same} {comparison.warning(who)}".strip()
+
+
+def describe_commit(lineage: Lineage) -> str:
+    """Return the git commit of a version for a message."""
+    changed = " with uncommitted changes" if lineage.git.dirty else ""
+    return f"git commit {lineage.git.commit[:12]}{changed}"
+
+
+def _own_modules(identity: CodeIdentity) -> CodeIdentity:
+    own = {n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"}
+    return CodeIdentity(modules=own, distributions={}, data_files={})
+
+
+def _source(name: str, path: Path) -> bytes:
+    module = sys.modules.get(name)
+    if module is None:
+        return path.read_bytes()
+    return _READ.setdefault(module, path.read_bytes())

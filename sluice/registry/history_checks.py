@@ -1,0 +1,141 @@
+"""Checks that the history, the promotion receipts and the production pointer agree."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from sluice.base.digests import short
+from sluice.base.errors import IntegrityError
+from sluice.registry import queries
+from sluice.registry.evidence import parse_receipt
+from sluice.registry.findings import finding_from_error
+from sluice.registry.lineage import BASELINE
+from sluice.registry.records import HistoryEntry, RegistryFinding
+from sluice.registry.rollback_targets import production_trail
+from sluice.registry.tables import receipts, version_receipts, versions
+
+
+def check_moves(
+    connection: Connection, model: str, numbers: Collection[int] | None = None
+) -> Iterator[RegistryFinding]:
+    """Replay a model's history and yield every inconsistency.
+
+    The moves must be gapless, each promotion must have a valid receipt, and the last move must
+    match the pointer.
+
+    Args:
+        connection: Connection to the registry.
+        model: Name of the model.
+        numbers: Versions whose last promotion is checked against its receipt; None for all.
+
+    Cost:
+        Reads the history of the model and one receipt for each of these promotions.
+    """
+    try:
+        entries = queries.load_history(connection, model)
+    except IntegrityError as error:
+        yield finding_from_error(model, None, "history", error)
+        return
+    try:
+        pointer = queries.load_pointer(connection, model)
+    except IntegrityError as error:
+        yield finding_from_error(model, None, "pointer", error)
+        return
+    moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
+    for before, after in zip((None, *moves), moves, strict=False):
+        yield from _check_step(before, after)
+    promotions = [move for move in moves if move.action == "promote"]
+    if numbers is not None:
+        last_of = {move.to_version: move for move in promotions}
+        promotions = [last_of[number] for number in dict.fromkeys(numbers) if number in last_of]
+    yield from _check_receipts(connection, model, promotions)
+    last = moves[-1].to_version if moves else None
+    if pointer.version != last or pointer.revision != len(moves):
+        yield RegistryFinding(
+            model=model,
+            version=pointer.version,
+            problem="pointer",
+            what=f"{model}: the pointer has version {pointer.version} after {pointer.revision} "
+            f"moves, the history {last} after {len(moves)}.",
+            fix="The database was edited manually: restore it from a backup.",
+        )
+    trail = production_trail(entries)
+    if moves and (not trail or trail[-1] != last):
+        yield RegistryFinding(
+            model=model,
+            version=last,
+            problem="history",
+            what=f"{model}: a rollback in the history does not follow the promotions backwards.",
+            fix="The database was edited manually: restore it from a backup.",
+        )
+
+
+def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[RegistryFinding]:
+    came_from = None if before is None else before.to_version
+    revision = 1 if before is None or before.revision is None else before.revision + 1
+    problems = []
+    if after.from_version != came_from:
+        problems.append(f"it starts from version {after.from_version}, not {came_from}")
+    if after.revision != revision:
+        problems.append(f"it is move {after.revision}, not {revision}")
+    if after.action == "promote" and after.receipt is None:
+        problems.append("it names no promotion receipt")
+    if problems:
+        yield RegistryFinding(
+            model=after.model,
+            version=after.to_version,
+            problem="history",
+            what=f"{after.model}: history entry {after.id} ({after.action} to version "
+            f"{after.to_version}) does not follow the previous one: {'; '.join(problems)}.",
+            fix="The database was edited manually: restore it from a backup.",
+        )
+
+
+def _check_receipts(
+    connection: Connection, model: str, promotions: Sequence[HistoryEntry]
+) -> Iterator[RegistryFinding]:
+    """Check that each promotion has a passed receipt about its version and the replaced one."""
+    numbered = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
+    candidates = {row.number: row.candidate for row in connection.execute(numbered)}
+    numbers = {move.to_version for move in promotions}
+    linked = {
+        (row.number, row.digest): row.payload
+        for row in connection.execute(
+            sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
+            .join(receipts, receipts.c.digest == version_receipts.c.receipt)
+            .where(version_receipts.c.model == model, version_receipts.c.number.in_(numbers))
+        )
+    }
+    for move in promotions:
+        if move.receipt is None:  # _check_step reports it
+            continue
+        payload = linked.get((move.to_version, move.receipt))
+        reference = BASELINE if move.from_version is None else candidates.get(move.from_version)
+        about = {"candidate": candidates.get(move.to_version), "reference": reference}
+        problem = (
+            "which is not a promotion receipt of that version"
+            if payload is None
+            else _problem(move.receipt, payload, about)
+        )
+        if problem:
+            yield RegistryFinding(
+                model=model,
+                version=move.to_version,
+                problem="history",
+                what=f"{model}: history entry {move.id} promotes version {move.to_version} with "
+                f"receipt {short(move.receipt)}, {problem}.",
+                fix="The database was edited manually: restore it from a backup.",
+            )
+
+
+def _problem(digest: str, payload: str, about: dict[str, str | None]) -> str:
+    """Return why a receipt does not allow a promotion, as a clause; "" if it does."""
+    try:
+        receipt = parse_receipt(digest, payload)
+    except IntegrityError:  # reported where the receipts of the version are read
+        return ""
+    if not (receipt.gate == "promotion" and receipt.passed):
+        return f"whose outcome is {receipt.outcome}"
+    wrong = [role for role, candidate in about.items() if receipt.subject.get(role) != candidate]
+    return f"which is about another {' and '.join(wrong)}" if wrong else ""

@@ -1,0 +1,46 @@
+"""Detects versions whose artifacts are missing in this home; several homes may share a registry."""
+
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.registry.lineage import Lineage
+
+
+def has_no_weights(lineage: Lineage, store: ArtifactStore) -> bool:
+    """Return whether the store has none of a version's weights.
+
+    Only the weights are checked, because tables and reports of two homes may be identical.
+    """
+    weights = lineage.weights().values()
+    return bool(weights) and not any(store.has(digest) for digest in weights)
+
+
+def is_own_registry(url: str, store: ArtifactStore) -> bool:
+    """Return whether a registry is the embedded registry of the store's home."""
+    parsed = make_url(url)
+    folder = Path(str(parsed.database)).parent
+    return parsed.get_backend_name() == "sqlite" and folder == store.root.parent
+
+
+def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]:
+    """Return the likely cause and the fix for missing artifacts of a version.
+
+    Args:
+        url: URL of the registry, without its password.
+        store: Artifacts of this home.
+    """
+    if is_own_registry(url, store):
+        return (
+            f"The registry {url} is in the same folder, so its artifacts were deleted, or only the "
+            "registry was copied here.",
+            f"Restore {store.root} from a backup, or copy it from the registry's original home.",
+        )
+    return (
+        f"The registry {url} is shared, but the artifact folder of this home is not: another home "
+        "registered them.",
+        f"Copy the artifacts folder of that home into {store.root} (files are named by their "
+        "digests, so nothing is overwritten), or use one SLUICE_HOME on shared storage for all "
+        "machines.",
+    )

@@ -1,0 +1,157 @@
+"""Signed changes of the registry; signatures of unsigned lines and approvals by a person."""
+
+import contextlib
+from collections.abc import Iterator
+
+from sqlalchemy import Connection
+
+from sluice.base.errors import GateBlocked
+from sluice.base.receipts import Receipt
+from sluice.registry import (
+    approval,
+    evidence,
+    log,
+    log_signatures,
+    log_verification,
+    promotion,
+    queries,
+    unsigned_lines,
+    validation,
+)
+from sluice.registry.keyring import Keyring
+from sluice.registry.refusal_recording import RefusalRecordingLedger, records_refusals
+from sluice.registry.spans import spanned
+from sluice.registry.unsigned_lines import UnsignedLine
+
+
+class SignedLedger(RefusalRecordingLedger):
+    """Ledger that signs its changes if it has a key, with ``sign`` and ``approve``."""
+
+    @contextlib.contextmanager
+    def _write(self, actor: str | None = None) -> Iterator[Connection]:
+        """Yield the connection of a write transaction, which is signed if there is a key.
+
+        Args:
+            actor: Actor of the change; None for a change without a history entry.
+
+        Raises:
+            GateBlocked: The key does not belong to the actor.
+            IntegrityError: An earlier line is not signed, or signed lines are lost.
+        """
+        keys, anchor = self._keys, self._anchor
+        name = "" if keys is None else keys.require_own_actor(actor)
+        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
+            # Taken before all other locks, so that nobody appends between check and signature.
+            head = log.lock_head(connection)
+            if keys is not None:
+                log_signatures.require_signed(connection, keys, head, anchor=anchor)
+            yield connection
+            if keys is not None:
+                signed = log_signatures.sign(
+                    connection,
+                    keys,
+                    since=head.lines,
+                    kind="change",
+                    actor=name,
+                    at=self._clock(),
+                )
+                if signed is not None and anchor is not None:
+                    kept_outside.enter_context(anchor.writing(signed))
+
+    def _require_valid_chain(self, connection: Connection) -> None:
+        """Reject a signed move of the production pointer if any line of the log was changed.
+
+        Called in the transaction that moves the pointer: loading weights takes seconds, in which
+        the rows that were checked before could be rewritten.
+        """
+        if self._keys is not None:
+            log_signatures.require_valid_chain(connection)
+
+    def unsigned_lines(self) -> tuple[log.LogHead, list[UnsignedLine]]:
+        """Return the head of the log and every line that is not signed by a known key.
+
+        The rows are verified against the log: a signature of this head covers the lines shown.
+
+        Raises:
+            IntegrityError: The last signature or the log is invalid.
+        """
+        with self._database.read() as connection:
+            log_signatures.require_no_findings(log_verification.check(connection))
+            since = log_signatures.last_signed_line(connection, self._require_keys())
+            return log.load_head(connection), unsigned_lines.unsigned_lines(connection, since=since)
+
+    @records_refusals("sign")
+    def sign(self, expected: log.LogHead, *, actor: str) -> log.LogHead:
+        """Sign the unsigned lines after a person reviewed them; return the signed head.
+
+        Args:
+            expected: Head of the log when the person reviewed the lines.
+            actor: Person who takes responsibility for the lines.
+
+        Raises:
+            GateBlocked: The log has grown since, or the key does not belong to the actor.
+            IntegrityError: The log is invalid, or signed lines were lost or rewritten.
+        """
+        keys, anchor = self._require_keys(), self._anchor
+        name = keys.require_own_actor(actor)
+        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
+            head = log.lock_head(connection)
+            if head != expected:
+                raise GateBlocked(
+                    f"The log ended with line {expected.lines} when its lines were shown, and now "
+                    f"ends with line {head.lines}.",
+                    fix="Review the new lines and sign again.",
+                )
+            log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
+            log_signatures.require_no_findings(log_verification.check(connection))
+            since = log_signatures.last_signed_line(connection, keys)
+            signed = log_signatures.sign(
+                connection, keys, since=since, kind="bridge", actor=name, at=self._clock()
+            )
+            if signed is not None and anchor is not None:
+                kept_outside.enter_context(anchor.writing(signed))
+        return head
+
+    def _require_keys(self) -> Keyring:
+        assert self._keys is not None, "signing requires a ledger opened with a key"
+        return self._keys
+
+    @spanned
+    @records_refusals("approve")
+    def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
+        """Record a person's approval of a promotion, signed with that person's key.
+
+        The approval is for the current promotion receipt and the next move of the pointer. A newer
+        verdict or any move of the pointer requires a new approval.
+
+        Raises:
+            UnknownVersion: There is no such version.
+            GateBlocked: The evidence does not allow the promotion, or the key does not belong to
+                the actor.
+            IntegrityError: A receipt or the lineage was changed after it was written.
+        """
+        promotion.require_actor_and_reason(actor=actor, reason=reason)
+        keys, at = self._require_keys(), self._clock()
+        with self._write(actor) as connection:
+            found = queries.find_version(connection, model, number=version)
+            if found is None:
+                raise validation.unknown_version_error(
+                    model, version, queries.model_names(connection)
+                )
+            queries.lock_model(connection, model, at=at)
+            pointer = queries.load_pointer(connection, model)
+            judged = promotion.require_evidence(
+                connection, found, pointer=pointer, reinstate=True, rules=None
+            )
+            receipt = approval.create_approval(
+                connection,
+                keys,
+                found,
+                pointer=pointer,
+                promotion=judged,
+                actor=actor,
+                reason=reason,
+                at=at,
+            )
+            evidence.link_receipts(connection, [receipt], model=model, number=version, at=at)
+        return receipt

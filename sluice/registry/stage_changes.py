@@ -1,0 +1,33 @@
+"""Records in the history when a version changes between the states dev and staging.
+
+The state itself is derived from the receipts.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from sluice.registry import evidence, queries
+from sluice.registry.records import Version, VersionState
+
+
+def record_stage_change(
+    connection: Connection, version: Version, *, before: VersionState, at: datetime, actor: str
+) -> None:
+    """Append a history entry if new receipts changed a version between dev and staging."""
+    if {before, version.state} != {"dev", "staging"}:
+        return
+    linked = evidence.load_linked_receipts(connection, version.model, version.number)
+    receipt = [r.receipt for r in linked if r.receipt.gate == "promotion"][-1]
+    queries.append_history(
+        connection,
+        at=at,
+        model=version.model,
+        action="stage" if version.state == "staging" else "unstage",
+        from_version=None,
+        to_version=version.number,
+        actor=actor,
+        reason=f"outcome of the promotion gate: {receipt.outcome}",
+        receipt=receipt.digest,
+        revision=None,
+    )

@@ -1,0 +1,68 @@
+"""Reads rollouts stored by an earlier version of Sluice with the current classes.
+
+Stored rows never change, because the log of the registry covers their bytes. Fields and values that
+have been renamed since are renamed when a row is read.
+"""
+
+import json
+from typing import Any
+
+from sluice.rollout.state import Rollout, Transition
+
+FIELDS = {
+    "patience_until": "step_times_out_at",
+    "seen_at": "checked_at",
+    "unshared": "evidence_counts",
+    "errors_part": "errors_alpha_share",
+    "start_part": "initial_alpha_share",
+    "suspicion": "warn_alpha",
+    "ratios": "odds_ratios",
+    "max_dropped": "max_dropped_rate",
+}
+"""Renamed fields of rollouts, their settings and their counts."""
+
+VALUES = {
+    "phase": {"held": "awaiting_promotion"},
+    "outcome": {"hold": "wait"},
+    "verdict": {"calm": "ok", "suspect": "warn"},
+}
+"""Renamed values by field."""
+
+
+def parse_rollout(text: str) -> Rollout:
+    """Parse a stored rollout.
+
+    Raises:
+        ValidationError: The text is not a rollout.
+    """
+    return Rollout.model_validate_json(with_current_names(text))
+
+
+def parse_transition(text: str) -> Transition:
+    """Parse a stored transition.
+
+    Raises:
+        ValidationError: The text is not a transition.
+    """
+    return Transition.model_validate_json(with_current_names(text))
+
+
+def with_current_names(text: str) -> str:
+    """Return a stored JSON text with the current names; text that is not JSON is unchanged."""
+    try:
+        return json.dumps(_renamed(json.loads(text)))
+    except (ValueError, RecursionError):
+        return text  # the caller's parser reports it
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        FIELDS.get(name, name): VALUES.get(name, {}).get(item, item)
+        if isinstance(item, str)
+        else _renamed(item)
+        for name, item in value.items()
+    }

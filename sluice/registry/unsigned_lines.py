@@ -1,0 +1,96 @@
+"""Describes the unsigned lines of the log for a person who reviews them."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import Field
+from sqlalchemy import Connection, Row, Table
+
+from sluice.base.digests import short
+from sluice.base.errors import IntegrityError
+from sluice.base.settings import Record
+from sluice.registry.tables import (
+    LOGGED,
+    UtcTime,
+    history,
+    log,
+    receipts,
+    rollout_transitions,
+)
+
+
+class UnsignedLine(Record):
+    """One line of the log that is not signed yet."""
+
+    line: int = Field(description="Number of the line.")
+    at: datetime | None = Field(description="Time of writing according to the row, UTC.")
+    actor: str = Field(description="Actor according to the row; empty if the row has none.")
+    what: str = Field(description="Description of the added row.")
+
+
+def unsigned_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
+    """Return descriptions of all lines after ``since``, in order.
+
+    Raises:
+        IntegrityError: The row of a line is missing, or its table is not part of the registry.
+    """
+    tables = {table.name: table for table in LOGGED}
+    lines = connection.execute(
+        sa.select(log.c.number, log.c.entity, log.c.key)
+        .where(log.c.number > since)
+        .order_by(log.c.number)
+    ).all()
+    return [
+        _describe(connection, line.number, line.entity, line.key, tables.get(line.entity))
+        for line in lines
+    ]
+
+
+def _describe(
+    connection: Connection, number: int, entity: str, text: str, table: Table | None
+) -> UnsignedLine:
+    row: Row[Any] | None = None
+    if table is not None:
+        key = zip(table.primary_key, json.loads(text), strict=True)
+        query = sa.select(table).where(*(column == value for column, value in key))
+        row = connection.execute(query).first()
+    if table is None or row is None:
+        raise IntegrityError(
+            f"Line {number} of the log refers to {entity} {text}, which is missing.",
+            cause="The registry's database was edited manually or damaged.",
+            fix="Restore the database from a backup.",
+        )
+    values = row._mapping
+    moment = next(column.name for column in table.c if isinstance(column.type, UtcTime))
+    return UnsignedLine(
+        line=number,
+        at=values[moment],
+        actor=_visible(values.get("actor", "")),
+        what=_visible(_what(table, values, text)),
+    )
+
+
+def _visible(text: str) -> str:
+    """Escape control characters: an attacker may have written the text printed on a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _what(table: Table, values: Any, key: str) -> str:
+    if table is history:
+        before = "" if values["from_version"] is None else f" from version {values['from_version']}"
+        return (
+            f"{values['action']} {values['model']} version {values['to_version']}{before} "
+            f"({values['reason']})"
+        )
+    if table is receipts:
+        return f"receipt {short(values['digest'])} of the {values['gate']} gate"
+    if table is rollout_transitions:
+        return f"{values['outcome']} of rollout {short(values['rollout'])}"
+    about = ", ".join(
+        f"{name} {short(str(values[name]))}"
+        for name in ("model", "name", "version", "number", "receipt", "candidate")
+        if name in values
+    )
+    return f"{table.name.removeprefix('sluice_')}: {about or key}"

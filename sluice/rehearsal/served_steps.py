@@ -1,0 +1,67 @@
+"""Steps of a rollout as they were served: shares, requests and the strongest guard reading."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sluice.rollout.state import GuardReading, Transition, TransitionOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedStep:
+    """One step at its end."""
+
+    number: int
+    """Number of the step, from 1."""
+
+    share: float
+    """Planned share of the users that the challenger answers [rate]."""
+
+    served: float
+    """Measured share of the requests that the challenger answered; NaN without requests [rate]."""
+
+    is_shadowed: bool
+    """Whether the arm that answers no user got shadow requests."""
+
+    challenger: int
+    """Requests of the challenger; shadow requests when its share is 0."""
+
+    production: int
+    """Requests of production; shadow requests when the challenger's share is 1."""
+
+    since: datetime
+    until: datetime
+    strongest: GuardReading | None
+    """Guard reading closest to its limit; None when no guard was read."""
+
+    outcome: TransitionOutcome
+    """How the step ended."""
+
+
+def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
+    """Return the steps that ended with a check of their counts, in order.
+
+    Args:
+        transitions: All transitions of a rollout, oldest first.
+    """
+    at = {t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over}
+    found: dict[int, ServedStep] = {}
+    for transition in transitions:
+        window = transition.window
+        if window is None or window.epoch not in at:
+            continue
+        rollout = at[window.epoch]
+        step = rollout.current_step
+        found[window.epoch] = ServedStep(
+            number=rollout.step + 1,
+            share=step.share,
+            served=step.share if step.shadow else window.served_share,
+            is_shadowed=step.shadow,
+            challenger=window.challenger.requests,
+            production=window.production.requests,
+            since=rollout.step_since,
+            until=transition.at,
+            strongest=max(transition.guards, key=lambda g: g.evidence / g.limit, default=None),
+            outcome=transition.outcome,
+        )
+    return tuple(found[epoch] for epoch in sorted(found))

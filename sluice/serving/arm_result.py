@@ -1,0 +1,167 @@
+"""Result of one request to an arm as a value: an output or a fault, and the time it took.
+
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.observability import spans
+from sluice.rollout.samples import ArmName, Outputs, RequestFault
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.arm import (
+    ArmWorker,
+    EnsembleOutput,
+    NetworkFailed,
+    NeverStarted,
+    QueueFull,
+    StartTime,
+)
+from sluice.serving.http_errors import HttpError, InvalidInput, ModelFailed, PredictionTimeout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoutedPrediction:
+    """A prediction and the arm that made it."""
+
+    output: EnsembleOutput
+    """Mean of the networks' outputs (N, O)."""
+
+    arm: ArmName
+    version: int
+    candidate: str
+    split: TrafficSplit
+    challenger_fault: RequestFault | None
+    """Why production answered in place of the challenger; None when it did not."""
+
+    challenger_error: str
+    """Type of the challenger's error, for the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmResult:
+    """Result of one request to an arm; has an output if it has no fault."""
+
+    output: EnsembleOutput | None
+    """Output of each network (M, N, O)."""
+
+    fault: RequestFault | None
+    place: dict[str, Any]
+    """Type and location of the error of a network."""
+
+    is_begun: bool
+    """False when the arm never started on the request."""
+
+    seconds: float
+    computed_s: float
+    """Part of ``seconds`` after the arm started on the request; 0 when it never did. The time in
+    the queue depends on other requests, not on the arm."""
+
+
+async def predict_once(
+    arm: ArmWorker, x_NLD: NDArray[np.float32], *, timeout_s: float, max_waiting: int
+) -> ArmResult:
+    """Predict with an arm; every error becomes a value.
+
+    Args:
+        arm: Arm that predicts.
+        x_NLD: Windows (N, L, D).
+        timeout_s: Longest wait [s].
+        max_waiting: Fail at once when this number of requests is already waiting.
+    """
+    started_at, began = time.monotonic(), StartTime()
+    output: EnsembleOutput | None = None
+    fault: RequestFault | None = None
+    place: dict[str, Any] = {}
+    is_begun = True
+    try:
+        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
+        fault = None if np.isfinite(output).all() else "not_finite"
+    except (QueueFull, NeverStarted):
+        # A full queue counts as a timeout: an arm that hangs must not look better for it.
+        fault, is_begun = "timeouts", False
+    except TimeoutError:
+        fault = "timeouts"
+    except NetworkFailed as failed:
+        fault, place = "errors", failed.place
+    now = time.monotonic()
+    return ArmResult(
+        output=output,
+        fault=fault,
+        place=place,
+        is_begun=is_begun,
+        seconds=now - started_at,
+        computed_s=0.0 if began.at is None else now - began.at,
+    )
+
+
+async def try_arm(
+    arm: ArmWorker, x_NLD: NDArray[np.float32], *, name: str, timeout_s: float, max_waiting: int
+) -> ArmResult:
+    """Predict with an arm within a span; see ``predict_once``.
+
+    Args:
+        arm: Arm that predicts.
+        x_NLD: Windows (N, L, D).
+        name: Role of the arm for the request, for the span.
+        timeout_s: Longest wait [s].
+        max_waiting: Fail at once when this number of requests is already waiting.
+    """
+    with spans.span(f"arm {name}", version=arm.deployed.version) as span:
+        result = await predict_once(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        if result.fault is not None:
+            span.set_error(result.fault)
+    return result
+
+
+def routed_prediction(
+    result: ArmResult,
+    name: ArmName,
+    arm: ArmWorker,
+    split: TrafficSplit,
+    *,
+    failed: ArmResult | None,
+) -> RoutedPrediction:
+    """Return the prediction of a result without a fault."""
+    assert result.output is not None, "without a fault there is an output"
+    return RoutedPrediction(
+        output=result.output.mean(axis=0),
+        arm=name,
+        version=arm.deployed.version,
+        candidate=arm.deployed.candidate,
+        split=split,
+        challenger_fault=None if failed is None else failed.fault,
+        challenger_error="" if failed is None else failed.place.get("error", ""),
+    )
+
+
+def first_window_outputs(result: ArmResult) -> Outputs:
+    """Return the output of each network for the first window."""
+    assert result.output is not None, "without a fault there is an output"
+    return tuple(map(tuple, result.output[:, 0].tolist()))
+
+
+def prediction_error(result: ArmResult) -> HttpError:
+    """Return the error for the client when production failed."""
+    if result.fault == "timeouts":
+        return PredictionTimeout(
+            f"The model did not answer within {result.seconds:.3f} s.",
+            cause="The server is overloaded, or the model hangs.",
+            fix="Try again; if it persists, raise serving.deadline_s or add servers.",
+        )
+    if result.fault == "not_finite":
+        return InvalidInput(
+            "The model has no finite prediction for these windows.",
+            cause="The windows are far outside the training data.",
+            fix="Check the values and their units.",
+        )
+    return ModelFailed(
+        f"The model raised {result.place['error']}.",
+        cause="Its code does not support this input; the server's log has the location.",
+        fix="Report it to the owner of the model.",
+        place=result.place,
+    )

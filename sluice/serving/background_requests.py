@@ -1,0 +1,56 @@
+"""Requests that an arm computes in the background: shadow requests and comparisons.
+
+Shape legend: N = windows, L = rows of a window, D = features.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.serving.arm import ArmWorker
+from sluice.serving.arm_result import ArmResult, try_arm
+from sluice.serving.settings import ServingSettings
+
+
+class BackgroundRequests:
+    """Background requests in progress, up to a limit; used by the event loop only."""
+
+    def __init__(self, settings: ServingSettings) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._settings = settings
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may start."""
+        return len(self.tasks) < self._settings.max_shadow_queue
+
+    def start(self, request: Coroutine[Any, Any, None]) -> None:
+        """Run a request in the background."""
+        task = asyncio.get_running_loop().create_task(request)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def ask(self, arm: ArmWorker, x_NLD: NDArray[np.float32], *, name: str) -> ArmResult:
+        """Predict with the deadline and the queue limit of shadow requests.
+
+        Args:
+            arm: Arm that predicts.
+            x_NLD: Windows (N, L, D).
+            name: Role of the arm for the request, for the span.
+        """
+        return await try_arm(
+            arm,
+            x_NLD,
+            name=name,
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.max_shadow_queue,
+        )
+
+    async def close(self) -> None:
+        """Cancel the waiting requests."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)

@@ -1,0 +1,110 @@
+"""Endpoints about the server: its versions, counts, problems and health."""
+
+import time
+
+from fastapi import Request, Response
+from fastapi.responses import PlainTextResponse
+
+from sluice.serving.http_errors import Forbidden, Unauthorized
+from sluice.serving.routes import guarded_routes, open_routes
+from sluice.serving.schemas import (
+    ErrorResponse,
+    Liveness,
+    ModelDescription,
+    ProblemList,
+    Readiness,
+    RolloutCounts,
+    ServedVersion,
+    ServerPhase,
+    error_responses,
+    json_response,
+)
+from sluice.serving.server_metrics import PROBLEM_KINDS
+from sluice.serving.state import serving_of
+
+MODEL = guarded_routes("predict")
+METRICS = guarded_routes("metrics")
+ADMIN = guarded_routes("admin")
+OPEN = open_routes()
+
+
+@MODEL.get(
+    "/model", response_model=ModelDescription, responses=error_responses(Unauthorized, Forbidden)
+)
+async def model(request: Request) -> Response:
+    """Describe the served versions and their input."""
+    serving = serving_of(request)
+    table = serving.router.table
+    split = serving.router.in_force(table.split)
+    production = table.production.deployed
+    challenger = None if table.challenger is None else table.challenger.deployed
+    description = ModelDescription(
+        model=serving.model,
+        target=production.target,
+        input=production.contract,
+        production=ServedVersion(version=production.version, candidate=production.candidate),
+        challenger=None
+        if challenger is None
+        else ServedVersion(version=challenger.version, candidate=challenger.candidate),
+        rollout=split.rollout,
+        epoch=split.epoch,
+        share=split.share,
+        shadow=split.shadow,
+    )
+    return json_response(description)
+
+
+@ADMIN.get(
+    "/rollout", response_model=RolloutCounts, responses=error_responses(Unauthorized, Forbidden)
+)
+async def rollout(request: Request) -> Response:
+    """Return the counts of both arms since the rollout's step began."""
+    return json_response(RolloutCounts(window=serving_of(request).router.window()))
+
+
+@ADMIN.get(
+    "/problems", response_model=ProblemList, responses=error_responses(Unauthorized, Forbidden)
+)
+async def problems(request: Request) -> Response:
+    """Return the present problems as sentences, which name paths, hosts and candidates."""
+    return json_response(ProblemList(problems=serving_of(request).split_sync.problems))
+
+
+@METRICS.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    # Explicit, because FastAPI would describe the errors as plain text.
+    responses={
+        error.status: {
+            "description": error.__doc__,
+            "content": {"application/json": {"schema": ErrorResponse.model_json_schema()}},
+        }
+        for error in (Unauthorized, Forbidden)
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Return the metrics in Prometheus' text format."""
+    return Response(serving_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@OPEN.get("/healthz", response_model=Liveness, responses={503: {"model": Liveness}})
+async def healthz(request: Request) -> Response:
+    """Return whether the process is alive; 503 when only a restart helps."""
+    hangs_s = serving_of(request).hangs_s(time.monotonic())
+    reason = f"production has computed one batch for {hangs_s:.1f} s" if hangs_s else ""
+    return json_response(Liveness(alive=not hangs_s, reason=reason), status=503 if hangs_s else 200)
+
+
+@OPEN.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
+async def readyz(request: Request) -> Response:
+    """Return whether requests should be sent here."""
+    serving = serving_of(request)
+    # An inconsistent registry is no reason to fail: the last consistent version serves, and a
+    # failing /readyz would turn one edited row into an outage.
+    state: ServerPhase = "degraded" if serving.split_sync.has_problem("registry") else "serving"
+    found = Readiness(
+        ready=not serving.draining and not serving.hangs_s(time.monotonic()),
+        state="draining" if serving.draining else state,
+        problems=[kind for kind in PROBLEM_KINDS if serving.split_sync.has_problem(kind)],
+    )
+    return json_response(found, status=200 if found.ready else 503)

@@ -1,0 +1,73 @@
+"""``POST /predict``: from the bytes of a body to the response."""
+
+import time
+from typing import Any
+
+from fastapi import Request, Response
+
+from sluice.serving.arm_result import RoutedPrediction
+from sluice.serving.body import read_body
+from sluice.serving.contract import PredictRequest, read_request
+from sluice.serving.hosts import counted_address
+from sluice.serving.http_errors import PREDICT_ERRORS
+from sluice.serving.middleware import request_info
+from sluice.serving.routes import guarded_routes, token_name
+from sluice.serving.schemas import PredictionResponse, error_responses, json_response
+from sluice.serving.state import serving_of
+
+ROUTES = guarded_routes("predict")
+
+
+@ROUTES.post(
+    "/predict",
+    response_model=PredictionResponse,
+    responses=error_responses(*PREDICT_ERRORS),
+    # FastAPI does not parse the body: its size is checked first, and errors have our format.
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": PredictRequest.model_json_schema()}},
+        }
+    },
+)
+async def predict(request: Request) -> Response:
+    """Predict from one or more windows of feature rows."""
+    serving, info = serving_of(request), request_info(request)
+    admission, holder = serving.admission, token_name(request)
+    admission.require_rate(holder)
+    with admission.reading(holder) as reading:
+        body = await read_body(request, settings=serving.settings, reading=reading)
+    with admission.computing(holder):  # only now: a slow client must not occupy a slot
+        parsed = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
+        info.log_fields["windows"] = len(parsed.windows)
+        routed = await serving.router.route(
+            parsed,
+            address="" if request.client is None else counted_address(request.client.host),
+            deadline=time.monotonic() + serving.settings.deadline_s,
+        )
+    tags = _tags(routed)
+    info.log_fields.update(tags)
+    if routed.challenger_fault is not None:
+        info.log_fields["challenger_fault"] = routed.challenger_fault
+        info.log_fields["challenger_error"] = routed.challenger_error
+    prediction = PredictionResponse(
+        outputs=routed.output.tolist(),
+        model=serving.model,
+        version=routed.version,
+        candidate=routed.candidate,
+        arm=routed.arm,
+        fallback=routed.challenger_fault is not None,
+        rollout=routed.split.rollout,
+        epoch=routed.split.epoch,
+        trace=info.trace,
+    )
+    return json_response(
+        prediction, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}
+    )
+
+
+def _tags(routed: RoutedPrediction) -> dict[str, Any]:
+    tags: dict[str, Any] = {"version": routed.version, "arm": routed.arm}
+    if routed.split.rollout is not None:
+        tags["rollout"] = routed.split.rollout
+    return tags

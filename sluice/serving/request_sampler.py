@@ -1,0 +1,79 @@
+"""Samples requests: a random few, and failed ones, with the outputs of both arms."""
+
+import time
+
+from sluice.registry.client_secret import client_name, network_of
+from sluice.registry.readonly import Clock
+from sluice.rollout.samples import ArmName, Sample
+from sluice.serving.arm import ArmWorker
+from sluice.serving.arm_result import ArmResult, first_window_outputs
+from sluice.serving.background_requests import BackgroundRequests
+from sluice.serving.client_limits import ClientLimits
+from sluice.serving.routing_table import RequestContext
+from sluice.serving.sample_buffer import SampleBuffer
+from sluice.serving.settings import ServingSettings
+
+
+class RequestSampler:
+    """Takes the samples of one router; used by the event loop only."""
+
+    def __init__(
+        self,
+        buffer: SampleBuffer,
+        clients: ClientLimits,
+        background: BackgroundRequests,
+        *,
+        settings: ServingSettings,
+        clock: Clock,
+    ) -> None:
+        self._buffer = buffer
+        self._clients = clients
+        self._background = background
+        self._settings = settings
+        self._clock = clock
+
+    def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
+        """Store the first window of a request that was drawn at random, or that failed."""
+        now = time.monotonic()
+        failed = result.fault is not None
+        if not (self._buffer.should_keep_failure(now) if failed else self._is_drawn(context, now)):
+            return
+        table, split, request, x_NLD = context.table, context.split, context.request, context.x_NLD
+        sample = Sample(
+            at=self._clock(),
+            rollout=split.rollout,
+            epoch=split.epoch,
+            key=None if request.keys is None else request.keys[0],
+            client=client_name(context.client, secret=split.secret),
+            origin=client_name(network_of(context.address), secret=split.secret),
+            arm=arm,
+            fault=result.fault,
+            seconds=result.seconds,
+            features=tuple(x_NLD[0, -1].tolist()),
+            **{arm: None if failed else first_window_outputs(result)},
+        )
+        # The split of the table, not in_force(): after the lease there is nothing to compare.
+        other = table.production if arm == "challenger" else table.challenger
+        if failed or split.rollout is None or other is None:
+            self._buffer.add(sample)
+        elif self._background.has_room:
+            self._background.start(self._pair(sample, other, context))
+
+    def _is_drawn(self, context: RequestContext, now: float) -> bool:
+        if self._buffer.is_exhausted(now):  # nearly always true, and cheap to check first
+            return False
+        clients, per_s = self._clients, self._settings.samples_per_s
+        if not (
+            clients.may_sample(context.client, per_s=per_s, now=now)
+            and self._buffer.should_sample(now)
+        ):
+            return False
+        clients.record_sample(context.client)
+        return True
+
+    async def _pair(self, sample: Sample, other: ArmWorker, context: RequestContext) -> None:
+        """Predict with the other arm as well, for the comparison only."""
+        result = await self._background.ask(other, context.x_NLD[:1], name="compared")
+        theirs = "production" if sample.arm == "challenger" else "challenger"
+        answer = None if result.fault is not None else first_window_outputs(result)
+        self._buffer.add(sample.model_copy(update={theirs: answer}))

@@ -1,0 +1,197 @@
+"""``POST /hooks/rollback``: a Prometheus alert rolls back the rollout or production.
+
+The route takes the webhook of Alertmanager, with a token of scope ``hook``, so a client that may
+request predictions may not roll back. A server without such a token does not have the route.
+"""
+
+import asyncio
+import time
+from typing import Literal
+
+from fastapi import Request, Response
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+
+from sluice.base.errors import SluiceError
+from sluice.base.settings import Record
+from sluice.serving.background import in_background
+from sluice.serving.body import read_body
+from sluice.serving.http_errors import (
+    BadRequest,
+    BodyTimeout,
+    Forbidden,
+    InvalidInput,
+    PayloadTooLarge,
+    RollbackFailed,
+    TooManyRequests,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from sluice.serving.middleware import request_info
+from sluice.serving.rollback import (
+    RollbackAction,
+    RollbackEffect,
+    RollbackHandler,
+    RollbackRequest,
+    RollbackResult,
+    RollbackWebhook,
+)
+from sluice.serving.routes import guarded_routes, token_name
+from sluice.serving.schemas import error_responses, json_response
+from sluice.serving.state import serving_of
+
+ROUTES = guarded_routes("hook")
+"""Routes of a server with a webhook."""
+
+_REASON_CHARACTERS = 300
+_ACTIONS: tuple[RollbackAction, ...] = ("rollback", "rollback_production")
+
+
+class AlertmanagerAlert(BaseModel):
+    """One alert in the payload of Alertmanager; other fields are ignored."""
+
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str]
+    annotations: dict[str, str] = {}
+    startsAt: AwareDatetime
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{1,64}$", description="Fingerprint of its labels.")
+
+    @property
+    def key(self) -> str:
+        """Same for every notification of one firing; different once it fires again."""
+        return f"{self.fingerprint} {self.startsAt.isoformat()}"
+
+    @property
+    def reason(self) -> str:
+        """Its summary in one line, or its name.
+
+        The text of an alert must not decide whether the rollback succeeds: non-printable
+        characters, some of which databases or terminals reject, become spaces.
+        """
+        for text in (self.annotations.get("summary", ""), self.labels.get("alertname", "")):
+            words = "".join(c if c.isprintable() else " " for c in text).split()
+            if words:
+                return " ".join(words)[:_REASON_CHARACTERS]
+        return "An alert fires."
+
+
+class AlertmanagerPayload(BaseModel):
+    """Body of Alertmanager's webhook."""
+
+    version: Literal["4"]
+    alerts: list[AlertmanagerAlert] = Field(fail_fast=True)
+
+
+class HandledAlert(Record):
+    """Effect of one alert."""
+
+    fingerprint: str
+    act: RollbackEffect
+    what: str = Field(description="Effect in one sentence.")
+
+
+class WebhookResponse(Record):
+    """Response of ``POST /hooks/rollback``: the effect of each alert."""
+
+    model: str
+    changed: bool = Field(description="Whether any alert had an effect.")
+    alerts: list[HandledAlert]
+
+
+@ROUTES.post(
+    "/hooks/rollback",
+    response_model=WebhookResponse,
+    responses=error_responses(
+        BadRequest,
+        Unauthorized,
+        Forbidden,
+        BodyTimeout,
+        PayloadTooLarge,
+        UnsupportedMediaType,
+        InvalidInput,
+        TooManyRequests,
+        RollbackFailed,
+    ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": AlertmanagerPayload.model_json_schema()}},
+        }
+    },
+)
+async def rollback(request: Request) -> Response:
+    """Abort the rollout in progress, or roll production back, as a firing alert requests."""
+    serving, webhook, trace = serving_of(request), _webhook_of(request), request_info(request).trace
+    webhook.limit.require(time.monotonic())
+    with serving.admission.reading(token_name(request)) as reading:
+        body = await read_body(request, settings=serving.settings, reading=reading)
+    posted = _read(body)
+    handled = []
+    for alert in posted.alerts:
+        try:
+            async with webhook.one_at_a_time:
+                done = await _handle(alert, webhook.rollback, model=serving.model)
+        except RollbackFailed as failed:
+            serving.metrics.hook_acts.labels("failed").inc()
+            serving.log.error("hook", trace=trace, alert=alert.key, failed=str(failed))
+            raise
+        serving.metrics.hook_acts.labels(done.act).inc()
+        serving.log.warning("hook", trace=trace, alert=alert.key, act=done.act)
+        handled.append(HandledAlert(fingerprint=alert.fingerprint, act=done.act, what=done.what))
+    return json_response(
+        WebhookResponse(
+            model=serving.model,
+            changed=any(one.act != "nothing" for one in handled),
+            alerts=handled,
+        )
+    )
+
+
+def _webhook_of(request: Request) -> RollbackWebhook:
+    webhook = serving_of(request).webhook
+    assert webhook is not None, "the route exists only with a webhook"
+    return webhook
+
+
+def _read(body: bytes) -> AlertmanagerPayload:
+    try:
+        return AlertmanagerPayload.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise BadRequest(
+                "The body must be JSON, but is not.", fix="Send the payload of Alertmanager."
+            ) from None
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(
+            f"The body must be that of Alertmanager's webhook, version 4; '{place}': "
+            f"{first['msg']}.",
+            fix="Set this URL in a webhook_config of Alertmanager.",
+        ) from None
+
+
+async def _handle(
+    alert: AlertmanagerAlert, rollback: RollbackHandler, *, model: str
+) -> RollbackResult:
+    about = alert.labels.get("model", model)
+    action = next((a for a in _ACTIONS if a == alert.labels.get("sluice_action")), None)
+    if alert.status != "firing":
+        return RollbackResult(act="nothing", what="The alert is resolved.")
+    if action is None:
+        return RollbackResult(
+            act="nothing",
+            what=f"The alert has no label sluice_action with {' or '.join(_ACTIONS)}.",
+        )
+    if about != model:
+        return RollbackResult(act="nothing", what=f"The alert is about another model than {model}.")
+    request = RollbackRequest(
+        action=action, key=alert.key, reason=alert.reason, began=alert.startsAt
+    )
+    try:
+        # Loading the previous version takes seconds, so it must not run on the event loop.
+        return await asyncio.wrap_future(
+            in_background(lambda: rollback.handle(request), name="hook")
+        )
+    except SluiceError as error:
+        raise RollbackFailed(
+            f"The rollback failed: {error.what}", cause=error.cause, fix=error.fix
+        ) from error

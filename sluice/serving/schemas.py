@@ -1,0 +1,114 @@
+"""Schemas of the responses, as described in /openapi.json."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import Response
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.rollout.observations import TrafficCounts
+from sluice.rollout.samples import ArmName
+from sluice.serving.contract import InputContract
+from sluice.serving.http_errors import HttpError
+
+
+class PredictionResponse(Record):
+    """Response of ``POST /predict``."""
+
+    outputs: list[list[float]] = Field(
+        description="One row for each window: numbers in target units, or one logit per class."
+    )
+    model: str
+    version: int = Field(description="Version that answered.")
+    candidate: str = Field(description="Candidate digest of that version.")
+    arm: ArmName
+    fallback: bool = Field(description="Whether production answered in place of the challenger.")
+    rollout: str | None = Field(description="Id of the rollout in progress.")
+    epoch: int = Field(description="Epoch of the traffic split that routed the request.")
+    trace: str = Field(description="Trace id of this request, also in the server's log.")
+
+
+class ErrorResponse(Record):
+    """Why a request was not answered."""
+
+    kind: str
+    what: str
+    why: str
+    do: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: HttpError, *, trace: str) -> "ErrorResponse":
+        """Return the response for an error."""
+        return cls(kind=error.kind, what=error.what, why=error.cause, do=error.fix, trace=trace)
+
+
+class ServedVersion(Record):
+    """Version that one arm serves."""
+
+    version: int
+    candidate: str
+
+
+class ModelDescription(Record):
+    """Response of ``GET /model``: the served versions and their input."""
+
+    model: str
+    target: str
+    input: InputContract
+    production: ServedVersion
+    challenger: ServedVersion | None
+    rollout: str | None
+    epoch: int
+    share: float
+    shadow: bool
+
+
+class RolloutCounts(Record):
+    """Response of ``GET /rollout``."""
+
+    window: TrafficCounts | None = Field(
+        description="Counts since the step began; null without a rollout."
+    )
+
+
+class Liveness(Record):
+    """Response of ``GET /healthz``: status 503 when only a restart helps."""
+
+    alive: bool
+    reason: str
+
+
+ServerPhase = Literal["serving", "degraded", "draining"]
+
+
+class Readiness(Record):
+    """Response of ``GET /readyz``: status 503 when no request should be sent here."""
+
+    ready: bool
+    state: ServerPhase = Field(
+        description="degraded: ready, but the registry contradicts itself about what to serve, "
+        "so the last consistent version serves."
+    )
+    problems: list[str] = Field(description="Kinds of present problems; see /problems.")
+
+
+class ProblemList(Record):
+    """Response of ``GET /problems``."""
+
+    problems: list[str] = Field(description="One sentence for each kind in /readyz.")
+
+
+def error_responses(*kinds: type[HttpError]) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of error responses."""
+    return {kind.status: {"model": ErrorResponse, "description": kind.__doc__} for kind in kinds}
+
+
+def json_response(
+    content: Record, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a record as a JSON response."""
+    return Response(
+        content.model_dump_json(), status, headers=headers, media_type="application/json"
+    )

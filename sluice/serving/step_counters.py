@@ -1,0 +1,285 @@
+"""Counts of both arms since the traffic split last changed; never request contents."""
+
+from collections import deque
+from datetime import datetime
+
+import numpy as np
+
+from sluice.registry.client_secret import network_of
+from sluice.rollout.contribution_limits import capped_contributions
+from sluice.rollout.evidence import GuardName
+from sluice.rollout.observations import ArmCounts, EvidenceCounts, TrafficCounts
+from sluice.rollout.samples import ArmName, RequestFault
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.client_limits import ClientLimits
+from sluice.serving.network_balance import NetworkBalance
+
+ARMS: tuple[ArmName, ...] = ("production", "challenger")
+COUNTER_NAMES = ("requests", "errors", "timeouts", "not_finite", "slower")
+"""Counters of each arm; the names are fields of ``ArmCounts``."""
+
+_MAX_LATENCIES = 2000
+"""Latencies of production from which the p95 is computed."""
+_MIN_LATENCIES = 100
+"""With fewer latencies the p95 is unreliable: until then no request counts as slower."""
+_MAX_CLIENT_NETWORK_SHARE = 1 / 40
+"""Maximum weight of one client network in the p95, if there are at least 40 of them [rate]. It is
+below 5 %, so that the slow requests of one client network cannot determine the p95 alone."""
+_PROCESS_OVERHEAD_S = 0.002
+"""Allowance for a challenger's separate process: the pipe and two wake-ups [s]. Without it, every
+response of a small model would count as slower; after a promotion there is no pipe."""
+
+
+GuardFaults = frozenset[GuardName]
+"""Faults of one response; empty for a good one."""
+
+NO_FAULTS: GuardFaults = frozenset()
+FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
+"""Faults that leave a request without a timely response."""
+
+
+TIMED: GuardFaults = frozenset(("timeouts", "slower"))
+"""Faults of latency, which also depend on the load of the machine."""
+
+
+def evidence_faults(arm: ArmName, ours: GuardFaults, theirs: GuardFaults) -> GuardFaults:
+    """Return the faults of an arm's response that are evidence, given the other arm's response.
+
+    When one arm failed, the other's failure is no evidence, whatever the kinds of the failures.
+    But production's timeouts and slow responses always count: a slightly slower challenger is slow
+    whenever production is. If these faults cancelled, only the challenger would have slow
+    responses.
+
+    Args:
+        arm: Arm of ``ours``.
+        ours: Faults of its response.
+        theirs: Faults of the other arm's response to the same request.
+    """
+    always = ours & TIMED if arm == "production" else NO_FAULTS
+    return always | (NO_FAULTS if theirs & FAILURES else ours - theirs)
+
+
+class StepCounters:
+    """Counts of the current rollout step.
+
+    A new step begins when the traffic split has a new epoch or another rollout. Each arm has two
+    sets of counts: of all requests, and of those that are evidence (see ``EvidenceCounts``).
+
+    Without a challenger there is no step: requests of production alone, before the challenger
+    was loaded or after its lease, must not be compared with those of the challenger.
+
+    Used by the event loop only. ``slower`` is relative to production's p95 at the start of the
+    step, plus the overhead of a separate process. A server that has just started has no p95: it
+    uses the first one available, and until then counts no request of either arm as slower.
+    """
+
+    def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
+        self._recent: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
+        self._slow_s: float | None = None
+        self.clients = ClientLimits()
+        self._begin(split, now)
+
+    @property
+    def slow_s(self) -> float | None:
+        """Latency above which a response counts as slower [s]; None while unknown."""
+        return self._slow_s
+
+    def set_split(self, split: TrafficSplit, *, now: datetime) -> None:
+        """Begin a new step if the split has another epoch."""
+        if not self._is_current(split):
+            self._begin(split, now)
+
+    def count(
+        self,
+        arm: ArmName,
+        *,
+        split: TrafficSplit,
+        seconds: float | None,
+        fault: RequestFault | None,
+        address: str = "",
+        is_usual: bool = True,
+    ) -> None:
+        """Count one request that was routed to an arm.
+
+        Args:
+            arm: Arm that the request was routed to, whichever arm answered in the end.
+            split: Traffic split that routed it; a request of an earlier step, or of none, is not
+                counted.
+            seconds: Time that the arm took after it started on the request; None for a shadow
+                request, which yields to production on purpose.
+            fault: Fault of the response, if any.
+            address: Client address.
+            is_usual: False for a request of a client that sends far more than others; it is left
+                out of the p95.
+        """
+        is_timed = seconds is not None and fault in (None, "timeouts")
+        if is_timed and is_usual and arm == "production":
+            self._recent.append((seconds, address))  # type: ignore[arg-type]
+            if self._slow_s is None:
+                self._slow_s = self._slow_threshold_s()
+        if not self._is_current(split):
+            return
+        counts = self._counts[arm]
+        counts["requests"] += 1
+        if fault is not None:
+            counts[fault] += 1
+        counts["slower"] += "slower" in self.faults(seconds=seconds, fault=fault)
+
+    def faults(self, *, seconds: float | None, fault: RequestFault | None) -> GuardFaults:
+        """Return all faults of a response.
+
+        Args:
+            seconds: Time that the arm took; None for a shadow request.
+            fault: Fault of the response, if any.
+        """
+        found: set[GuardName] = set() if fault is None else {fault}
+        # Errors are not timed: they count as errors. In a shadow step the challenger's latency is
+        # not comparable, so neither arm is timed.
+        is_timed = seconds is not None and self._slow_s is not None and not self._split.shadow
+        if is_timed and fault != "errors" and not seconds <= self._slow_s:  # type: ignore[operator]
+            found.add("slower")
+        return frozenset(found)
+
+    def compare_request(
+        self,
+        arm: ArmName,
+        *,
+        split: TrafficSplit,
+        client: str,
+        address: str,
+        now: float,
+        is_crowded: bool = False,
+    ) -> bool:
+        """Add a request of an arm to the evidence if it may count; return whether it does.
+
+        Args:
+            arm: Arm that the request was routed to.
+            split: Traffic split that routed it.
+            client: Client, from ``client_of``.
+            address: Client address.
+            now: Current time [s, monotonic].
+            is_crowded: Whether it waited behind another network's requests, from ``Crowding``.
+        """
+        is_usual = self.clients.record_request(arm, client, address=address, now=now)
+        is_compared = (
+            is_usual
+            and not is_crowded
+            and self._is_current(split)
+            and self._balance.admit(
+                arm,
+                client,
+                address=address,
+                share=split.share,
+                per_client=self.clients.max_compared_requests,
+            )
+        )
+        self._evidence[arm]["requests"] += is_compared
+        return is_compared
+
+    def compare_faults(
+        self,
+        arm: ArmName,
+        ours: GuardFaults,
+        theirs: GuardFaults,
+        *,
+        split: TrafficSplit,
+        client: str,
+        address: str,
+        now: float,
+    ) -> None:
+        """Add the faults of a compared request to the evidence, as far as they count.
+
+        Args:
+            arm: Arm that the request was routed to.
+            ours: Faults of its response.
+            theirs: Faults of the other arm's response to the same request.
+            split: Traffic split that routed it.
+            client: Client, from ``client_of``.
+            address: Client address.
+            now: Current time [s, monotonic].
+        """
+        if split.rollout is None or not self._is_current(split):
+            return
+        for guard in sorted(evidence_faults(arm, ours, theirs)):
+            if self.clients.count_fault(
+                arm, guard, client, address=address, share=split.share, now=now
+            ):
+                self._evidence[arm][guard] += 1
+
+    def would_count(
+        self,
+        arm: ArmName,
+        faults: GuardFaults,
+        *,
+        split: TrafficSplit,
+        client: str,
+        address: str,
+        now: float,
+    ) -> bool:
+        """Return whether any of these faults would be evidence if the other arm had none of them.
+
+        Args:
+            arm: Arm that the request was routed to.
+            faults: Faults of its response.
+            split: Traffic split that routed it.
+            client: Client, from ``client_of``.
+            address: Client address.
+            now: Current time [s, monotonic].
+        """
+        return self._is_current(split) and any(
+            self.clients.would_count(
+                arm, guard, client, address=address, share=split.share, now=now
+            )
+            for guard in faults
+        )
+
+    def count_dropped(self) -> None:
+        """Count a shadow request or a comparison that was dropped because the queue was full."""
+        self._dropped += 1
+
+    def window(self, now: datetime) -> TrafficCounts | None:
+        """Return the counts of the step; None without a rollout."""
+        split = self._split
+        if split.rollout is None:
+            return None
+        return TrafficCounts(
+            rollout=split.rollout,
+            epoch=split.epoch,
+            since=self._since,
+            until=max(now, self._since),
+            production=ArmCounts(**self._counts["production"]),
+            challenger=ArmCounts(**self._counts["challenger"]),
+            evidence_counts=EvidenceCounts(
+                **{arm: ArmCounts(**self._evidence[arm]) for arm in ARMS}
+            ),
+            shadow_dropped=self._dropped,
+        )
+
+    def _is_current(self, split: TrafficSplit) -> bool:
+        return (split.rollout, split.epoch) == (self._split.rollout, self._split.epoch)
+
+    def _begin(self, split: TrafficSplit, now: datetime) -> None:
+        self._split = split
+        self._since = now
+        self._slow_s = self._slow_threshold_s()
+        self.clients.begin_step()
+        self._balance = NetworkBalance()
+        self._dropped = 0
+        self._counts: dict[ArmName, dict[str, int]] = {
+            arm: dict.fromkeys(COUNTER_NAMES, 0) for arm in ARMS
+        }
+        self._evidence: dict[ArmName, dict[str, int]] = {
+            arm: dict.fromkeys(COUNTER_NAMES, 0) for arm in ARMS
+        }
+
+    def _slow_threshold_s(self) -> float | None:
+        if len(self._recent) < _MIN_LATENCIES:
+            return None
+        seconds_N = np.array([seconds for seconds, _ in self._recent])
+        networks = [network_of(address) for _, address in self._recent]
+        contribution_N = capped_contributions(networks, max_share=_MAX_CLIENT_NETWORK_SHARE)
+        order_N = np.argsort(seconds_N)
+        contribution_N = contribution_N[order_N]
+        below_N = np.cumsum(contribution_N) - contribution_N
+        p95_s = np.interp(0.95, below_N / below_N[-1], seconds_N[order_N])
+        return float(p95_s) + _PROCESS_OVERHEAD_S

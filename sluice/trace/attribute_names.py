@@ -1,0 +1,83 @@
+"""Finds attributes that torch ignores: misspelled ``requires_grad``, and weight-tying settings."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Iterator
+from types import MemberDescriptorType
+from typing import Any
+
+from torch import Tensor, nn
+
+_REQUIRES_GRAD = "requires_grad"
+_MIN_SIMILARITY = 0.85
+"""Minimum similarity ratio of a misspelled name, such as 'require_grad' or 'requires_gard'."""
+
+_CONFIG_NAMES = frozenset(
+    ("config", "cfg", "conf", "args", "hparams", "opt", "opts", "options", "params", "settings")
+)
+_TIE_WORDS = frozenset(("tie", "ties", "tied", "tying"))
+_SHARE_WORDS = frozenset(("share", "shares", "shared", "sharing"))
+_EMBEDDING_WORDS = frozenset(("embedding", "embeddings", "embed", "embeds", "emb", "word", "words"))
+_OUTPUT_WORDS = frozenset(("weight", "weights", "output", "out", "head", "lm", "softmax", "vocab"))
+_FILLER_WORDS = frozenset(("is", "use", "do"))
+_NEGATIONS = frozenset(("no", "not", "without"))
+
+
+def misspelled_requires_grad(owner: Any) -> list[str]:
+    """Return attributes of a parameter or module that are misspelled ``requires_grad`` flags.
+
+    Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
+    """
+    return [
+        name
+        for name, value in vars(owner).items()
+        if isinstance(value, bool)
+        and _resembles_requires_grad(name)
+        and (name != _REQUIRES_GRAD or not isinstance(owner, Tensor))
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _resembles_requires_grad(name: str) -> bool:
+    return difflib.SequenceMatcher(None, name, _REQUIRES_GRAD).ratio() >= _MIN_SIMILARITY
+
+
+def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
+    """Yield the settings of a module, or of its config, that tie output weights and embedding."""
+    for name, value in vars(module).items():
+        if isinstance(value, bool) and is_tying_name(name):
+            yield name, value
+        elif name in _CONFIG_NAMES:
+            for inner, setting in _stored_settings(value):
+                if isinstance(setting, bool):
+                    yield f"{name}.{inner}", setting
+
+
+def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the stored tying settings of a config; properties would run code of the program."""
+    if isinstance(config, dict):
+        yield from (
+            (n, value) for n, value in config.items() if isinstance(n, str) and is_tying_name(n)
+        )
+        return
+    for name in filter(
+        is_tying_name, (type if isinstance(config, type) else object).__dir__(config)
+    ):
+        value = inspect.getattr_static(config, name, None)
+        is_slot = isinstance(value, MemberDescriptorType)
+        yield name, getattr(config, name, None) if is_slot else value
+
+
+@functools.lru_cache(maxsize=1024)
+def is_tying_name(name: str) -> bool:
+    """Return whether a setting name means that output and embedding share their weights.
+
+    A name that only mentions shared weights is not enough: layers or networks share weights, too.
+    """
+    words = frozenset(name.strip("_").lower().split("_")) - _FILLER_WORDS
+    if words & _NEGATIONS:
+        return False
+    if words & _TIE_WORDS:
+        return words <= _TIE_WORDS or bool(words & (_EMBEDDING_WORDS | _OUTPUT_WORDS))
+    return bool(words & _SHARE_WORDS and words & _EMBEDDING_WORDS)

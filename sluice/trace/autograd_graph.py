@@ -1,0 +1,144 @@
+"""Reads the autograd graph of a loss: attention masks, and indices of lookups.
+
+Covers manually written attention as well as torch's own. The graph is read, not executed.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_MAX_NODES = 4096
+_MAX_FOUND = 16
+_MASK_THRESHOLD = -1e4
+"""Additive masks below this value mask a position."""
+_MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
+"""Saved masks of fused attention nodes, which do not save attention weights."""
+
+SHAPE_NODES = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose",
+        "Permute", "T", "Slice", "Select", "Index", "ToCopy", "Clone", "Alias", "Expand",
+        "AsStrided", "Flatten", "Unflatten", "SwapAxes", "Cat", "Stack",
+    )
+    for number in (0, 1, 2)
+)  # fmt: skip
+"""Nodes that change the shape or location of values, but not the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLookup:
+    """A parameter that was indexed in its first dimension, and the indices."""
+
+    table: nn.Parameter
+    ids: Tensor
+
+
+def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
+    """Yield the nodes of the graph of a loss, breadth-first from the loss."""
+    todo, seen = deque([loss.grad_fn]), set[Any]()
+    while todo and len(seen) < max_nodes:
+        node = todo.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        todo += [following for following, _ in node.next_functions]
+
+
+def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
+    """Return the keys that each attention layer masked for all queries, (rows, positions).
+
+    Args:
+        nodes: Nodes from ``graph_nodes``, before the backward pass.
+        rows: Number of rows in the batch.
+        positions: Number of keys; attention over another number is skipped.
+    """
+    found = []
+    for attended in _attended_keys(nodes):
+        first = attended.shape[0]
+        if attended.shape[-1] != positions or (first % rows and first != 1):
+            continue
+        groups = 1 if first == 1 else rows
+        found.append(~attended.reshape(groups, -1, positions).any(1).expand(rows, positions))
+        if len(found) >= _MAX_FOUND:
+            break
+    return found
+
+
+def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
+    """Yield which keys each query attends to, (rows or rows x heads, ..., keys)."""
+    for node in nodes:
+        name = node.name()
+        if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
+            weights = saved_tensor(node, "_saved_result")
+            # Saved as an unsigned integer.
+            dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
+            if weights is not None and weights.dim() > 1 and dim % weights.dim():
+                yield (weights > 0).movedim(dim, -1)
+        elif name.startswith("ScaledDotProduct"):
+            masks = (saved_tensor(node, mask) for mask in _MASK_NAMES)
+            added = next((mask for mask in masks if mask is not None), None)
+            if added is not None and added.dim() > 1:
+                yield added if added.dtype == torch.bool else added > _MASK_THRESHOLD
+
+
+def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
+    """Return the parameters that were indexed by integers in their first dimension.
+
+    Args:
+        nodes: Nodes from ``graph_nodes``, before the backward pass.
+        kind: 'Index' for ``table[ids]``, 'Embedding' for ``F.embedding``.
+    """
+    found: list[TableLookup] = []
+    for node in nodes:
+        if node.name() != f"{kind}Backward0" or len(found) >= _MAX_FOUND:
+            continue
+        table = getattr(node.next_functions[0][0], "variable", None)
+        ids = next(iter(saved_indices(node)), None)
+        if not isinstance(table, nn.Parameter) or ids is None:
+            continue
+        if ids.numel() and ids.dtype in (torch.int64, torch.int32):
+            found.append(TableLookup(table, ids))
+    return found
+
+
+def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
+    """Return the class indices of lookups in log-probabilities, and the number of classes.
+
+    A manually written cross-entropy does such a lookup: ``log_p[rows, classes]``.
+    """
+    found: list[tuple[Tensor, int]] = []
+    for node in nodes:
+        if node.name() != "IndexBackward0" or len(found) >= _MAX_FOUND:
+            continue
+        source = node.next_functions[0][0]
+        if source is None or not source.name().startswith("LogSoftmaxBackward"):
+            continue
+        indices, sizes = saved_indices(node), tuple(node._saved_self_sym_sizes)
+        ids = indices[-1] if len(indices) == len(sizes) == 2 else None
+        if ids is not None and ids.numel() and ids.dtype in (torch.int64, torch.int32):
+            found.append((ids, int(sizes[1])))
+    return found
+
+
+def saved_tensor(node: Any, name: str) -> Tensor | None:
+    """Return a tensor that a node saved for its backward pass; None if it was freed or absent."""
+    try:
+        value = getattr(node, name, None)
+    except RuntimeError:  # freed by another backward pass, or changed in place
+        return None
+    return value.detach() if isinstance(value, Tensor) else None
+
+
+def saved_indices(node: Any) -> tuple[Tensor | None, ...]:
+    """Return the index tensors that a lookup node saved; empty if they were freed."""
+    try:
+        indices = node._saved_indices
+        return (indices,) if isinstance(indices, Tensor) else tuple(indices)
+    except RuntimeError:  # as above
+        return ()

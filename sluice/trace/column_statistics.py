@@ -1,0 +1,127 @@
+"""Running statistics of the columns of a network's input."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from sluice.trace.records.inputs import ColumnRecord
+
+MAX_COLUMNS = 64
+_MAX_ELEMENTS = 2**16
+_MAX_CORRELATED = 24
+"""Maximum number of columns whose correlations are computed."""
+
+
+def is_channels_first(batch: Tensor) -> bool:
+    """Return whether a batch is multi-channel images in channels-first layout."""
+    if batch.dim() < 4 or batch[0].numel() <= MAX_COLUMNS:
+        return False
+    return 2 <= batch.shape[1] <= MAX_COLUMNS and batch.shape[1] < min(batch.shape[2:])
+
+
+class ColumnStatistics:
+    """Count, mean, deviation and extremes of each column, and correlations of the first columns.
+
+    Args:
+        batch: First batch of floating-point values, (rows, ...); later batches with another width
+            are skipped.
+        by_channel: Whether a column is a channel, (rows, channels, ...).
+    """
+
+    def __init__(self, batch: Tensor, *, by_channel: bool = False) -> None:
+        row = batch[0].numel()
+        self.by_position = not by_channel and (row <= MAX_COLUMNS or batch.dim() < 3)
+        self._axis = 1 if by_channel else -1
+        self._width = row if self.by_position else batch.shape[self._axis]
+        step = -(-self._width // MAX_COLUMNS)
+        self._columns = range(0, self._width, step)
+        self._step = step
+        num = len(self._columns)
+        self._count = torch.zeros(num, dtype=torch.float64)
+        self._sum, self._squares = self._count.clone(), self._count.clone()
+        self._shift = torch.zeros(num, dtype=torch.float64)
+        self._low = torch.full((num,), torch.inf, dtype=torch.float64)
+        self._high = -self._low
+        self._products = torch.zeros((min(num, _MAX_CORRELATED),) * 2, dtype=torch.float64)
+        self._last: Tensor | None = None
+        self._changes, self._num_changes = self._count.clone(), 0
+
+    def add(self, batch: Tensor) -> None:
+        """Add one batch; a batch with another width is skipped."""
+        values = batch.detach()
+        row = values[0].numel()
+        if values.dim() < 2 and self._axis == 1:
+            return
+        if (row if self.by_position else values.shape[self._axis]) != self._width:
+            return
+        if self._axis == 1:
+            values = values.movedim(1, -1)
+        self._add_changes(values)
+        table = values.reshape(-1, self._width)[:, :: self._step]
+        if table.numel() > _MAX_ELEMENTS:
+            table = table[:: -(-table.numel() // _MAX_ELEMENTS)]
+        table = table.to("cpu", torch.float64)
+        finite = table.isfinite()
+        if not bool(finite.all()):
+            self._low = torch.minimum(self._low, table.where(finite, torch.inf).amin(0))
+            self._high = torch.maximum(self._high, table.where(finite, -torch.inf).amax(0))
+            table = table.where(finite, self._shift)
+            self._count += finite.sum(0)
+        else:
+            if not self._count.any():
+                self._shift = table.mean(0)  # sums of squares around a distant point lose precision
+            low, high = torch.aminmax(table, dim=0)
+            self._low, self._high = torch.minimum(self._low, low), torch.maximum(self._high, high)
+            self._count += table.shape[0]
+        shifted = table - self._shift
+        self._sum += shifted.sum(0)
+        self._squares += (shifted * shifted).sum(0)
+        some = shifted[:, : len(self._products)]
+        self._products += some.T @ some
+
+    def _add_changes(self, values: Tensor) -> None:
+        """Add the squared changes between consecutive samples, also across batches."""
+        samples = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
+        samples = samples.to("cpu", torch.float64)
+        before, self._last = self._last, samples[-1:].clone()
+        if len(samples) < len(values):
+            self._last = None
+        if before is not None and before.shape[1:] == samples.shape[1:]:
+            samples = torch.cat([before, samples])
+        if len(samples) > 1:
+            changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._step]
+            self._changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
+            self._num_changes += len(changes)
+
+    def records(self) -> tuple[ColumnRecord, ...]:
+        """Return the statistics of each column with a finite value."""
+        mean = self._sum / self._count
+        std = (self._squares / self._count - mean * mean).clamp(min=0).sqrt()
+        step = (self._changes / (self._num_changes or math.nan)).sqrt()
+        rows = torch.stack([mean + self._shift, std, self._low, self._high, step], 1).tolist()
+        return tuple(
+            ColumnRecord(column=column, mean=m, std=0.0 if low == high else s, smallest=low,
+                       largest=high, step=change)
+            for column, (m, s, low, high, change), count in zip(
+                self._columns, rows, self._count.tolist(), strict=True
+            )
+            if count
+        )  # fmt: skip
+
+    def correlations(self) -> tuple[float, ...]:
+        """Return the correlations of the first 24 columns: the upper triangle, row by row.
+
+        The correlation of a constant column is reported as 0.
+        """
+        num = len(self._products)
+        if num < 2:
+            return ()
+        count = self._count[:num].clamp(min=1)
+        mean = self._sum[:num] / count
+        covariance = self._products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
+        spread = covariance.diagonal().clamp(min=0).sqrt()
+        correlation = covariance / (spread * spread[:, None])
+        correlation = torch.nan_to_num(correlation, 0.0, 0.0, 0.0).clamp(-1, 1)
+        upper = torch.ones_like(correlation, dtype=torch.bool).triu(1)
+        return tuple(correlation[upper].tolist())

@@ -1,0 +1,53 @@
+"""Batched reads of device scalars: many values are read with one synchronization."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+OnValues = Callable[[Sequence[float]], None]
+
+
+class BatchedDeviceReads:
+    """Requested scalars and the callbacks that receive their values."""
+
+    def __init__(self) -> None:
+        self._requested: list[Tensor | float] = []
+        self._callbacks: list[tuple[int, int, OnValues]] = []
+        """Start and number of the requested scalars of each callback."""
+        self._lock = threading.Lock()
+
+    def request(self, scalars: Sequence[Tensor | float], on_values: OnValues) -> None:
+        """Request values; ``read`` passes them to the callback.
+
+        Args:
+            scalars: Zero-dimensional tensors, or numbers that are already known.
+            on_values: Called with one float per scalar.
+        """
+        with self._lock:
+            self._callbacks.append((len(self._requested), len(scalars), on_values))
+            self._requested += scalars
+
+    def read(self) -> None:
+        """Read all requested values and call the callbacks."""
+        with self._lock:
+            requested, callbacks = self._requested, self._callbacks
+            self._requested, self._callbacks = [], []
+        values: list[float] = [0.0] * len(requested)
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
+        for position, scalar in enumerate(requested):
+            if isinstance(scalar, Tensor):
+                key = (scalar.device, scalar.dtype)
+                positions, tensors = groups.setdefault(key, ([], []))
+                positions.append(position)
+                tensors.append(scalar)
+            else:
+                values[position] = scalar
+        with torch.no_grad():
+            stacks = [(positions, torch.stack(tensors)) for positions, tensors in groups.values()]
+        for positions, stacked in stacks:
+            for position, value in zip(positions, stacked.tolist(), strict=True):
+                values[position] = float(value)
+        for start, length, on_values in callbacks:
+            on_values(values[start : start + length])

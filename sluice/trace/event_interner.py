@@ -1,0 +1,115 @@
+"""Interns events and event sequences: each distinct one is stored once, as a small integer."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.trace.records.events import TraceEvent, TraceEventKind
+
+_MAX_BLOCK_LENGTH = 8
+_MAX_SEQUENCES = 2048
+_MAX_CACHED = 4096
+
+EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
+"""Fields of a ``TraceEvent``: kind, object_id, related_id, flags, repeat_length."""
+
+OVERFLOW = -(2**31)
+"""Sequence index of all steps beyond the maximum number of distinct sequences. No valid index, and
+no key of an open sequence (-1 - index)."""
+
+
+class EventInterner:
+    """Codes of events, and indices of event sequences, in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._code_by_event: dict[EventKey, int] = {}
+        self._event_by_code: list[EventKey] = []
+        self._lock = threading.Lock()
+        self._sequences: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._cache: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
+        self.unwritten: list[tuple[int, int, tuple[EventKey, ...]]] = []
+        """Index, thread and events of the sequences not yet written; the recorder clears it."""
+
+    def intern(self, event: EventKey) -> int:
+        """Return the code of an event."""
+        code = self._code_by_event.get(event)
+        if code is None:
+            with self._lock:  # two threads may record the same new event at once
+                code = self._code_by_event.get(event)
+                if code is None:
+                    self._event_by_code.append(event)
+                    code = self._code_by_event[event] = len(self._event_by_code) - 1
+        return code
+
+    def event(self, code: int) -> EventKey:
+        """Return the event of a code."""
+        return self._event_by_code[code]
+
+    def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
+        """Return the sequence index of a step, and the positions of the events it keeps.
+
+        Repeated blocks are kept once; see ``fold_repeats``.
+        """
+        key = (thread, tuple(codes))
+        known = self._cache.get(key)
+        if known is None:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            shown, positions = self.fold_repeats(codes)
+            known = self._cache[key] = (self._sequence(thread, tuple(shown)), tuple(positions))
+        return known
+
+    def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the codes with repeated blocks kept once, and their original positions.
+
+        The position of the last event of a block is that of its last repeat, because the block
+        went on until then.
+        """
+        shown: list[int] = []
+        positions: list[int] = []
+        start = 0
+        while start < len(codes):
+            length, after = _repeated_block(codes, start)
+            shown += codes[start : start + length]
+            positions += range(start, start + length)
+            if after > start + length:
+                kind, object_id, related_id, flags, _ = self._event_by_code[shown[-1]]
+                shown[-1] = self.intern((kind, object_id, related_id, flags, length))
+                positions[-1] = after - 1
+            start = after
+        return shown, positions
+
+    def _sequence(self, thread: int, shown: tuple[int, ...]) -> int:
+        index = self._sequences.get((thread, shown))
+        if index is None:
+            if len(self._sequences) >= _MAX_SEQUENCES:
+                return OVERFLOW
+            index = self._sequences[thread, shown] = len(self._sequences)
+            self.unwritten.append(
+                (index, thread, tuple(self._event_by_code[code] for code in shown))
+            )
+        return index
+
+
+def _repeated_block(codes: Sequence[int], start: int) -> tuple[int, int]:
+    """Return the length of the block at a position, and where its repeats end."""
+    for length in range(1, _MAX_BLOCK_LENGTH + 1):
+        block = codes[start : start + length]
+        after = start + length
+        while len(block) == length and codes[after : after + length] == block:
+            after += length
+        if after > start + length:
+            return length, after
+    return 1, start + 1
+
+
+def decode_event(fields: Sequence[Any]) -> TraceEvent:
+    """Return the event of a stored list of fields."""
+    kind, object_id, related_id, flags, repeat_length = fields
+    return TraceEvent(
+        kind=kind,
+        object_id=object_id,
+        related_id=related_id,
+        flags=tuple(flags),
+        repeat_length=repeat_length,
+    )

@@ -1,0 +1,227 @@
+"""Detects whether gradients are new, stale or cleared, by tensor identity and version.
+
+A program may clear gradients with ``zero_grad``, by setting them to None, or in place; and set them
+with a backward pass or manually. Comparing a few gradients with those at the last optimizer step
+distinguishes all these cases, at a cost of a microsecond per step.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+GradientState = Literal["fresh", "none", "zero", "stale"]
+
+_MAX_SAMPLED = 2
+
+_MAX_ELEMENTS = 2**14
+"""Maximum size of a gradient that is checked after every backward pass."""
+
+_MAX_VALUE_CHECKS = 32
+"""Maximum number of times that the values of a gradient with an unchanged version are read:
+``.grad.data.zero_()`` does not change the version."""
+
+
+_STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
+_PLAIN_FLAGS = {state: (state,) for state in _STATES}
+_CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
+
+
+class HasParameters(Protocol):
+    """An optimizer whose parameters are listed only on demand."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return the parameters, group by group."""
+
+
+class GradientTracker:
+    """Tracks the gradients of one optimizer from step to step."""
+
+    def __init__(self) -> None:
+        self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
+        """Sampled parameters, each with its gradient after the last step and the version of it."""
+        self.is_cleared = True
+        """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
+        self._has_stepped = False
+        self._weight_versions: list[tuple[Tensor, int]] = []
+        self._num_value_checks = 0
+
+    def before_backward(self) -> None:
+        """Detect whether the gradients were cleared without ``zero_grad``."""
+        if not self._sampled:
+            return
+        for parameter, previous, version in self._sampled:
+            grad = parameter.grad
+            if grad is None or grad is not previous:
+                continue
+            if grad._version == version:
+                if self._num_value_checks >= _MAX_VALUE_CHECKS:
+                    return
+                self._num_value_checks += 1
+            if not _is_zero(grad):
+                return
+            self._num_value_checks = 0
+        self.is_cleared = True
+
+    def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
+        """Return the state of the gradients at a step, with 'carried' if nothing cleared them."""
+        is_none, is_stale, probes = True, self._has_stepped, self._sampled
+        for i, (parameter, previous, version) in enumerate(probes):
+            grad = parameter.grad
+            if grad is None:
+                is_stale = False
+                if previous is not None:  # cleared without zero_grad
+                    self.is_cleared, probes[i] = True, (parameter, None, -1)
+                continue
+            is_none, version_now = False, grad._version
+            if grad is not previous:
+                # The gradient was replaced without a recorded backward pass.
+                self.is_cleared, is_stale = True, False
+            elif version_now != version:
+                is_stale = False
+            # Hold the small tensors, so that their addresses are not reused.
+            probes[i] = (parameter, grad, version_now)
+        if is_none:
+            self._choose_parameters(owner.parameters())
+        state: GradientState = "fresh"
+        if is_none and not self._sampled:
+            state = "none"
+        elif is_stale and not is_none:
+            state = "stale"
+        # Values are read only if the order of events makes zeros likely, because reading waits for
+        # the device.
+        elif may_be_zero and all(
+            p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
+        ):
+            state = "zero"
+        is_carried = self._has_stepped and not self.is_cleared and state != "none"
+        self._has_stepped, self.is_cleared = True, False
+        return _CARRIED_FLAGS[state] if is_carried else _PLAIN_FLAGS[state]
+
+    def record_weight_versions(self) -> None:
+        """Record the versions of the weights before the step changes them."""
+        self._weight_versions = [
+            (parameter, parameter._version) for parameter, _, _ in self._sampled
+        ]
+
+    def is_before_update(self) -> bool:
+        """Return whether the running step has not changed the weights yet; False if unknown."""
+        return bool(self._weight_versions) and all(
+            p._version == v for p, v in self._weight_versions
+        )
+
+    def is_zeroed(self) -> bool:
+        """Return whether the gradients of the step were set to zero in place since it began."""
+        return bool(self._sampled) and all(
+            previous is not None
+            and parameter.grad is previous
+            and previous._version != version
+            and _is_zero(previous)
+            for parameter, previous, version in self._sampled
+        )
+
+    def record_gradients(self, *, may_have_changed: bool = False) -> None:
+        """Record the gradients after a step that did not call ``state_at_step``.
+
+        These are repeated steps, skipped steps and later closure calls.
+
+        Args:
+            may_have_changed: Whether a backward pass since the step may have changed the gradients.
+        """
+        current = (_current_gradient(parameter) for parameter, _, _ in self._sampled)
+        self._sampled = [
+            (p, grad, -1) if may_have_changed else (p, grad, v) for p, grad, v in current
+        ]
+        self._has_stepped, self.is_cleared = True, False
+
+    def _choose_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Choose the smallest parameter with a gradient from each part of the optimizer."""
+        with_gradients = [p for p in parameters if p.grad is not None]
+        parts = [with_gradients[i::_MAX_SAMPLED] for i in range(_MAX_SAMPLED)]
+        chosen = [min(part, key=Tensor.numel) for part in parts if part]
+        self._sampled = [_current_gradient(parameter) for parameter in chosen]
+
+
+def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
+    grad = parameter.grad
+    return parameter, grad, -1 if grad is None else grad._version
+
+
+class GradientSample:
+    """A sample of small gradients that is checked right after each backward pass.
+
+    Finds the first non-finite value before clipping and the step spread it. CPU tensors only,
+    because reading a device value would wait.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: list[Tensor] | None = None
+        self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
+        """Parameter, gradient and gradient version of the last nonzero gradient found."""
+
+    def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
+        """Return whether the sampled gradients are finite: all of them, or the one at ``which``."""
+        if self._chosen is None:
+            with_gradients = [p for p in owner.parameters() if p.grad is not None]
+            if not with_gradients:
+                return True
+            self._chosen = self._choose(with_gradients)
+        for parameter in self._chosen if which is None else self._chosen[which : which + 1]:
+            grad = parameter.grad
+            if grad is None or grad.requires_grad:  # double backward
+                continue
+            total = grad.sum().item()
+            # The sum may overflow although all elements are finite.
+            if not math.isfinite(total) and nonfinite_positions([grad]):
+                return False
+            if total:
+                self.last_nonzero = parameter, grad, grad._version
+        return True
+
+    def is_cleared(self) -> bool:
+        """Return, once, whether the last nonzero gradient was set to zero since it was checked."""
+        last, self.last_nonzero = self.last_nonzero, None
+        if last is None:
+            return False
+        parameter, previous, version = last
+        grad = parameter.grad
+        if grad is None or (grad is previous and grad._version == version):
+            return False
+        return _is_zero(grad)
+
+    @staticmethod
+    def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
+        """Choose a small gradient near the input, where most faults show, and one in the middle."""
+        middle = len(with_gradients) // 2
+        parts = with_gradients[:_MAX_SAMPLED], with_gradients[middle : middle + _MAX_SAMPLED]
+        found: list[Tensor] = []
+        for part in parts:
+            best = min(part, key=Tensor.numel, default=None)
+            if best is None or best.device.type != "cpu" or best.numel() > _MAX_ELEMENTS:
+                continue
+            grad = best.grad
+            is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
+            if is_plain and all(best is not other for other in found):
+                found.append(best)
+        return found
+
+
+def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:
+    """Return the positions of the dense gradients with a non-finite value."""
+    return [
+        i
+        for i, grad in enumerate(grads)
+        if grad.layout == torch.strided and not bool(grad.detach().isfinite().all())
+    ]
+
+
+def _is_zero(grad: Tensor) -> bool:
+    values = grad.detach()
+    return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
+
+
+def with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters that have a dense gradient."""
+    return [p for p in parameters if p.grad is not None and p.grad.layout == torch.strided]

@@ -1,0 +1,357 @@
+"""Hooks for DataLoaders: epochs, batches, the order of their rows, and random states."""
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from sluice.trace.fingerprints import (
+    LOADER,
+    FieldFingerprint,
+    OrderFingerprint,
+    batch_tensors,
+    field_record,
+    make_sketch,
+    mix64,
+    random_state_fingerprints,
+)
+from sluice.trace.hooks.loader_workers import watch_workers
+from sluice.trace.object_index import ObjectIndex
+from sluice.trace.records.batches import BatchRecord, EpochRecord, LoaderRecord, RandomStateRecord
+from sluice.trace.samplers import sampler_properties
+from sluice.trace.tracer import Tracer
+
+_WATCHED_EPOCHS = 4
+"""First epochs of each loader that are recorded; later epochs are recorded at powers of two."""
+
+_MAX_LABELS = 64
+
+
+@dataclass(slots=True)
+class LoaderEntry:
+    """One DataLoader of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    code: int
+    """Event code of its batches."""
+    epoch: int = 0
+    num_batches: int = 0
+    num_seen: int = 0
+    is_hashed: bool = False
+    """Whether the configured number of batches is already fingerprinted."""
+    iteration: "_IteratorEntry | None" = None
+
+
+@dataclass(slots=True)
+class _IteratorEntry:
+    index: int
+    ref: "weakref.ref[Any]"
+    loader: LoaderEntry | None = None
+    order: OrderFingerprint = field(default_factory=OrderFingerprint)
+    step: int = 0
+    sampler_epoch: int = -1
+    rows: list[int] = field(default_factory=list)
+    """Fingerprints of the inspected rows."""
+    labels: Counter[int] = field(default_factory=Counter)
+    fields: dict[int, FieldFingerprint] = field(default_factory=dict)
+    """Fingerprints of float tensors, by position in the batch."""
+
+
+def watch_loaders(tracer: Tracer) -> None:
+    """Record every iteration over a DataLoader and every batch that it yields."""
+    make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    watch, local = _LoaderWatch(tracer), tracer.local
+
+    @functools.wraps(make_iter)
+    def watched_iter(loader: Any) -> Any:
+        if tracer.is_on:
+            tracer.run_safely(watch.before_iterator, loader)
+        iterator = make_iter(loader)
+        if tracer.is_on:
+            tracer.run_safely(watch.on_iterator, loader, iterator)
+        return iterator
+
+    @functools.wraps(make_next)
+    def watched_next(iterator: Any) -> Any:
+        try:
+            batch = make_next(iterator)
+        except StopIteration:
+            if tracer.is_on:
+                tracer.run_safely(watch.on_exhausted, iterator)
+            raise
+        if tracer.is_on:
+            thread, known = local.thread, watch.current
+            if thread.position >= 0 and known is not None and known.ref() is iterator:
+                entry = known.loader
+                if (
+                    entry is not None
+                    and entry.code == thread.expected_codes[thread.position]
+                    and entry.is_hashed
+                ):
+                    thread.position += 1
+                    thread.last_loader = entry.index
+                    entry.num_batches += 1
+                    return batch
+            try:
+                watch.on_batch(iterator, batch)
+            except Exception as error:  # as in ``Tracer.run_safely``
+                tracer.fail(error)
+        return batch
+
+    tracer.patches.replace(DataLoader, "__iter__", watched_iter)
+    tracer.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.close)
+    watch.hook_workers = watch_workers(tracer, lambda: watch.worker_origin)
+
+
+class _IndexHook:
+    """Observes the order of row indices, in epochs that are recorded."""
+
+    _NAME = "_next_index"
+
+    def __init__(self, tracer: Tracer, on_indices: Callable[[Any, Any], None]) -> None:
+        original: Any = _BaseDataLoaderIter._next_index
+
+        @functools.wraps(original)
+        def watched(iterator: Any) -> Any:
+            indices = original(iterator)
+            if tracer.is_on:
+                tracer.run_safely(on_indices, iterator, indices)
+            return indices
+
+        self._functions = original, watched
+        tracer.patches.on_restore(lambda: self.enable(is_enabled=False))
+
+    def enable(self, *, is_enabled: bool) -> None:
+        """Install or remove the hook: only few epochs are recorded."""
+        old, new = self._functions if is_enabled else self._functions[::-1]
+        if vars(_BaseDataLoaderIter)[self._NAME] is old:  # no other code wraps the method
+            setattr(_BaseDataLoaderIter, self._NAME, new)
+
+
+class _LoaderWatch:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._index_hook = _IndexHook(tracer, self.on_indices)
+        self.worker_origin: tuple[Path, int, int] | None = None
+        """Trace folder, loader and epoch of the workers that start next; inherited by the fork."""
+        self.hook_workers: Callable[[], None] = lambda: None
+        """Called before workers start."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all loaders, at the start of a trace and after a fork."""
+        self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
+        self._all: list[tuple[LoaderRecord, LoaderEntry]] = []
+        self._iterators: ObjectIndex[_IteratorEntry] = ObjectIndex(
+            lambda index, it: _IteratorEntry(index, weakref.ref(it))
+        )
+        self.current: _IteratorEntry | None = None
+        """Iterator that yielded the last batch."""
+
+    def _entry(self, _: int, loader: Any) -> LoaderEntry:
+        record = _loader_record(len(self._all), loader)
+        # A program that creates an equal loader for every epoch uses one logical loader.
+        for known, entry in self._all:
+            same = {"index": known.index, "seed": known.seed}
+            if entry.ref() is None and known == record.model_copy(update=same):
+                entry.ref = weakref.ref(loader)
+                return entry
+        code = self._tracer.event_code("batch", record.index)
+        entry = LoaderEntry(record.index, weakref.ref(loader), code)
+        self._all.append((record, entry))
+        self._tracer.recorder.write("loader", record)
+        return entry
+
+    def before_iterator(self, loader: Any) -> None:
+        """Prepare for an iterator that is about to be created."""
+        entry = self._loaders.get_or_add(loader)
+        self._update_index_hook(is_recorded=_is_recorded(entry.epoch + 1))
+        if loader.num_workers:
+            self.worker_origin = self._tracer.recorder.folder, entry.index, entry.epoch + 1
+            self.hook_workers()
+
+    def on_iterator(self, loader: Any, iterator: Any) -> None:
+        tracer = self._tracer
+        entry = self._loaders.get_or_add(loader)
+        self._close_epoch(entry, is_finished=False)
+        entry.epoch += 1
+        entry.iteration = self._iterators.get_or_add(iterator)
+        entry.iteration.loader, entry.iteration.step = entry, tracer.steps
+        tracer.record_event(tracer.local.thread, "epoch", entry.index)
+        if _is_recorded(entry.epoch):
+            began = tracer.clock()
+            entry.iteration.sampler_epoch = sampler_properties(loader).epoch
+            self._record_random_states()
+            tracer.local.thread.statistics_ns += tracer.clock() - began
+        self._update_index_hook(is_recorded=_is_recorded(entry.epoch))
+
+    def _update_index_hook(self, *, is_recorded: bool) -> None:
+        """Observe row indices if this epoch or a running epoch of another loader is recorded."""
+        others = (
+            other.iteration is not None and _is_recorded(other.epoch) for _, other in self._all
+        )
+        self._index_hook.enable(is_enabled=is_recorded or any(others))
+
+    def on_indices(self, iterator: Any, indices: Any) -> None:
+        # Workers receive indices while the iterator is created, before its loader is known.
+        numbers = indices if isinstance(indices, list) else [indices]
+        iteration = self._iterators.get_or_add(iterator)
+        is_recorded = iteration.loader is None or _is_recorded(iteration.loader.epoch)
+        if is_recorded and numbers and type(numbers[0]) is int:
+            iteration.order.add(numbers)
+
+    def on_batch(self, iterator: Any, batch: Any) -> None:
+        tracer, known = self._tracer, self.current
+        if known is None or known.ref() is not iterator:
+            known = self.current = self._iterators.get(iterator)
+        if known is None or known.loader is None:
+            return
+        entry, thread = known.loader, tracer.local.thread
+        thread.last_loader = entry.index
+        tracer.record_code(thread, entry.code)
+        if tracer.samples_statistics or not entry.is_hashed:
+            began = tracer.clock()
+            self._record_batch(entry, batch)
+            if tracer.samples_statistics:
+                thread.statistics_ns += tracer.clock() - began
+        entry.num_batches += 1
+        entry.num_seen += 1
+        entry.is_hashed = entry.num_seen >= tracer.settings.fingerprinted_batches
+
+    def on_exhausted(self, iterator: Any) -> None:
+        known = self._iterators.get(iterator)
+        if known is not None and known.loader is not None:
+            self._close_epoch(known.loader, is_finished=True)
+            thread = self._tracer.local.thread
+            if thread.last_loader == known.loader.index:  # later calls do not use its batches
+                thread.last_loader = -1
+
+    def close(self) -> None:
+        """Write the epochs that are not finished."""
+        for _, entry in self._all:
+            self._close_epoch(entry, is_finished=False)
+
+    def _close_epoch(self, entry: LoaderEntry, *, is_finished: bool) -> None:
+        iteration, entry.iteration = entry.iteration, None
+        if iteration is None:
+            return
+        if _is_recorded(entry.epoch):
+            self._tracer.recorder.write("epoch", _epoch_record(entry, iteration, is_finished))
+        entry.num_batches, iteration.order = 0, OrderFingerprint()
+        iteration.rows, iteration.labels, iteration.fields = [], Counter(), {}
+
+    def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
+        tracer = self._tracer
+        tensors = batch_tensors(batch)
+        first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
+        sample_size = tracer.settings.row_sample_size
+        rows = (
+            ()
+            if first is None
+            else tracer.fingerprint_cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
+        )
+        if entry.iteration is not None and _is_recorded(entry.epoch):
+            entry.iteration.rows += rows
+            entry.iteration.labels.update(_integer_labels(tensors))
+            if not entry.is_hashed:
+                for position in _float_fields(tensors):
+                    fields = entry.iteration.fields
+                    fields.setdefault(position, FieldFingerprint()).add(tensors[position])
+        record = BatchRecord(
+            loader=entry.index,
+            epoch=entry.epoch,
+            position=entry.num_batches,
+            step=tracer.steps,
+            fields=tuple(map(field_record, tensors)),
+            rows=rows,
+        )
+        tracer.recorder.write_detail("batch", record)
+
+    def _record_random_states(self) -> None:
+        torch_state, python, numpy = random_state_fingerprints()
+        record = RandomStateRecord(
+            step=self._tracer.steps, torch=torch_state, python=python, numpy=numpy
+        )
+        self._tracer.recorder.write_detail("random", record)
+
+
+def _is_recorded(epoch: int) -> bool:
+    """Return whether an epoch is recorded; recording all short epochs would cost too much."""
+    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
+
+
+def _epoch_record(entry: LoaderEntry, iteration: _IteratorEntry, is_finished: bool) -> EpochRecord:
+    order, rows = iteration.order.digests()
+    return EpochRecord(
+        loader=entry.index,
+        epoch=entry.epoch,
+        step=iteration.step,
+        sampler_epoch=iteration.sampler_epoch,
+        num_batches=entry.num_batches,
+        num_indices=iteration.order.count,
+        first=iteration.order.first,
+        order=order,
+        rows=rows,
+        row_numbers=iteration.order.sketch(),
+        contents=make_sketch(mix64(torch.tensor(iteration.rows, dtype=torch.int64))),
+        num_contents=len(iteration.rows),
+        labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
+        fields=tuple(some.record(position) for position, some in iteration.fields.items()),
+        is_finished=is_finished,
+    )
+
+
+def _float_fields(tensors: list[Tensor]) -> list[int]:
+    """Return positions of float32 and float64 tensors, if one of them may be a target.
+
+    A target is not the first tensor. 16-bit floats are excluded because they repeat by chance.
+    """
+    positions = [
+        position
+        for position, t in enumerate(tensors)
+        if t.dtype in (torch.float32, torch.float64)
+        and t.layout == torch.strided
+        and t.dim()
+        and t.numel()
+    ]
+    return positions if any(positions) else []
+
+
+def _integer_labels(tensors: list[Tensor]) -> list[int]:
+    """Return the labels of a batch: its first one-dimensional integer tensor after the inputs."""
+    labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
+    return labels[0].tolist() if labels and not labels[0].is_complex() else []
+
+
+def _loader_record(index: int, loader: Any) -> LoaderRecord:
+    try:
+        num_rows = len(loader.dataset)
+    except (TypeError, NotImplementedError):  # a stream
+        num_rows = -1
+    sampler = sampler_properties(loader)
+    return LoaderRecord(
+        index=index,
+        dataset=type(loader.dataset).__name__,
+        num_rows=num_rows,
+        sampler=type(loader.sampler).__name__,
+        batch_size=-1 if loader.batch_size is None else loader.batch_size,
+        num_workers=loader.num_workers,
+        has_generator=loader.generator is not None,
+        is_stream=isinstance(loader.dataset, IterableDataset),
+        shuffles=sampler.shuffles,
+        sets_epoch=sampler.sets_epoch,
+        seed=sampler.seed,
+        replicas=sampler.replicas,
+        rank=sampler.rank,
+    )

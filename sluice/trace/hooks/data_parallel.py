@@ -1,0 +1,231 @@
+"""Records data-parallel wrappers, and whether weights stay equal on all ranks."""
+
+import functools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sluice.trace.fingerprints import row_fingerprints
+from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
+from sluice.trace.tracer import Tracer
+
+_SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
+"""Classes of networks whose parameters differ between ranks by design."""
+
+_MAX_INSPECTED_REDUCTIONS = 64
+"""First reductions that are checked for gradients."""
+
+_FIRST_STEPS = 8
+"""First steps at which networks are checked for sharding."""
+
+_COMPARED_NUMEL = 64
+"""Number of values that are compared to distinguish weights from gradients."""
+
+ALL_REDUCE = "all_reduce"
+"""Kind of a record of gradients that the program reduces itself."""
+
+
+@dataclass(slots=True)
+class _Wrapper:
+    ref: "weakref.ref[Any]"
+    inner: "weakref.ref[Any]"
+    written: DataParallelRecord | None = None
+
+
+def watch_parallel(tracer: Tracer) -> None:
+    """Record data-parallel wrappers, and periodically the weights of each rank."""
+    watch = _DataParallelWatch(tracer)
+    make = DistributedDataParallel.__init__
+
+    @functools.wraps(make)
+    def watched_make(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        make(wrapper, module, *args, **kwargs)
+        if tracer.is_on:
+            tracer.run_safely(watch.on_wrapper, wrapper, module)
+
+    tracer.patches.replace(DistributedDataParallel, "__init__", watched_make)
+    if torch.distributed.is_available():
+        _watch_reductions(tracer, watch)
+
+        tracer.before_step.append(watch.find_sharded)
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.write_wrappers)
+
+
+def _watch_reductions(tracer: Tracer, watch: "_DataParallelWatch") -> None:
+    reduce = torch.distributed.all_reduce
+
+    @functools.wraps(reduce)
+    def watched_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if tracer.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
+            tracer.run_safely(watch.on_reduction, tensor)
+        return reduce(tensor, *args, **kwargs)
+
+    tracer.patches.replace_function(torch.distributed, "all_reduce", watched_reduce)
+
+
+class _DataParallelWatch:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all wrappers."""
+        self._wrappers: list[_Wrapper] = []
+        self._reduces_manually = False
+        self.num_reductions = self._steps = 0
+        self._sharded: set[int] = set()
+        if self.after_step in self._tracer.after_step:
+            self._tracer.after_step.remove(self.after_step)
+
+    def _observe_steps(self) -> None:
+        """Observe every step once ranks are known to share weights."""
+        if self.after_step not in self._tracer.after_step:
+            self._tracer.after_step.append(self.after_step)
+
+    def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
+        """Record a new wrapper."""
+        self._observe_steps()
+        self._wrappers.append(_Wrapper(weakref.ref(wrapper), weakref.ref(module)))
+        self.write_wrappers()
+
+    def write_wrappers(self) -> None:
+        """Write new wrappers, and known ones whose network indices changed."""
+        tracer = self._tracer
+        for index, known in enumerate(self._wrappers):
+            inner, wrapper = known.inner(), known.ref()
+            record = DataParallelRecord(
+                index=index,
+                kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
+                network=self._index(inner),
+                wrapper=self._index(wrapper),
+                step=tracer.steps,
+            )
+            written = known.written
+            if wrapper is not None and (
+                written is None
+                or (written.network, written.wrapper) != (record.network, record.wrapper)
+            ):
+                known.written = record
+                tracer.recorder.write("wrapper", record)
+
+    def find_sharded(self, _: OptimizerEntry, __: Any) -> None:
+        """Record networks that are sharded over all ranks, before the first steps."""
+        if self._steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+            return
+        self._steps += 1
+        for entry, network in self._tracer.objects.networks.live_items():
+            if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
+                self._sharded.add(entry.index)
+                record = DataParallelRecord(
+                    index=len(self._wrappers) + entry.index,
+                    kind="FullyShardedDataParallel",
+                    network=-1,
+                    wrapper=entry.index,
+                    step=self._tracer.steps,
+                )
+                self._tracer.recorder.write("wrapper", record)
+
+    def on_reduction(self, tensor: Any) -> None:
+        """Record that the program itself reduces gradients over ranks."""
+        self.num_reductions += 1
+        is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
+        if self._reduces_manually or not is_float:
+            return
+        tracer = self._tracer
+        for entry, _ in tracer.objects.optimizers.live_items():
+            learned = [p for p in entry.parameters() if p.grad is not None]
+            grads = [p.grad for p in learned if p.grad is not None]
+            if _is_gradient(tensor, grads) and not _contains_weights(tensor, learned):
+                self._reduces_manually = True
+                self._observe_steps()
+                record = DataParallelRecord(
+                    index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=tracer.steps
+                )
+                tracer.recorder.write("wrapper", record)
+                return
+
+    def after_step(self, entry: OptimizerEntry, _: Any) -> None:
+        """Request a digest of the shared parameters, at steps that are powers of two."""
+        tracer = self._tracer
+        if tracer.steps & (tracer.steps - 1):
+            return
+        self.write_wrappers()
+        if any(_is_sharded(network) for _, network in tracer.objects.networks.live_items()):
+            return
+        shared = self._shared(entry.parameters())
+        if shared:
+            self._request_digest(entry, shared)
+
+    def _request_digest(self, entry: OptimizerEntry, shared: Sequence[Tensor]) -> None:
+        tracer, step, index = self._tracer, self._tracer.steps, entry.index
+        sample_size = tracer.settings.sampled_weights
+        with torch.no_grad():
+            norms = torch._foreach_norm([p.detach() for p in shared])
+            norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
+            prints = [
+                row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in shared
+            ]
+        places = torch.arange(1, 2 * len(prints), 2, device=prints[0].device)
+        # 52 bits, because values are read from the device as floats.
+        digest = (torch.stack(prints) * places).sum() & (2**52 - 1)
+
+        def fill(values: Sequence[float]) -> None:
+            record = RankWeightsRecord(
+                step=step, optimizer=index, norm=values[0], digest=f"{int(values[1]):013x}"
+            )
+            tracer.recorder.write("parallel", record)
+
+        tracer.recorder.device_reads.request([norm, digest], fill)
+
+    def _shared(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
+        if self._reduces_manually:
+            return plain
+        modules = [m for m in (known.inner() for known in self._wrappers) if m is not None]
+        wrapped = {id(p) for module in modules for p in module.parameters()}
+        return [p for p in plain if id(p) in wrapped]
+
+    def _index(self, module: Any) -> int:
+        entry = None if module is None else self._tracer.objects.networks.get(module)
+        return -1 if entry is None else entry.index
+
+
+def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
+    """Return whether a tensor is a gradient, shares its memory, or is all of them flattened."""
+    if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
+        return bool(grads)
+    return any(
+        grad is tensor or (grad.data_ptr() == tensor.data_ptr() and grad.shape == tensor.shape)
+        for grad in grads
+        if grad.layout == torch.strided
+    )
+
+
+def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
+    """Return whether a tensor contains weights: ranks that average weights differ in between."""
+    first = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
+    values = tensor.detach().reshape(-1)[: len(first)].to(first)
+    return torch.equal(values, first)
+
+
+def _is_sharded(network: Any) -> bool:
+    return any(cls.__name__ in _SHARDING for cls in type(network).__mro__)
+
+
+def _is_sharded_over_all_ranks(network: Any) -> bool:
+    """Return whether a network is sharded over all ranks, so that each rank has its own rows."""
+    if not _is_sharded(network):
+        return False
+    ranks = torch.distributed.get_world_size()
+    group = getattr(network, "process_group", None)
+    if group is not None:
+        return bool(group.size() == ranks)
+    meshes = [getattr(p, "device_mesh", None) for p in network.parameters()]
+    return bool(meshes) and all(m is not None and m.ndim == 1 and m.size() == ranks for m in meshes)

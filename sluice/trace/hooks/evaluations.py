@@ -1,0 +1,86 @@
+"""Averages losses that are computed without gradients between two training steps."""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.records.losses import EvaluationPassRecord
+from sluice.trace.tracer import Tracer
+
+_MAX_PENDING_LOSSES = 512
+"""Losses that are kept before they are summed."""
+
+
+class _EvaluationPass:
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.calls = 0
+        self.total: Tensor | float = 0.0
+        self.pending: list[Tensor] = []
+
+    def add(self, loss: Tensor) -> None:
+        self.calls += 1
+        self.pending.append(loss)
+        if len(self.pending) >= _MAX_PENDING_LOSSES:
+            self.sum_pending()
+
+    def sum_pending(self) -> None:
+        if self.pending:
+            self.total = self.total + torch.stack(self.pending).sum()
+            self.pending = []
+
+
+class EvaluationPasses:
+    """Evaluation passes of a trace. Values on a device are only read at a flush."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.open: dict[tuple[int, int, str], _EvaluationPass] = {}
+        """Passes since the last training step; a plain dict, as every training loss checks it."""
+        self._sampler = LogSpacedSampler(tracer.settings.history_rows)
+
+    def add(self, kind: str, loss: Tensor) -> None:
+        """Add the mean loss of one call, for the last network and the last loader."""
+        steps, thread = self._tracer.steps, self._tracer.local.thread
+        key = (thread.last_network, thread.last_loader, kind)
+        known = self.open.get(key)
+        if known is not None and known.step != steps:
+            self.write()
+            known = None
+        if known is None:
+            known = self.open[key] = _EvaluationPass(steps)
+        known.add(loss)
+
+    def write(self) -> None:
+        """Close the open passes."""
+        passes, self.open = self.open, {}
+        for (network, loader, kind), evaluation in passes.items():
+            evaluation.sum_pending()
+            if not self._sampler.keeps_next():
+                continue
+            total = evaluation.total
+            self._tracer.recorder.device_reads.request(
+                [total if isinstance(total, Tensor) else torch.tensor(total)],
+                functools.partial(self._write, network, loader, kind, evaluation),
+            )
+
+    def _write(
+        self,
+        network: int,
+        loader: int,
+        kind: str,
+        evaluation: _EvaluationPass,
+        values: Sequence[float],
+    ) -> None:
+        record = EvaluationPassRecord(
+            step=evaluation.step,
+            network=network,
+            loader=loader,
+            kind=kind,
+            num_calls=evaluation.calls,
+            mean=values[0] / evaluation.calls,
+        )
+        self._tracer.recorder.write("evaluation", record)

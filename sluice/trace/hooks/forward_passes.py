@@ -1,0 +1,315 @@
+"""Inspects single training passes through networks: gradient flow, detached tensors, masks, probes.
+
+The passes at the first step and at powers of two are inspected, so an inspection may be slow.
+"""
+
+import functools
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.autograd_graph import graph_nodes
+from sluice.trace.functorch import in_functorch_transform
+from sluice.trace.graph_records import (
+    clamped_index_records,
+    masks_from_graph,
+    negative_index_records,
+)
+from sluice.trace.object_tracker import NetworkEntry
+from sluice.trace.padding import find_padding, find_paddings, masked_positions, tensor_arguments
+from sluice.trace.perturbation import (
+    PerturbationEffect,
+    float_tensors,
+    perturb_later_tokens,
+    perturb_later_values,
+    perturb_padding,
+    perturb_weights,
+)
+from sluice.trace.records.forward_passes import (
+    ForwardPassRecord,
+    ModuleCallRecord,
+    PaddingMaskRecord,
+    ProbeRecord,
+)
+from sluice.trace.targets import find_copied_inputs, find_next_token_inputs, find_reached_outputs
+from sluice.trace.tracer import Tracer
+
+_MAX_CALLS = 1024
+_MAX_HELD_OUTPUTS = 512
+"""Outputs that are kept alive until the step, so that their memory is not reused."""
+
+_MAX_PENDING_PASSES = 4
+"""Inspected passes that wait for a backward pass."""
+
+_MAX_MASK_RECORDS = 32
+"""Padding mask records in a trace."""
+
+_MIN_GROWTH_HALVES = 3
+"""Growth of the sequence length, in halves of the previous maximum, that repeats the probes."""
+
+_MAX_INDEX_RECORDS = 64
+"""Records of out-of-range indices in a trace."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One inspected forward pass."""
+
+    entry: NetworkEntry
+    network: "weakref.ref[nn.Module]"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    calls: list[ModuleCallRecord] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    """Autograd nodes of its outputs; None for an output without a graph."""
+
+
+class ForwardPassInspector:
+    """Inspects the forward passes of all threads."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all state, at the start of a trace and after a fork."""
+        self._held: dict[int, tuple[Tensor, str]] = {}
+        self._passes: list[_Pass] = []
+        self.current: dict[int, _Pass] = {}
+        """Inspected pass of each thread; read at every call."""
+        self._masks = self._lookups = 0
+        self._probed: set[tuple[int, str]] = set()
+        self.is_due = False
+        """Whether an inspected pass waits for its backward pass."""
+
+    def discard_stale(self) -> None:
+        """Drop a pass that ended with an exception, and passes without a backward pass."""
+        if self.current:
+            self.current.pop(threading.get_ident(), None)
+        if len(self._passes) > _MAX_PENDING_PASSES:
+            self._passes.clear()
+            self._held.clear()
+
+    def can_inspect(self) -> bool:
+        """Return whether a pass that starts can be a training pass."""
+        return (
+            torch.is_grad_enabled()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+            and not in_functorch_transform()
+        )
+
+    def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
+        """Inspect again if sequences are longer by half than before: a mask may be too short."""
+        if 2 * length > _MIN_GROWTH_HALVES * entry.max_length:
+            if entry.max_length and self._tracer.steps:
+                entry.next_inspection_step = self._tracer.steps
+                self._probed = {key for key in self._probed if key[0] != entry.index}
+            entry.max_length = length
+
+    def begin(
+        self, entry: NetworkEntry, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Start the inspection of a pass."""
+        entry.next_inspection_step = max(2 * self._tracer.steps, 1)
+        self.current[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
+
+    def on_module_call(
+        self,
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> None:
+        """Record the call of a module inside an inspected pass; the network itself comes last."""
+        inspected = self.current.get(threading.get_ident())
+        if inspected is None:
+            return
+        full = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
+        if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_CALLS:
+            inspected.calls.append(self._call(name, module, (args, kwargs), output))
+        if isinstance(module, nn.MultiheadAttention):
+            self._mask(inspected, name, args, kwargs)
+        if not name:
+            inspected.nodes = [tensor.grad_fn for tensor in float_tensors(output)]
+        # Outputs of trainable modules under no_grad are kept, too: a later layer may use them.
+        is_off = not torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        for tensor in float_tensors(output):
+            if (tensor.requires_grad or is_off) and len(self._held) < _MAX_HELD_OUTPUTS:
+                self._held.setdefault(_storage_address(tensor), (tensor.detach(), full))
+
+    def _call(self, name: str, module: nn.Module, arguments: Any, output: Any) -> ModuleCallRecord:
+        inputs = list(float_tensors(arguments))
+        cuts = (
+            self._held[_storage_address(t)][1]
+            for t in inputs
+            if not t.requires_grad and _storage_address(t) in self._held
+        )
+        # The output projection of an attention module is used without a call.
+        owner = isinstance(module, nn.MultiheadAttention)
+        return ModuleCallRecord(
+            module=name,
+            kind=type(module).__name__,
+            parameters=tuple(
+                self._tracer.objects.parameters.get_or_add(p).index
+                for p in module.parameters(recurse=owner)
+            ),
+            input_requires_grad=any(t.requires_grad for t in inputs),
+            output_requires_grad=any(t.requires_grad for t in float_tensors(output)),
+            detached_from=next(cuts, ""),
+        )
+
+    def end(self) -> None:
+        """End the inspection of a forward pass."""
+        tracer = self._tracer
+        inspected = self.current.pop(threading.get_ident(), None)
+        if inspected is None:
+            return
+        record = ForwardPassRecord(
+            step=tracer.steps, network=inspected.entry.index, calls=tuple(inspected.calls)
+        )
+        tracer.recorder.write("flow", record)
+        self._passes.append(inspected)
+        self.is_due = True
+
+    def on_backward(self, loss: Tensor | None) -> None:
+        """Inspect graphs and run probes when the loss is known and the inputs still exist.
+
+        A probe may run passes on a copy of the network.
+        """
+        passes, self._passes = self._passes, []
+        self._held.clear()
+        self.is_due = False
+        nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
+        self._inspect_graph(nodes, passes)
+        for done in passes:
+            network = done.network()
+            if network is not None:
+                self._probe(done, network, loss)
+
+    def _inspect_graph(self, nodes: list[Any], passes: list[_Pass]) -> None:
+        tracer, thread = self._tracer, self._tracer.local.thread
+        step = tracer.steps
+        for done in passes:
+            if not nodes or self._masks >= _MAX_MASK_RECORDS:
+                continue
+            for pads in find_paddings((done.args, done.kwargs)):
+                for mask in masks_from_graph(nodes, pads, step=step, network=done.entry.index):
+                    self._masks += 1
+                    tracer.recorder.write("mask", mask)
+        if self._lookups < _MAX_INDEX_RECORDS:
+            inputs = [t for done in passes for t in tensor_arguments((done.args, done.kwargs))]
+            at = {"step": step, "network": thread.last_network, "loader": thread.last_loader}
+            for ids in (
+                *negative_index_records(nodes, **at),
+                *clamped_index_records(nodes, inputs, **at),
+            ):
+                self._lookups += 1
+                tracer.recorder.write("ids", ids)
+
+    def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
+        arguments = (done.args, done.kwargs)
+        tokens = None if loss is None else find_next_token_inputs(loss, arguments)
+        if tokens is not None:
+            probe = functools.partial(
+                perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
+            )
+            self._try(done, "later tokens", probe)
+        else:
+            ids = None if loss is None else find_copied_inputs(loss, arguments)
+            if ids is not None:
+                probe = functools.partial(
+                    perturb_later_tokens, network, arguments, ids, with_first_changed=True
+                )
+                self._try(done, "own tokens", probe)
+        ref = self._tracer.local.thread.shifted_input
+        series = None if ref is None else ref()
+        if series is not None and any(series is t for t in tensor_arguments(arguments)):
+            probe = functools.partial(perturb_later_values, network, arguments, series)
+            self._try(done, "later tokens", probe)
+        if find_padding(arguments) is not None:
+            self._try(done, "padding", functools.partial(perturb_padding, network, arguments))
+        unused = self._without_gradient(done, network) if self._tracer.steps >= 2 else []
+        if unused and loss is not None:
+            reached = find_reached_outputs(loss, done.nodes)
+            if reached:
+                probe = functools.partial(perturb_weights, network, arguments, unused, reached)
+                self._try(done, "weights", probe)
+
+    def _without_gradient(self, done: _Pass, network: nn.Module) -> list[str]:
+        """Return names of parameters that several steps used and that never had a gradient."""
+        objects = self._tracer.objects
+        called = {p for call in done.calls for p in call.parameters}
+        names = []
+        for name, parameter in network.named_parameters():
+            entry = objects.parameters.get_or_add(parameter)
+            entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
+            if parameter.requires_grad and not entry.has_had_gradient and entry.index in called:
+                names.append(name)
+        return names
+
+    def _try(self, done: _Pass, kind: Any, probe: Any) -> None:
+        tracer, key = self._tracer, (done.entry.index, kind)
+        if key in self._probed:
+            return
+        self._probed.add(key)
+        thread, before = tracer.local.thread, tracer.local.thread.in_forward
+        # Calls of the copy are no events, and its losses are not recorded.
+        thread.in_forward = thread.in_probe = True
+        try:
+            effect: PerturbationEffect | None = probe()
+        finally:
+            thread.in_forward, thread.in_probe = before, False
+        if effect is not None:
+            tracer.recorder.write(
+                "probe",
+                ProbeRecord(
+                    step=tracer.steps,
+                    network=done.entry.index,
+                    probe=kind,
+                    changed=effect.changed,
+                    largest_effect=effect.largest_effect,
+                    real_effect=effect.real_effect,
+                    parameters=tuple(
+                        tracer.objects.parameters.get_or_add(p).index for p in effect.parameters
+                    ),
+                ),
+            )
+
+    def _mask(
+        self,
+        inspected: _Pass,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
+        if mask is None or self._masks >= _MAX_MASK_RECORDS:
+            return
+        paddings = find_paddings((inspected.args, inspected.kwargs))
+        pads = next((pads for pads in paddings if pads.shape == mask.shape), None)
+        if pads is None:
+            return
+        self._masks += 1
+        masked = masked_positions(mask)
+        record = PaddingMaskRecord(
+            step=self._tracer.steps,
+            network=inspected.entry.index,
+            module=name,
+            num_rows=pads.shape[0],
+            num_masked=int(masked.sum()),
+            num_positions=pads.numel(),
+            num_padding=int(pads.sum()),
+            num_padding_masked=int((masked & pads).sum()),
+        )
+        self._tracer.recorder.write("mask", record)
+
+
+def _storage_address(tensor: Tensor) -> int:
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr() or id(tensor)

@@ -1,0 +1,51 @@
+"""Checks that class ids and embedding indices are inside the range of their loss or table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.trace.records.inputs import OutOfRangeIndexRecord
+from sluice.trace.step_statistics import TENSOR_TYPES
+from sluice.trace.tracer import Tracer
+
+CLASS_LOSSES = ("cross_entropy", "nll_loss")
+"""Losses whose targets may be class ids."""
+
+
+def find_out_of_range(
+    kind: str, arguments: Mapping[str, Any], tracer: Tracer
+) -> OutOfRangeIndexRecord | None:
+    """Return a record of out-of-range indices; None if all are in range or there are no indices.
+
+    Args:
+        kind: Name of the function.
+        arguments: Arguments of the function by name, with defaults.
+        tracer: Provides the current step, network and loader.
+    """
+    ids: Any
+    if kind == "embedding":
+        ids, num = arguments["input"], arguments["weight"].shape[0]
+    elif kind in CLASS_LOSSES:
+        ids, values = arguments["target"], arguments["input"]
+        num = values.shape[1 if values.dim() > 1 else 0]
+    else:
+        return None
+    if type(ids) not in TENSOR_TYPES or ids.is_floating_point() or not ids.numel():
+        return None
+    flat = ids.detach().reshape(-1)
+    if kind in CLASS_LOSSES:
+        flat = flat[flat != arguments["ignore_index"]]
+    outside = (flat < 0) | (flat >= num)
+    if not bool(outside.any()):
+        return None
+    thread = tracer.local.thread
+    return OutOfRangeIndexRecord(
+        step=tracer.steps,
+        network=thread.last_network,
+        loader=thread.last_loader,
+        kind=kind,
+        num_allowed=num,
+        smallest=int(flat.min()),
+        largest=int(flat.max()),
+        num_outside=int(outside.sum()),
+        num_ids=flat.numel(),
+    )

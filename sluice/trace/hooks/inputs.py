@@ -1,0 +1,389 @@
+"""Records statistics of network inputs: columns, rows and tokens of the first calls."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.column_statistics import ColumnStatistics, is_channels_first
+from sluice.trace.fingerprints import NETWORK
+from sluice.trace.functorch import in_functorch_transform
+from sluice.trace.records.inputs import InputRecord, NonFiniteTensorRecord, RowsRecord
+from sluice.trace.step_statistics import first_tensor
+from sluice.trace.thread_state import ThreadState
+from sluice.trace.token_statistics import TokenCounts, is_token_sequence
+from sluice.trace.tracer import Tracer
+
+MAX_CALLS = 64
+"""Calls of a group that are inspected."""
+_MAX_EXTRA_CALLS = 16
+"""Later calls that are inspected if a backward pass of the same step precedes them."""
+_WRITTEN_AFTER_CALLS = (1, 4, 16)
+_MAX_GROUPS = 16
+_MAX_ROWS = 1024
+_MAX_TENSORS = 4
+_MAX_NONFINITE_RECORDS = 8
+_MAX_LISTED = 8
+_SAMPLE_SIZE = 64
+_WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
+"""Thresholds for the number of positions in which two rows differ: sample size, minimum of the
+median over pairs, and minimum of the closest pair relative to the median."""
+_MIN_HALF_COLUMNS = 8
+_MIN_UNIQUE_SHARE = 0.5
+"""Minimum share of distinct values in a sample of continuous values."""
+
+_STRIDED = torch.strided
+_MIN_CORRELATED_ROWS = 8
+"""With fewer rows, the rows of any two batches may correlate."""
+_MIN_CORRELATION = 0.8
+"""Minimum mean correlation of columns with those of the previous call. Samplers with few calls make
+the largest steps: of 10 calls of a diffusion model with a cosine schedule, 5 exceed this value and
+3 exceed 0.9."""
+
+
+class CallGroup:
+    """The calls of one network in one mode, on the batches of one loader."""
+
+    def __init__(self, network: int, loader: int, *, has_grad: bool, is_training: bool) -> None:
+        self.network, self.loader = network, loader
+        self.is_learning = has_grad and is_training
+        self.may_learn = has_grad
+        self.sampled: IterativeSamplingDetector | None = None
+        """Detects iterative sampling; only for calls without gradients and without a loader."""
+        self.calls = self.rows = self.first_step = self.step = 0
+        self.extra_calls_left = _MAX_EXTRA_CALLS
+        self.is_generated = self.matches_model_output = self.is_continuous = False
+        self.shape: tuple[int, ...] = ()
+        self.dtype = ""
+        self.columns: ColumnStatistics | None = None
+        self.channels: ColumnStatistics | None = None
+        self.tokens: TokenCounts | None = None
+        self.other_tokens: dict[int, TokenCounts] = {}
+        """Token counts of the other tensor arguments, by position."""
+        self.awaits_backward = self.may_learn and not self.is_learning
+        """Whether a backward pass would show that the calls of this group are training calls."""
+        self.pending_rows: list[RowsRecord] = []
+        """Rows of a network in evaluation mode, until a backward pass follows or the trace ends."""
+
+
+class IterativeSamplingDetector:
+    """Counts calls whose input is computed from the previous one, as in iterative sampling.
+
+    A diffusion model starts from noise and refines its own outputs: between two calls within one
+    training step every row changes a little.
+    """
+
+    def __init__(self) -> None:
+        self._previous: Tensor | None = None
+        self._step = self._num_new = self._num_refined = 0
+
+    def add(self, tensor: Tensor, step: int) -> None:
+        """Compare a sample of the input with the previous call."""
+        sample = tensor.detach()[:_SAMPLE_SIZE]
+        sample = sample.reshape(sample.shape[0], -1)[:, :_SAMPLE_SIZE]
+        sample = sample.to("cpu", torch.float64, copy=True)
+        previous, self._previous = self._previous, sample
+        is_same_shape = previous is not None and previous.shape == sample.shape
+        if previous is not None and is_same_shape and previous.equal(sample):
+            return
+        self._num_new += 1
+        if previous is not None and is_same_shape and step == self._step:
+            self._num_refined += _is_correlated(previous, sample)
+        self._step = step
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether at least half of the calls with a new input refine the previous one."""
+        return 0 < self._num_new <= 2 * self._num_refined
+
+
+class InputWatch:
+    """Inspects network inputs, for calls of all threads."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all state, at the start of a trace and after a fork."""
+        self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
+        self._num_nonfinite = 0
+        self._seen_nonfinite: set[tuple[int, str]] = set()
+
+    def on_call(
+        self,
+        thread: ThreadState,
+        network: int,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Inspect one call of a network from outside any network, before it runs."""
+        if thread.nonfinite_input is not None:  # the previous call raised
+            self.on_return(None)
+        thread.last_network = network
+        thread.inputs = tensor_refs(args, kwargs)
+        key = (network, thread.last_loader, torch.is_grad_enabled(), module.training)
+        group = self._groups.get(key)
+        if group is None and len(self._groups) < _MAX_GROUPS:
+            group = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
+            self._groups[key] = group
+        thread.call_group = group
+        if group is None or not thread.inputs:
+            return
+        if group.calls >= MAX_CALLS:
+            # The second and later batches of an accumulation step may be new.
+            if not (thread.losses and group.extra_calls_left):
+                return
+            group.extra_calls_left -= 1
+        tensor = thread.inputs[0]()
+        if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
+            return
+        if not in_functorch_transform():
+            self._inspect(group, tensor)
+
+    def on_backward(self, group: CallGroup) -> None:
+        """Record that a backward pass follows the last call."""
+        group.is_learning = True
+        for record in group.pending_rows:
+            self._tracer.recorder.write("rows", record.model_copy(update={"is_learning": True}))
+        group.pending_rows = []
+
+    def record_nonfinite(
+        self, tensor: Tensor, what: Any, *, learning: bool, is_running: bool = False
+    ) -> bool:
+        """Record a tensor with NaN or infinite values; return whether it has any.
+
+        Args:
+            tensor: Argument of a network or of a loss function.
+            what: 'input' or 'target'.
+            learning: Whether gradients may follow.
+            is_running: Whether the network is about to run. The record is written on its return.
+        """
+        tracer = self._tracer
+        thread, values = tracer.local.thread, tensor.detach()
+        if not values.is_floating_point() or not values.dim() or not values.numel():
+            return False
+        bad = ~values.isfinite()
+        if not bool(bad.any()):
+            return False
+        key = (tracer.steps, what)
+        if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._seen_nonfinite:
+            return True
+        self._num_nonfinite += 1
+        self._seen_nonfinite.add(key)
+        row = values[0].numel()
+        table = bad.reshape(values.shape[0], -1)
+        if row > 64 and values.dim() > 2:  # same definition of a column as in ColumnStatistics
+            columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
+        else:
+            columns = table.any(0).nonzero()[:, 0].tolist()
+        rows = table.any(1).nonzero()[:, 0].tolist()
+        nan = int(values.isnan().sum())
+        record = NonFiniteTensorRecord(
+            step=tracer.steps,
+            network=thread.last_network,
+            loader=thread.last_loader,
+            what=what,
+            is_learning=learning,
+            shape=tuple(values.shape),
+            num_nan=nan,
+            num_infinite=int(bad.sum()) - nan,
+            columns=tuple(columns[:_MAX_LISTED]),
+            num_columns=len(columns),
+            rows=tuple(rows[:_MAX_LISTED]),
+            num_rows=len(rows),
+        )
+        if is_running:
+            thread.nonfinite_input = record
+        else:
+            tracer.recorder.write("bad_numbers", record)
+        return True
+
+    def on_return(self, tensor: Tensor | None) -> None:
+        """Write the record of a non-finite input, and whether the output is non-finite, too."""
+        thread = self._tracer.local.thread
+        record, thread.nonfinite_input = thread.nonfinite_input, None
+        if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            record = record.model_copy(update={"reaches_output": True})
+        self._tracer.recorder.write("bad_numbers", record)
+
+    def finish(self) -> None:
+        """Write statistics that are not written yet."""
+        if self._tracer.local.thread.nonfinite_input is not None:
+            self.on_return(None)
+        for group in self._groups.values():
+            if group.calls not in (0, *_WRITTEN_AFTER_CALLS, MAX_CALLS):
+                self._write(group)
+            for record in group.pending_rows:
+                self._tracer.recorder.write("rows", record)
+            group.pending_rows = []
+
+    def _inspect(self, group: CallGroup, tensor: Tensor) -> None:
+        tracer = self._tracer
+        began = tracer.clock()
+        with torch.no_grad():
+            group.step = tracer.steps
+            if not group.calls:
+                group.first_step = tracer.steps
+                group.dtype = str(tensor.dtype).removeprefix("torch.")
+                group.is_continuous = _is_continuous(tensor)
+                group.matches_model_output = any(
+                    entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
+                    for entry in tracer.objects.networks.entries
+                )
+                if group.loader == -1 and not group.may_learn:
+                    group.sampled = IterativeSamplingDetector()
+            group.calls += 1
+            group.rows += tensor.shape[0]
+            group.shape = tuple(tensor.shape)
+            group.is_generated = group.is_generated or _is_model_output(
+                tensor, tracer.local.thread.output
+            )
+            if tensor.is_floating_point():
+                if group.columns is None:
+                    group.columns = ColumnStatistics(tensor)
+                    if is_channels_first(tensor):
+                        group.channels = ColumnStatistics(tensor, by_channel=True)
+                group.columns.add(tensor)
+                if group.channels is not None:
+                    group.channels.add(tensor)
+                if group.sampled is not None and tensor.layout == torch.strided:
+                    group.sampled.add(tensor, tracer.steps)
+                self.record_nonfinite(tensor, "input", learning=group.may_learn, is_running=True)
+            elif is_token_sequence(tensor):
+                if group.tokens is None:
+                    group.tokens = TokenCounts(tensor)
+                group.tokens.add(tensor)
+            self._write_rows(group, tensor)
+            for position, ref in enumerate(tracer.local.thread.inputs[1:], 1):
+                other = ref()
+                if other is not None and is_token_sequence(other) and other.numel():
+                    counts = group.other_tokens.setdefault(position, TokenCounts(other))
+                    counts.add(other)
+        if group.calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
+            self._write(group)
+        if tracer.samples_statistics:
+            tracer.local.thread.statistics_ns += tracer.clock() - began
+
+    def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
+        tracer = self._tracer
+        sample_size = tracer.settings.row_sample_size
+        prints = tracer.fingerprint_cache.fingerprint(
+            tensor, sample_size=sample_size, stage=NETWORK
+        )
+        record = RowsRecord(
+            step=tracer.steps,
+            network=group.network,
+            loader=group.loader,
+            is_learning=group.is_learning,
+            is_integer=not tensor.is_floating_point(),
+            is_continuous=group.is_continuous,
+            rows=prints[:_MAX_ROWS],
+            num_rows=tensor.shape[0],
+        )
+        if group.may_learn and not group.is_learning:
+            group.pending_rows.append(record)
+        else:
+            tracer.recorder.write("rows", record)
+
+    def _write(self, group: CallGroup) -> None:
+        correlated = group.channels or group.columns
+        record = InputRecord(
+            step=group.step,
+            first_step=group.first_step,
+            network=group.network,
+            loader=group.loader,
+            is_learning=group.is_learning,
+            num_calls=group.calls,
+            num_rows=group.rows,
+            shape=group.shape,
+            is_generated=group.is_generated
+            or (group.sampled is not None and group.sampled.is_sampling),
+            matches_model_output=group.matches_model_output,
+            dtype=group.dtype,
+            by_position=group.columns is not None and group.columns.by_position,
+            columns=() if group.columns is None else group.columns.records(),
+            channels=() if group.channels is None else group.channels.records(),
+            correlations=() if correlated is None else correlated.correlations(),
+            tokens=None if group.tokens is None else group.tokens.record(),
+            other_tokens=tuple(counts.record() for counts in group.other_tokens.values()),
+        )
+        self._tracer.recorder.write("input", record)
+
+
+def tensor_refs(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple["weakref.ref[Tensor]", ...]:
+    """Return weak references to the tensors of a call."""
+    if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
+        return (weakref.ref(args[0]),)
+    return tuple(map(weakref.ref, _tensors(args, kwargs)))
+
+
+def watch_inputs(tracer: Tracer) -> None:
+    """Inspect network inputs. The hook of modules reports the calls."""
+    watch = InputWatch(tracer)
+    tracer.inputs = watch
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.finish)
+
+
+def _is_continuous(tensor: Tensor) -> bool:
+    """Return whether equal rows must be copies: values rarely repeat, or rows differ widely."""
+    if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
+        return False
+    sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]
+    # With 16 bits, a few values are equal by chance in one or two of thousands of rows.
+    min_columns = 2 if tensor.element_size() > 2 else _MIN_HALF_COLUMNS
+    min_unique = _MIN_UNIQUE_SHARE * sample.numel()
+    if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:
+        return True
+    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_WIDE_SAMPLE_SIZE]
+    differences = (wide[:, None] != wide[None]).sum(-1).flatten()
+    differences = differences[differences > 0]
+    if not differences.numel():
+        return False
+    median = float(differences.median())
+    is_wide = median >= _MIN_MEDIAN_DIFFERENCES
+    return is_wide and float(differences.min()) >= _MIN_NEAREST_RATIO * median
+
+
+def _is_model_output(tensor: Tensor, output: "weakref.ref[Tensor] | None") -> bool:
+    """Return whether a tensor is the last network output, or was computed with gradients."""
+    if tensor.requires_grad:
+        return True
+    other = None if output is None else output()
+    if other is None or tensor.layout != torch.strided or other.layout != torch.strided:
+        return False
+    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _is_correlated(one: Tensor, other: Tensor) -> bool:
+    """Return whether the columns of two batches are correlated over the rows, on average."""
+    if one.shape[0] < _MIN_CORRELATED_ROWS:
+        return False
+    one, other = (t - t.mean(0) for t in (one, other))
+    length = (one.square().sum(0) * other.square().sum(0)).sqrt()
+    varies = length > 0
+    return bool(((one * other).sum(0)[varies] / length[varies]).mean() > _MIN_CORRELATION)
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return up to 4 plain tensors of a call; without plain tensors, those in containers."""
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    return [*islice(_plain(tensors or [*args, *kwargs.values()]), _MAX_TENSORS)]
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            if first_tensor(value) is not None:
+                yield value
+        elif isinstance(value, Mapping):
+            yield from _plain(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _plain(value)

@@ -1,0 +1,119 @@
+"""Observes the randomness of datasets in the worker processes of a loader.
+
+A worker inherits the hooks by fork. It appends what it observes as whole lines to a file beside
+the trace of its parent, and has no trace of its own.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from sluice.trace.fingerprints import batch_fingerprint
+from sluice.trace.random_generators import GeneratorSource, find_generators, process_generators
+from sluice.trace.records.environment import WorkerRandomnessRecord
+from sluice.trace.storage import encode_line, workers_file
+from sluice.trace.tracer import Tracer
+
+_INSPECTED_BATCHES = 2
+"""First batches of each worker that are inspected."""
+
+WorkerOrigin = tuple[Path, int, int]
+"""Trace folder of the parent, loader, and epoch."""
+
+
+def watch_workers(tracer: Tracer, origin: Callable[[], WorkerOrigin | None]) -> Callable[[], None]:
+    """Return a function that installs the worker hooks; to be called before workers are forked.
+
+    A program that loads without workers has no overhead, because nothing is replaced until then.
+
+    Args:
+        tracer: Tracer of this process.
+        origin: Returns the trace folder, loader and epoch that a worker belongs to.
+    """
+    observer, kinds = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
+
+    def install() -> None:
+        while kinds:
+            cls = kinds.pop()
+            tracer.patches.replace(cls, "fetch", _watched(tracer, observer, vars(cls)["fetch"]))
+
+    return install
+
+
+def _watched(
+    tracer: Tracer, observer: "_WorkerObserver", original: Callable[..., Any]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fetch(fetcher: Any, indices: Any) -> Any:
+        if (
+            observer.num_batches >= _INSPECTED_BATCHES
+            or get_worker_info() is None
+            or not tracer.is_on
+        ):
+            return original(fetcher, indices)
+        tracer.run_safely(observer.before_batch, fetcher)
+        batch = original(fetcher, indices)
+        tracer.run_safely(observer.after_batch, fetcher, batch)
+        return batch
+
+    return fetch
+
+
+def _dataset_sources(fetcher: Any) -> list[GeneratorSource]:
+    return find_generators({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
+
+
+class _WorkerObserver:
+    """Observes the batches of one worker process; inactive in other processes."""
+
+    def __init__(self, origin: Callable[[], WorkerOrigin | None]) -> None:
+        self._origin = origin
+        self.num_batches = 0
+        self._sources: list[tuple[GeneratorSource, int, int | None]] = []
+
+    def before_batch(self, fetcher: Any) -> None:
+        """Store the generator states before a batch."""
+        sources = [*_dataset_sources(fetcher), *process_generators()]
+        self._sources = [(s, s.state(), s.stream()) for s in sources]
+
+    def after_batch(self, fetcher: Any, batch: Any) -> None:
+        """Write the changes of the generators by a batch, and generators created for the batch."""
+        known = {id(source.generator) for source, _, _ in self._sources}
+        created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known]
+        self._sources += [(s, s.stream_state(), s.stream()) for s in created]
+        self.num_batches = self.num_batches + 1 if self._sources else _INSPECTED_BATCHES
+        origin, info = self._origin(), get_worker_info()
+        if origin is None or info is None:
+            return
+        folder, loader, epoch = origin
+        content = batch_fingerprint(batch)
+        lines = [
+            encode_line(
+                "worker",
+                WorkerRandomnessRecord(
+                    loader=loader,
+                    epoch=epoch,
+                    worker=info.id,
+                    batch=self.num_batches,
+                    source=source.path,
+                    before=before,
+                    after=source.state(),
+                    reseeded=source.was_reseeded(stream),
+                    content=content,
+                ).model_dump(),
+            )
+            for source, before, stream in self._sources
+        ]
+        if lines:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            handle = os.open(workers_file(folder), mode, 0o666)
+            try:
+                os.write(handle, b"".join(lines))
+            finally:
+                os.close(handle)

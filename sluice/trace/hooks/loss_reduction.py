@@ -1,0 +1,57 @@
+"""Detects from the autograd graph whether a loss is an undivided mean over the batch."""
+
+from typing import Any
+
+from torch import Tensor
+
+from sluice.trace.thread_state import ThreadState
+
+_MEAN_REDUCTION = 1
+"""Value of the mean reduction in ``torch.nn._reduction``."""
+_MAX_TERMS = 8
+
+
+def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
+    """Return whether a loss is a mean, or a sum that contains a mean, without any scaling.
+
+    The scale of a ``GradScaler`` is ignored. A mean that is multiplied or divided otherwise is not
+    an unscaled mean.
+    """
+    for ref in reversed(thread.mean_losses):
+        if ref() is loss:
+            return True
+    node: Any = loss.grad_fn
+    if node is None:
+        return False
+    if thread.has_scaled_loss:
+        if node.name() != "MulBackward0":
+            return False
+        node = node.next_functions[0][0]
+    return _is_mean(node)
+
+
+def _is_mean(node: Any) -> bool:
+    pending = [node]
+    for _ in range(_MAX_TERMS):
+        if not pending:
+            return False
+        term = pending.pop()
+        if term is None:
+            continue
+        name = term.name()
+        if name in ("DivBackward0", "MulBackward0") and _is_scaled_by_one(term):
+            pending.append(term.next_functions[0][0])
+            continue
+        if name == "MeanBackward0" or getattr(term, "_saved_reduction", None) == _MEAN_REDUCTION:
+            return True
+        if name in ("AddBackward0", "SubBackward0"):
+            pending += [part for part, _ in term.next_functions]
+    return False
+
+
+def _is_scaled_by_one(node: Any) -> bool:
+    """Return whether a node multiplies or divides by 1, for example one accumulation step."""
+    other = getattr(node, "_saved_other", None)
+    if node.next_functions[1][0] is not None or not isinstance(other, Tensor):
+        return False
+    return not other.dim() and other.is_cpu and float(other) == 1

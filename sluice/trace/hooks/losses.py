@@ -1,0 +1,385 @@
+"""Hooks for the loss functions and the embedding lookup of ``torch.nn.functional``.
+
+Modules such as ``nn.CrossEntropyLoss`` and ``nn.Embedding`` call these functions.
+"""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, compiler
+from torch.compiler import is_dynamo_compiling
+from torch.nn import functional as F
+
+from sluice.trace.autograd_graph import SHAPE_NODES
+from sluice.trace.functorch import in_functorch_transform
+from sluice.trace.hooks.evaluations import EvaluationPasses
+from sluice.trace.hooks.index_bounds import CLASS_LOSSES, find_out_of_range
+from sluice.trace.hooks.inputs import InputWatch
+from sluice.trace.hooks.target_sampler import TargetSampler
+from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.records.losses import LossRecord, NextTokenTargets
+from sluice.trace.step_statistics import TENSOR_TYPES
+from sluice.trace.targets import find_shifted_input
+from sluice.trace.token_statistics import align_with_next_tokens, is_token_sequence
+from sluice.trace.tracer import Tracer
+
+LOSS_FUNCTIONS = (
+    "cross_entropy",
+    "nll_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "gaussian_nll_loss",
+    "poisson_nll_loss",
+    "kl_div",
+    "multi_margin_loss",
+    "soft_margin_loss",
+    "hinge_embedding_loss",
+)
+_TARGET_SAMPLED = (*CLASS_LOSSES, *LOSS_FUNCTIONS[2:9])
+"""Losses whose targets are sampled together with the rows of the input."""
+_FIRST_CALLS = 8
+"""Number of first calls of a loss function that are all inspected."""
+_MAX_CALL_COUNTERS = 32
+"""Maximum number of counted combinations of loss function, network and gradient mode."""
+_RECORDS_BEFORE_THINNING = 128
+"""Number of records after which the interval between inspected calls grows."""
+_MAX_SAMPLED_CALLS = 64
+"""Number of first calls of a loss function whose targets are sampled."""
+_MAX_FAILED_CALLS = 8
+"""Maximum number of calls that raised and are inspected."""
+_MAX_SHAPE_NODES = 8
+"""Maximum number of autograd nodes that only reshape and are skipped."""
+_MAX_ONE_HOT_CLASSES = 64
+"""Maximum number of classes whose rows are counted."""
+
+
+def watch_losses(tracer: Tracer) -> None:
+    """Inspect the calls of loss functions and of embedding lookups."""
+    if tracer.inputs is None:
+        raise RuntimeError("watch_inputs must be installed before watch_losses")
+    watch = LossWatch(tracer, tracer.inputs)
+    tracer.losses = watch
+    for kind in (*LOSS_FUNCTIONS, "embedding"):
+        original = getattr(F, kind)
+        tracer.patches.replace_function(F, kind, _watched(tracer, watch, kind, original))
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.close_evaluations)
+
+
+def _watched(
+    tracer: Tracer, watch: "LossWatch", kind: str, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    is_loss, local, ref = kind != "embedding", tracer.local, weakref.ref
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not tracer.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return original(*args, **kwargs)
+        if watch.checks_indices:  # an index error on a GPU ends the process
+            tracer.run_safely(watch.check_before_call, kind, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except (IndexError, RuntimeError):
+            tracer.run_safely(watch.on_error, kind, args, kwargs)
+            raise
+        if is_loss and type(result) is Tensor:
+            if result.requires_grad:
+                thread = local.thread
+                # Weak references, because the program may free large tensors.
+                are_two = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                thread.last_loss_call = (
+                    (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
+                )
+                if thread.position >= 0 and not watch.evaluations.open:
+                    return result
+            try:
+                watch.on_loss(kind, args, kwargs, result)
+            except Exception as error:  # as in ``Tracer.run_safely``
+                tracer.fail(error)
+        return result
+
+    # torch.jit.script compiles the original function.
+    function.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+    return function
+
+
+class _CallCounter:
+    """Counts the calls of one loss function for one network, with or without gradients."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.sampler = LogSpacedSampler(_RECORDS_BEFORE_THINNING)
+        self.inspected_step = -1
+
+
+class LossWatch:
+    """Inspects arguments of loss functions and of embedding lookups, for calls of all threads."""
+
+    def __init__(self, tracer: Tracer, inputs: InputWatch) -> None:
+        self._tracer, self._inputs = tracer, inputs
+        self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSS_FUNCTIONS}
+        self._reductions = {
+            kind: list(signature.parameters).index("reduction")
+            for kind, signature in self._signatures.items()
+        }
+        """Position of the ``reduction`` argument."""
+        self._signatures["embedding"] = inspect.signature(F.embedding)
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all state, at the start of a trace and after a fork."""
+        self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
+        self.evaluations = EvaluationPasses(self._tracer)
+        self._target_sampler = TargetSampler(self._tracer)
+        self._num_failed = 0
+        self._num_checked = 0
+        self.checks_indices = torch.cuda.is_available()
+
+    def begin_phase(self) -> None:
+        """Inspect calls and sample targets as at the start of a trace; called at a new phase."""
+        for counter in self._counters.values():
+            counter.calls = 0
+        self._target_sampler.begin_phase()
+
+    # ---- calls
+
+    def on_loss(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
+    ) -> None:
+        """Inspect one call that returned a loss."""
+        tracer = self._tracer
+        thread, learning = tracer.local.thread, result.requires_grad
+        place = self._reductions[kind]
+        is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
+        if learning:
+            if self.evaluations.open:
+                self.evaluations.write()
+            if is_mean and not result.dim():
+                thread.mean_losses.append(weakref.ref(result))
+        elif thread.in_probe or in_functorch_transform():
+            return
+        else:
+            loss = result.detach()
+            if not is_mean:
+                loss = self._mean(kind, args, kwargs, loss)
+            self.evaluations.add(
+                kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
+            )
+        counter = self._counters.get((kind, thread.last_network, learning))
+        if counter is None:
+            if len(self._counters) >= _MAX_CALL_COUNTERS:
+                return
+            counter = self._counters[kind, thread.last_network, learning] = _CallCounter()
+        counter.calls += 1
+        if counter.calls > _MAX_SAMPLED_CALLS and not tracer.samples_statistics:
+            return
+        is_first = counter.calls <= _FIRST_CALLS
+        is_new_step = tracer.samples_statistics and counter.inspected_step != tracer.steps
+        samples_targets = (
+            learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
+        )
+        if not (is_first or is_new_step or samples_targets) or in_functorch_transform():
+            return
+        if is_first and learning and len(args) > 1:
+            thread.shifted_input = find_shifted_input(thread.inputs, args[1])
+        if is_first or is_new_step:
+            counter.inspected_step = tracer.steps
+            if is_first or counter.sampler.keeps_next():
+                self._inspect(kind, args, kwargs, result)
+        if samples_targets:
+            arguments = self._bind(kind, args, kwargs)
+            self._target_sampler.add(kind, arguments.get("input"), arguments.get("target"))
+
+    def add_targets(self, kind: str, values: Tensor | None, target: Tensor) -> None:
+        """Sample the targets of a loss that was identified from its autograd graph."""
+        if kind in _TARGET_SAMPLED:
+            self._target_sampler.add(kind, values, target)
+
+    def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Inspect a call that raised: out-of-range indices, or values outside of the domain."""
+        if self._num_failed >= _MAX_FAILED_CALLS:
+            return
+        self._num_failed += 1
+        self._check_indices(kind, args, kwargs)
+        if kind == "binary_cross_entropy":
+            self._inspect(kind, args, kwargs, None)
+
+    def check_before_call(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check indices before they reach a GPU, in the first calls."""
+        if kind not in (*CLASS_LOSSES, "embedding"):
+            return
+        self._num_checked += 1
+        if self._num_checked >= 4 * _FIRST_CALLS:
+            self.checks_indices = False
+        self._check_indices(kind, args, kwargs)
+
+    def on_nonfinite_loss(self) -> None:
+        """Find the cause of a non-finite loss: the input, the target, or no supervised target."""
+        thread = self._tracer.local.thread
+        for ref in thread.inputs:
+            tensor = ref()
+            if tensor is not None:
+                self._inputs.record_nonfinite(tensor, "input", learning=True)
+        if thread.last_loss_call is None:
+            return
+        kind, input_ref, target_ref, kwargs = thread.last_loss_call
+        target = target_ref()
+        if target is None:
+            return
+        self._inputs.record_nonfinite(target, "target", learning=True)
+        if kind in CLASS_LOSSES:
+            values = input_ref()
+            freed = torch.full((1,), torch.nan)  # replaces an input that no longer exists
+            self._inspect(kind, (freed if values is None else values, target), kwargs, None)
+
+    def close_evaluations(self) -> None:
+        """Write open evaluation passes, at the end of a trace and when weights are loaded."""
+        self.evaluations.write()
+
+    # ---- arguments
+
+    def _bind(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        bound = self._signatures[kind].bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _mean(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Tensor
+    ) -> Tensor:
+        """Return the mean over the targets of a loss that is a sum or not reduced."""
+        target = self._bind(kind, args, kwargs).get("target")
+        total = loss.sum()
+        return total / max(target.numel(), 1) if isinstance(target, Tensor) else total
+
+    def _inspect(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor | None
+    ) -> None:
+        tracer, thread = self._tracer, self._tracer.local.thread
+        arguments = self._bind(kind, args, kwargs)
+        values: Any = arguments.get("input")
+        target: Any = arguments.get("target")
+        if (
+            type(values) not in TENSOR_TYPES
+            or type(target) not in TENSOR_TYPES
+            or not values.numel()
+        ):
+            return
+        began = tracer.clock()
+        learning = torch.is_grad_enabled() if result is None else result.requires_grad
+        with torch.no_grad():
+            record = self._record(kind, arguments, values, target, result, learning=learning)
+        tracer.recorder.write("loss", record)
+        if tracer.samples_statistics:
+            thread.statistics_ns += tracer.clock() - began
+
+    def _record(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        values: Tensor,
+        target: Tensor,
+        result: Tensor | None,
+        *,
+        learning: bool,
+    ) -> LossRecord:
+        thread = self._tracer.local.thread
+        is_integer = not target.is_floating_point()
+        low, high = (float(v) for v in torch.aminmax(values.detach().float()))
+        sums = (float("nan"), float("nan"))
+        if values.dim() > 1 and values.shape[1] > 1:
+            parts = values.detach().float()
+            total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
+            sums = float(total.min()), float(total.max())
+        is_supervised = torch.ones_like(target, dtype=torch.bool)
+        if kind in CLASS_LOSSES and is_integer:
+            is_supervised = target != arguments["ignore_index"]
+        kept = target.detach()[is_supervised]
+        num = int(is_supervised.sum())
+        ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
+        return LossRecord(
+            step=self._tracer.steps,
+            kind=kind,
+            network=thread.last_network,
+            loader=thread.last_loader,
+            is_learning=learning,
+            reduction=str(arguments["reduction"]),
+            producer_node=_producer_name(values),
+            input_shape=tuple(values.shape),
+            target_shape=tuple(target.shape),
+            smallest=low,
+            largest=high,
+            min_row_sum=sums[0],
+            max_row_sum=sums[1],
+            target_is_integer=is_integer,
+            target_smallest=ends[0],
+            target_largest=ends[1],
+            num_targets=target.numel(),
+            num_supervised=num,
+            num_rows_without_class=_count_rows_without_class(target),
+            column_counts=_count_rows_per_class(target) if kind.startswith("binary") else (),
+            value=float("nan") if result is None else float(result.detach().float().mean()),
+            tokens=self._next_tokens(target, is_supervised)
+            if kind in CLASS_LOSSES and is_integer
+            else None,
+        )
+
+    def _next_tokens(self, target: Tensor, is_supervised: Tensor) -> NextTokenTargets | None:
+        """Compare the targets with every token input and return the best alignment.
+
+        Returns:
+            None without token inputs of a matching size.
+        """
+        alignments = []
+        for ref in self._tracer.local.thread.inputs:
+            ids = ref()
+            if ids is not None and is_token_sequence(ids):
+                alignment = align_with_next_tokens(ids, target, is_supervised)
+                if alignment is not None:
+                    alignments.append(alignment)
+        return max(alignments, key=lambda t: t.next_share, default=None)
+
+    def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._tracer)
+        if record is not None:
+            self._tracer.recorder.write("ids", record)
+
+
+def _count_rows_without_class(target: Tensor) -> int:
+    """Return the number of one-hot target rows without a class; 0 if targets are not one-hot."""
+    return int((target.detach().sum(1) == 0).sum()) if _is_one_hot(target) else 0
+
+
+def _count_rows_per_class(target: Tensor) -> tuple[int, ...]:
+    """Return the number of rows of each class of one-hot targets; otherwise ()."""
+    if not _is_one_hot(target) or not 2 < target.shape[1] <= _MAX_ONE_HOT_CLASSES:
+        return ()
+    return tuple(int(count) for count in target.detach().sum(0).tolist())
+
+
+def _is_one_hot(target: Tensor) -> bool:
+    """Return whether each row contains at most a single 1 and otherwise zeros."""
+    if target.dim() != 2 or not target.is_floating_point():
+        return False
+    table = target.detach()
+    return bool(((table == 0) | (table == 1)).all()) and bool((table.sum(1) <= 1).all())
+
+
+def _producer_name(values: Tensor) -> str:
+    """Return the name of the autograd node that computed the values; skip nodes that reshape."""
+    node = values.grad_fn
+    for _ in range(_MAX_SHAPE_NODES):
+        if node is None:
+            return ""
+        name: str = node.name()
+        if name not in SHAPE_NODES or not node.next_functions:
+            return name
+        node = node.next_functions[0][0]
+    return "" if node is None else str(node.name())

@@ -1,0 +1,128 @@
+"""Samples rows of the input together with their targets, each row once."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.fingerprints import LOSS
+from sluice.trace.records.inputs import TargetSampleRecord
+from sluice.trace.step_statistics import TENSOR_TYPES
+from sluice.trace.target_sketch import (
+    FeatureScaling,
+    constant_loss,
+    encode_features,
+    fit_scaling,
+    row_features,
+    target_column,
+)
+from sluice.trace.targets import find_reached_outputs
+from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer import Tracer
+
+_MAX_ROWS = 1024
+"""Sampled rows of a network."""
+
+
+class TargetSampler:
+    """Samples of each network, in each training phase."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._phase = -1
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        """Discard the samples: rows sampled before belong to another training phase."""
+        self._phase += 1
+        self._num: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._scaling: dict[int, FeatureScaling] = {}
+        self._column: dict[int, int] = {}
+        """Sampled column of targets with several columns."""
+
+    def add(self, kind: str, values: Any, target: Any) -> None:
+        """Sample the targets that a loss function compares with outputs of the last network.
+
+        Args:
+            kind: Name of the loss function.
+            values: Input of the loss function; an earlier call of a network may have computed it.
+            target: Target of the loss function.
+        """
+        tracer, thread = self._tracer, self._tracer.local.thread
+        num = self._num.get(thread.last_network, 0)
+        if num >= _MAX_ROWS or not thread.inputs or not self._is_of_last_call(thread, values):
+            return
+        # Every input may determine the target, so all of them are sampled.
+        inputs: list[Any] = [ref() for ref in thread.inputs]
+        if type(target) not in TENSOR_TYPES or not all(map(_has_rows, inputs)):
+            return
+        # An input that is the target itself is excluded (an autoencoder, or a whole batch).
+        inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
+        if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
+            return
+        began = tracer.clock()
+        with torch.no_grad():
+            column = target_column(
+                target, inputs[0].shape[0], self._column.get(thread.last_network)
+            )
+            if column is None:
+                return
+            self._column[thread.last_network] = column[2]
+            sample_size = tracer.settings.row_sample_size
+            cache = tracer.fingerprint_cache
+            prints = [
+                cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[:_MAX_ROWS]
+                for batch in inputs
+            ]
+            rows = prints[0] if len(prints) == 1 else (*map(hash, zip(*prints, strict=True)),)
+            new = [i for i, row in enumerate(rows) if row not in self._known][: _MAX_ROWS - num]
+            if not new:
+                return
+            self._known.update(rows[i] for i in new)
+            features = torch.cat([row_features(batch[new]) for batch in inputs], 1)
+            scaling = self._scaling.get(thread.last_network)
+            if scaling is None:
+                scaling = self._scaling[thread.last_network] = fit_scaling(features)
+            if scaling.mean.shape[0] != features.shape[1]:
+                return
+            record = TargetSampleRecord(
+                step=tracer.steps,
+                phase=self._phase,
+                network=thread.last_network,
+                kind=kind,
+                is_class=column[1],
+                is_integer=not any(batch.is_floating_point() for batch in inputs),
+                rows=tuple(rows[i] for i in new),
+                targets=tuple(column[0][new].tolist()),
+                prior=constant_loss(kind, target),
+                num_features=features.shape[1],
+                features=encode_features(features, scaling),
+            )
+        self._num[thread.last_network] = num + len(new)
+        tracer.recorder.write("pair", record)
+        if tracer.samples_statistics:
+            thread.statistics_ns += tracer.clock() - began
+
+    def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
+        """Return whether the last network call computed the values, or no earlier call can have."""
+        interner, calls = self._tracer.recorder.interner, 0
+        for code in reversed(thread.codes):
+            kind = interner.event(code)[0]
+            if kind == "backward":
+                break
+            calls += kind == "forward"
+        output = None if thread.output is None else thread.output()
+        if thread.in_forward or calls < 2 or output is None or output is values:
+            return True
+        return type(values) is Tensor and bool(find_reached_outputs(values, [output.grad_fn]))
+
+
+def _has_rows(batch: Tensor | None) -> bool:
+    if batch is None or batch.is_complex() or batch.layout != torch.strided:
+        return False
+    return bool(batch.dim() and batch.numel())
+
+
+def _shares_memory(batch: Tensor, target: Tensor) -> bool:
+    return batch.numel() == target.numel() and batch.data_ptr() == target.data_ptr()

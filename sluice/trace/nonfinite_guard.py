@@ -1,0 +1,201 @@
+"""Guard against non-finite losses: skips their steps, or stops the program.
+
+All other parts of the tracer only observe. The guard skips steps or ends the program, so it is
+installed only if the settings enable it.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.tracer import Tracer
+
+LAST_GOOD = "last-good.pt"
+STOPPED_EXIT_CODE = 75
+"""Exit code of a stopped program (EX_TEMPFAIL): a temporary failure, to be restarted."""
+
+
+def bundle_name(step: int) -> str:
+    """Return the name of the file that contains the data to reproduce a step."""
+    return f"bundle-step-{step}.pt"
+
+
+class NonFiniteGuard:
+    """Checks the loss of every backward pass of one process.
+
+    Cost:
+        One device synchronization per backward pass, and a copy of all states every
+        ``checkpoint_every`` steps; before that, at steps 1, 2, 4, 8 and so on.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset all state: at the start, and in a forked process."""
+        self._num_nonfinite = self._num_skipped = self._next_copy = 0
+        self._last_good: dict[str, Any] | None = None
+        self._has_bundle = self._skips_step = False
+        self._rng_state = torch.get_rng_state()
+
+    def after_backward(self, loss: Any) -> None:
+        """Check the loss; stop the program after too many consecutive non-finite losses.
+
+        Raises:
+            SystemExit: The program stops; its last good state is on disk.
+        """
+        tracer = self._tracer
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:
+            return
+        stop = False
+
+        def check() -> None:
+            nonlocal stop
+            stop = self._must_stop(loss)
+
+        tracer.run_safely(check)
+        if stop:
+            self._stop()
+
+    def before_step(self, _: OptimizerEntry, optimizer: Any) -> None:
+        """Skip a step on the gradients of a non-finite loss."""
+        if not self._skips_step:
+            return
+        # Optimizers skip parameters without a gradient.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def after_step(self, _: OptimizerEntry, __: Any) -> None:
+        """Count a skipped step, and reset the state for the next one."""
+        if self._skips_step:
+            self._num_skipped += 1
+            if self._num_skipped & (self._num_skipped - 1) == 0:
+                self._tracer.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
+        self._skips_step = False
+        self._rng_state = torch.get_rng_state()
+
+    def _must_stop(self, loss: Tensor) -> bool:
+        settings = self._tracer.settings
+        value = float(loss.detach())
+        # A scaled loss may overflow its dtype; the gradient scaler handles that.
+        is_nonfinite = math.isnan(value) or (
+            math.isinf(value) and not self._tracer.local.thread.has_scaled_loss
+        )
+        if not is_nonfinite:
+            self._num_nonfinite = 0
+            if self._tracer.steps >= self._next_copy and settings.stop_after:
+                self._last_good = self._states()
+                # Doubling intervals: a short run, too, loses at most half of its steps.
+                interval = min(max(1, self._tracer.steps), settings.checkpoint_every)
+                self._next_copy = self._tracer.steps + interval
+            return False
+        self._num_nonfinite += 1
+        if not self._has_bundle:
+            self._has_bundle = True
+            self._save_bundle(value)
+        self._skips_step = settings.skip_nonfinite
+        return bool(settings.stop_after) and self._num_nonfinite >= settings.stop_after
+
+    def _stop(self) -> NoReturn:
+        tracer = self._tracer
+        good = self._last_good
+        state_text = (
+            "no earlier good state exists"
+            if good is None
+            else f"the last good state, of step {good['step']}, is saved in {LAST_GOOD}"
+        )
+        text = (
+            f"Stopped before step {tracer.steps + 1}: {self._num_nonfinite} consecutive losses are "
+            f"non-finite; {state_text}."
+        )
+
+        def write() -> None:
+            if good is not None:
+                self._save(LAST_GOOD, good)
+            tracer.note("stopped", text)
+
+        tracer.run_safely(write)
+        tracer.print_line(f"sluice trace: {text}")
+        raise SystemExit(STOPPED_EXIT_CODE)
+
+    def _states(self) -> dict[str, Any]:
+        """Return CPU copies of the states of all networks and optimizers."""
+        objects = self._tracer.objects
+        with self._untraced():
+            return {
+                "step": self._tracer.steps,
+                "networks": {
+                    entry.name: _cpu_copy(network.state_dict())
+                    for entry, network in objects.networks.live_items()
+                    if not entry.has_no_parameters
+                },
+                "optimizers": [
+                    _cpu_copy(optimizer.state_dict())
+                    for _, optimizer in objects.optimizers.live_items()
+                ],
+            }
+
+    def _save_bundle(self, value: float) -> None:
+        thread, step = self._tracer.local.thread, self._tracer.steps + 1
+        loss_call = thread.last_loss_call
+        target = None if loss_call is None else loss_call[2]()
+        bundle = {
+            **self._states(),
+            "step": step,
+            "trace": self._tracer.recorder.folder.name,
+            "loss": value,
+            "loss function": None if loss_call is None else loss_call[0],
+            "inputs": [_cpu_copy(tensor) for ref in thread.inputs if (tensor := ref()) is not None],
+            "target": _cpu_copy(target),
+            "random state after the step before": self._rng_state,
+        }
+        self._save(bundle_name(step), bundle)
+        self._tracer.note(
+            "bundle", f"{bundle_name(step)} reproduces the loss {value} of step {step}."
+        )
+
+    def _save(self, name: str, content: dict[str, Any]) -> None:
+        folder = self._tracer.recorder.folder
+        if not folder.exists():
+            self._tracer.flush()
+        partial = folder / f"{name}.partial"
+        with self._untraced():
+            torch.save(content, partial)
+        partial.rename(folder / name)
+
+    @contextmanager
+    def _untraced(self) -> Iterator[None]:
+        """Run code that is not recorded in the trace."""
+        self._tracer.is_on = False
+        try:
+            yield
+        finally:
+            self._tracer.is_on = True
+
+
+def install_nonfinite_guard(tracer: Tracer) -> None:
+    """Install the guard if the settings enable it."""
+    if not tracer.settings.stop_after and not tracer.settings.skip_nonfinite:
+        return
+    tracer.nonfinite_guard = guard = NonFiniteGuard(tracer)
+    tracer.before_step.append(guard.before_step)
+    tracer.after_step.append(guard.after_step)
+    tracer.on_begin.append(guard.reset)
+
+
+def _cpu_copy(value: Any) -> Any:
+    """Return a copy of a value with all tensors, also in dicts and lists, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _cpu_copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cpu_copy(item) for item in value]
+    return value

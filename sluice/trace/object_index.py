@@ -1,0 +1,60 @@
+"""Stable indices for the traced program's objects. An entry does not keep its object alive."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class IndexEntry(Protocol):
+    """Data about one object of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+
+
+E = TypeVar("E", bound=IndexEntry)
+
+
+class ObjectIndex(Generic[E]):
+    """One entry for each object, found by identity.
+
+    Args:
+        make: Returns the entry of a new object, given its index and the object.
+    """
+
+    def __init__(self, make: Callable[[int, Any], E]) -> None:
+        self._make = make
+        self.by_id: dict[int, E] = {}
+        """Entries by the id of their object. An id may belong to a new object by now; ``get``
+        checks that, and hot paths that read this directly must do so, too."""
+        self._next = 0
+        self.entries: tuple[E, ...] = ()
+        """All entries, including those of objects deleted a moment ago. A tuple, because it is read
+        at every step."""
+
+    def get(self, subject: object) -> E | None:
+        """Return the entry of an object; None if it has none."""
+        entry = self.by_id.get(id(subject))
+        # Python reuses the address of a deleted object.
+        return entry if entry is not None and entry.ref() is subject else None
+
+    def get_or_add(self, subject: object) -> E:
+        """Return the entry of an object; create it if it does not exist."""
+        entry = self.by_id.get(id(subject))
+        if entry is not None and entry.ref() is subject:
+            return entry
+        entry = self._make(self._next, subject)
+        self._next += 1
+        self.by_id[id(subject)] = entry
+        self.entries = tuple(self.by_id.values())
+        return entry
+
+    def live_items(self) -> Iterator[tuple[E, Any]]:
+        """Yield every entry with its object, and remove the entries of deleted objects."""
+        for key, entry in list(self.by_id.items()):
+            subject = entry.ref()
+            if subject is None:
+                del self.by_id[key]
+                self.entries = tuple(self.by_id.values())
+            else:
+                yield entry, subject

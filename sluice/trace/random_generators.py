@@ -1,0 +1,167 @@
+"""Finds the random generators that an object holds, without calling code of the program."""
+
+import functools
+import random
+import sys
+import types
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+_MAX_DEPTH = 4
+_MAX_VISITED = 256
+_MAX_FOUND = 8
+_MAX_ITEMS = 32
+"""Maximum size of a container whose items are searched."""
+
+_LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
+"""Libraries whose methods are not searched: they use generators of objects or of the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSource:
+    """A random generator, and the path to it."""
+
+    path: str
+    generator: Any
+
+    def state(self) -> int:
+        """Return a fingerprint of the generator state, without changing it."""
+        generator = self.generator
+        if isinstance(generator, torch.Generator):
+            return zlib.crc32(generator.get_state().numpy().tobytes())
+        if isinstance(generator, random.Random):
+            return zlib.crc32(repr(generator.getstate()).encode())
+        state = (
+            generator.get_state()
+            if hasattr(generator, "get_state")
+            else generator.bit_generator.state
+        )
+        if isinstance(state, tuple):  # RandomState: name, keys, position, and more
+            return zlib.crc32(repr(state[2:]).encode(), zlib.crc32(state[1].tobytes()))
+        return zlib.crc32(repr(state).encode())
+
+    def stream(self) -> int | None:
+        """Return the part of the state that drawing numbers does not change; None if unknown."""
+        generator = self.generator
+        if isinstance(generator, torch.Generator):
+            return int(generator.initial_seed())
+        if hasattr(generator, "bit_generator"):
+            state = generator.bit_generator.state
+            inner = state.get("state") if isinstance(state, dict) else None
+            if isinstance(inner, dict) and "inc" in inner:
+                return int(inner["inc"])
+        return None
+
+    def stream_state(self) -> int:
+        """Return a fingerprint of the stream of a new generator; 0 if unknown."""
+        stream = self.stream()
+        return 0 if stream is None else zlib.crc32(repr(stream).encode())
+
+    def was_reseeded(self, before: int | None) -> Literal["no", "yes", "unknown"]:
+        """Return whether the generator was reseeded since ``stream`` returned ``before``."""
+        now = self.stream()
+        if now is None or before is None:
+            return "unknown"
+        return "no" if now == before else "yes"
+
+
+def process_generators() -> list[GeneratorSource]:
+    """Return the global generators of the process: torch, Python and NumPy."""
+    found = [GeneratorSource("torch", torch.default_generator)]
+    python_generator = getattr(random, "_inst", None)
+    numpy = sys.modules.get("numpy")
+    numpy_generator = None if numpy is None else getattr(numpy.random.mtrand, "_rand", None)
+    found += [GeneratorSource("random", python_generator)] * (python_generator is not None)
+    return found + [GeneratorSource("numpy.random", numpy_generator)] * (
+        numpy_generator is not None
+    )
+
+
+def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
+    """Return the generators that some objects hold, also in containers and closures.
+
+    Global generators of the process are not included.
+
+    Args:
+        roots: Objects to search, such as a dataset, by name.
+
+    Cost:
+        Well under a millisecond: visits at most 256 objects.
+    """
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    numpy = sys.modules.get("numpy")
+    global_ids = {id(torch.default_generator), id(getattr(random, "_inst", None))}
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+        global_ids.add(id(getattr(numpy.random.mtrand, "_rand", None)))
+    found: list[GeneratorSource] = []
+    waiting = [(name, value, 0) for name, value in roots.items()]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MAX_VISITED and len(found) < _MAX_FOUND:
+        path, value, depth = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, kinds):
+            found += [GeneratorSource(path, value)] * (id(value) not in global_ids)
+        elif depth < _MAX_DEPTH:
+            waiting += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
+    return found
+
+
+def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.Tensor | str | bytes | int | float | type | types.ModuleType | None):
+        return
+    if isinstance(value, list | tuple | dict):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        if len(value) <= _MAX_ITEMS:
+            yield from ((f"[{key!r}]", item) for key, item in pairs)
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, types.FunctionType):
+        yield from _captured_objects(value)
+    else:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield from (
+                (f".{name}", inner) for name, inner in list(attributes.items())[:_MAX_ITEMS]
+            )
+        yield from _methods(type(value))
+
+
+def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the methods of a class that are defined in the program's code; one may call another."""
+    for cls in kind.__mro__:
+        if cls.__module__.partition(".")[0] in _LIBRARIES:
+            continue
+        for name, method in list(vars(cls).items())[:_MAX_ITEMS]:
+            if isinstance(method, staticmethod | classmethod):
+                method = method.__func__
+            if isinstance(method, types.FunctionType):
+                yield f".{name}", method
+
+
+def _captured_objects(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables of a function, and the globals that it uses."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f".{name}", cell.cell_contents
+        except ValueError:  # the cell is empty
+            continue
+    for name in list(_names(function.__code__))[:_MAX_ITEMS]:
+        if name in function.__globals__:
+            yield f".{name}", function.__globals__[name]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that code uses, including nested code such as comprehensions."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)

@@ -1,0 +1,77 @@
+"""Preserves all random states around an extra forward pass."""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+_MAX_FUNCTIONS = 256
+
+
+@contextmanager
+def preserve_random_state() -> Iterator[None]:
+    """Restore the random states of torch (all devices), Python and NumPy after the block."""
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda_states = torch.cuda.get_rng_state_all() if has_cuda else []
+    numpy: Any = sys.modules.get("numpy")
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+
+
+def has_own_generator(network: nn.Module) -> bool:
+    """Return whether a module may draw from a generator that a copy of it would share.
+
+    Searches the names that its methods use, and the functions that these call. A generator in the
+    same file that only serves the batches does not count.
+    """
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    classes = {cls for module in network.modules() for cls in type(module).__mro__}
+    todo = [
+        method
+        for cls in classes
+        if cls.__module__.split(".")[0] not in ("torch", "builtins")
+        for method in vars(cls).values()
+        if isinstance(method, FunctionType)
+    ]
+    seen = set[FunctionType]()
+    while todo and len(seen) < _MAX_FUNCTIONS:
+        function = todo.pop()
+        if function in seen or function.__module__.split(".")[0] == "torch":
+            continue
+        seen.add(function)
+        used = [function.__globals__.get(name) for name in _names_in(function.__code__)]
+        used += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
+        if any(isinstance(value, kinds) for value in used):
+            return True
+        todo += [value for value in used if isinstance(value, FunctionType)]
+    return False
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names that code uses, including those of nested functions."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+def _has_content(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False

@@ -1,0 +1,124 @@
+"""Records of data loaders: their settings, batches, epochs, and random states."""
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+
+class LoaderRecord(Record):
+    """Settings of one DataLoader."""
+
+    index: int
+    dataset: str = Field(description="Class name of the dataset.")
+    num_rows: int = Field(description="Length of the dataset; -1 if it has no length.")
+    sampler: str = Field(description="Class name of the sampler.")
+    batch_size: int = Field(description="Batch size; -1 if the loader does not form batches.")
+    num_workers: int
+    has_generator: bool
+    is_stream: bool = Field(description="Whether the dataset is an IterableDataset.")
+    shuffles: bool = Field(description="Whether the sampler shuffles the rows.")
+    sets_epoch: bool = Field(description="Whether the sampler has a set_epoch() method.")
+    seed: int = Field(description="Seed of the sampler; -1 if the sampler has no seed.")
+    replicas: int = Field(description="Number of shards of the sampler; 0 if it does not shard.")
+    rank: int = Field(description="Shard that the sampler yields; -1 if it does not shard.")
+
+
+class FieldRecord(Record):
+    """Statistics of one tensor of a batch."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    smallest: float
+    largest: float
+    mean: float
+    num_non_finite: int
+
+
+class BatchRecord(Record):
+    """Statistics and row fingerprints of one batch."""
+
+    loader: int
+    epoch: int = Field(description="Number of the iteration over this loader, from 1.")
+    position: int = Field(description="Position of the batch in its epoch, from 0.")
+    step: int = Field(description="Optimizer steps before the batch.")
+    fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
+    rows: tuple[int, ...] = Field(
+        description="64-bit fingerprint of each row of the first tensor. Equal rows have equal "
+        "fingerprints in every loader, process and run."
+    )
+
+
+class SketchRecord(Record):
+    """A set of integers, or a deterministic sample of it (bottom-k sketch).
+
+    Every integer is hashed to 64 bits and the smallest hashes are kept. When two sketches are
+    compared, only hashes up to the smallest maximum of the incomplete sketches count.
+    """
+
+    values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")
+    is_complete: bool = Field(description="Whether the sketch contains the whole set.")
+
+
+class FloatFieldRecord(Record):
+    """Values of one float tensor, in the first rows of the first batches of an epoch."""
+
+    place: int = Field(description="Position of the tensor in the batch, from 0.")
+    values: SketchRecord = Field(description="Sketch of the bit patterns of the values.")
+    is_continuous: bool = Field(description="Whether values rarely repeat within a column.")
+
+
+class EpochRecord(Record):
+    """One iteration over a loader, written at its end or at the start of the next one.
+
+    The first four epochs of a loader are recorded, and later ones at powers of two.
+    """
+
+    loader: int
+    epoch: int = Field(description="Number of the iteration over this loader, from 1.")
+    step: int = Field(description="Optimizer steps before the epoch.")
+    sampler_epoch: int = Field(description="Epoch set by set_epoch(); -1 without this method.")
+    num_batches: int
+    num_indices: int = Field(description="Row indices from the sampler; 0 without a sampler.")
+    first: tuple[int, ...] = Field(description="The first row indices, at most 32.")
+    order: str = Field(description="Fingerprint of the row indices in their order.")
+    rows: str = Field(description="Fingerprint of the same row indices, independent of order.")
+    row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
+    contents: SketchRecord = Field(
+        description="Sketch of the row fingerprints in the first batches of the loader."
+    )
+    num_contents: int = Field(description="Number of fingerprinted rows.")
+    labels: dict[int, int] = Field(
+        description="Number of fingerprinted rows by label; empty if no tensor of a batch contains "
+        "labels."
+    )
+    fields: tuple[FloatFieldRecord, ...] = Field(
+        (),
+        description="Float tensors of the batches; empty if no float tensor after the first tensor "
+        "of a batch may be the target.",
+    )
+    is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
+
+
+class RandomStateRecord(Record):
+    """Fingerprints of the global random states of the process."""
+
+    step: int
+    torch: int
+    python: int
+    numpy: int = Field(description="Fingerprint of the numpy state; 0 if numpy is not loaded.")
+
+
+class StateLoadRecord(Record):
+    """One call of ``load_state_dict``."""
+
+    step: int
+    what: str = Field(description="'network', 'optimizer' or 'scheduler'.")
+    kind: str = Field(description="Class name of the object whose state is loaded.")
+    object_id: int = Field(description="Index of that object; -1 if unknown.")
+    num_keys: int = Field(description="Keys of the given state.")
+    num_loaded: int = Field(description="Keys of the given state that the object expected.")
+    num_aliased: int = Field(
+        0, description="Tensors of the state that share memory with the network's own parameters."
+    )
+    content: int = Field(0, description="Fingerprint of the state of a network; otherwise 0.")
+    num_missing: int = Field(description="Keys that the object expected and the state lacks.")

@@ -1,0 +1,82 @@
+"""Records of what surrounds the training loop: workers, wrappers, files, learning rates."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+StateKind = Literal["network", "optimizer", "scheduler"]
+
+
+class WorkerRandomnessRecord(Record):
+    """One random generator in the dataset of a loader, in one worker of one epoch.
+
+    The first two batches of every worker process are recorded.
+    """
+
+    loader: int
+    epoch: int
+    worker: int
+    batch: int = Field(description="Number of the batch in this worker process: 1 or 2.")
+    source: str = Field(description="Path of the generator, such as 'dataset.transform.generator'.")
+    before: int = Field(description="Fingerprint of the generator state before the batch.")
+    after: int = Field(description="Fingerprint after the batch; equal if it was not used.")
+    reseeded: Literal["no", "yes", "unknown"] = Field(
+        description="Whether the generator was seeded again in between, for example for each row. "
+        "Some generators do not show this."
+    )
+    content: int = Field(0, description="Fingerprint of the batch; 0 if it contains no tensor.")
+
+
+class DataParallelRecord(Record):
+    """What makes a network data parallel: a wrapper module, or gradients reduced by the program.
+
+    Written again when a network index becomes known at the first call.
+    """
+
+    index: int = Field(description="Index of the wrapper, in order of creation.")
+    kind: str = Field(description="Class name; 'all_reduce' if the program reduces gradients.")
+    network: int = Field(description="Index of the wrapped network; -1 if it is not called itself.")
+    wrapper: int = Field(description="Index of the wrapper as a network; -1 if it is not called.")
+    step: int
+
+
+class StateSaveRecord(Record):
+    """One ``torch.save``, or one ``state_dict()`` of a network that the program keeps."""
+
+    step: int
+    path: str = Field(description="Path of the file; '' if there is no path.")
+    num_keys: int = Field(description="Keys of a saved mapping; 0 for other objects.")
+    to: Literal["file", "memory"]
+    content: int = Field(0, description="Fingerprint of the network state in it; 0 without one.")
+
+
+class FileReadRecord(Record):
+    """One ``torch.load``."""
+
+    step: int
+    path: str = Field(description="Path of the file; '' if there is no path.")
+    states: tuple[StateKind, ...] = Field(
+        description="Kinds of states in the file, at the top or one level deep."
+    )
+
+
+class LearningRateRecord(Record):
+    """Learning rates of an optimizer after a change; decimated if they change at every step."""
+
+    step: int = Field(description="First step with these learning rates.")
+    optimizer: int
+    rates: tuple[float, ...] = Field(description="Learning rate of each parameter group.")
+
+
+class RankWeightsRecord(Record):
+    """Digest of the parameters that all ranks share, on this rank.
+
+    Recorded at the same steps on all ranks: at powers of two.
+    """
+
+    step: int
+    optimizer: int
+    norm: float = Field(description="Norm of all shared parameters, after the step.")
+    digest: str = Field(description="Digest of a sample of the weights; equal for equal weights.")

@@ -1,0 +1,119 @@
+"""Records of the order of events between two optimizer steps.
+
+Most steps of a run have the same events, so that a run of any length is stored as a few event
+sequences with counts. A sequence contains all events since the previous step of any optimizer in
+the same thread. It ends with a step, or with a step that a gradient scaler skipped. Short steps
+that repeat a sequence are mostly compared with it event by event (``sluice.trace.fast_path``);
+their flags are those of a step that was recorded some steps before. Statistics are in
+``sluice.trace.records.step_statistics``.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+TraceEventKind = Literal[
+    "epoch",
+    "batch",
+    "forward",
+    "backward",
+    "grad",
+    "zero",
+    "clip",
+    "unscale",
+    "update scale",
+    "step",
+    "stepped",
+    "skip",
+    "schedule",
+    "mode",
+    "load",
+]
+"""Kind of an event, with the meaning of ``object_id``, ``related_id`` and the flags:
+
+- epoch: an iteration over a loader starts. object_id: loader.
+- batch: a loader yields a batch. object_id: loader.
+- forward: a network that is called from outside any network returns. object_id: network;
+  related_id: loader of the last batch, -1 without one. Flags: "grad" if an output requires
+  gradients; "training" or "evaluating", the mode of the network itself; "sensitive training" and
+  "sensitive evaluating" if submodules that depend on the mode (dropout, batch norm) are in it.
+- backward: ``backward()`` returns. Flags: "scaled" if the loss was scaled by an enabled gradient
+  scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is an undivided mean.
+- grad: ``torch.autograd.grad`` returns: the program may set gradients itself.
+- zero: ``zero_grad()``. object_id: optimizer, -1 for ``zero_grad()`` of a module. Gradients that
+  are cleared in another way cause no event; the flags of the step show it.
+- clip: gradients are clipped. object_id: optimizer of the parameters, -1 if unknown; flags: "norm"
+  or "value".
+- unscale: the program calls ``GradScaler.unscale_``. object_id: optimizer.
+- update scale: ``GradScaler.update``.
+- step: an optimizer begins its step. object_id: optimizer. Flags: state of the gradients, one of
+  "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (those of
+  its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
+  a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
+  "edited" if the program itself changed gradients of several backward passes.
+- stepped: a step returns whose optimizer runs its closure several times in a step, or never; the
+  events of the later runs are in between.
+- skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
+- schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
+- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule; flags: "train", "eval",
+  "restored".
+- load: ``load_state_dict``. object_id: network, optimizer or scheduler, as named by the flag.
+"""
+
+
+class TraceEvent(Record):
+    """One event. The sequence that contains it determines its steps."""
+
+    kind: TraceEventKind
+    object_id: int = Field(description="Index of the object of the event; -1 if unknown.")
+    related_id: int = Field(
+        -1, description="Index of a related object; see ``TraceEventKind``. -1 if unused."
+    )
+    flags: tuple[str, ...] = ()
+    repeat_length: int = Field(
+        0,
+        description="Number of events, this one last, that occurred several times in a row and are "
+        "stored once; 0 if they occurred once.",
+    )
+
+
+class StepSequence(Record):
+    """One sequence of events, and the steps that had this sequence."""
+
+    events: tuple[TraceEvent, ...]
+    thread: int = Field(description="Thread of the program, counted from 0.")
+    first_step: int = Field(description="First step, counted over all optimizers from 1.")
+    last_step: int
+    count: int = Field(ge=1, description="Number of steps with this sequence.")
+    is_open: bool = Field(
+        False, description="Whether these events follow the last step, so that no step ends them."
+    )
+
+    def find(self, kind: TraceEventKind) -> tuple[int, ...]:
+        """Return the positions of the events of a kind."""
+        return tuple(i for i, event in enumerate(self.events) if event.kind == kind)
+
+    @property
+    def final_event(self) -> TraceEvent | None:
+        """The step or skip that ends the sequence; None if the sequence is open."""
+        ends = [event for event in self.events if event.kind in ("step", "skip")]
+        return ends[-1] if ends and not self.is_open else None
+
+
+class RecentStep(Record):
+    """One of the last steps, with the times of its events."""
+
+    step: int
+    sequence: int = Field(description="Index of its sequence in ``Trace.sequences``.")
+    times_us: tuple[int, ...] = Field(
+        description="Time of each event of the sequence [us since the start of the trace]. Of "
+        "repeated events the first time, and of the last event of the block the end of the repeats."
+    )
+    ended_us: int | None = Field(
+        None, description="End of the step [us since the start of the trace]."
+    )
+    began_us: int | None = Field(
+        None, description="End of the previous step in the same thread; None if unknown."
+    )

@@ -1,0 +1,70 @@
+"""Records of single forward passes: gradient flow, padding masks, and probes on a copy."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+
+class ModuleCallRecord(Record):
+    """One call of a module that has parameters of its own or no children."""
+
+    module: str = Field(description="Name inside the network; '' is the network itself.")
+    kind: str = Field(description="Class name of the module.")
+    parameters: tuple[int, ...] = Field(description="Parameters of the module, without children.")
+    input_requires_grad: bool = Field(description="Whether an input requires gradients.")
+    output_requires_grad: bool = Field(description="Whether an output requires gradients.")
+    detached_from: str = Field(
+        description="'network.module' whose output requires gradients and shares memory with the "
+        "input, which does not require them: it was detached in between. '' if not detached."
+    )
+
+
+class ForwardPassRecord(Record):
+    """One forward pass with gradients enabled: its module calls in order.
+
+    Recorded at the first step and at powers of two.
+    """
+
+    step: int = Field(description="Optimizer steps before the pass.")
+    network: int
+    calls: tuple[ModuleCallRecord, ...]
+
+
+class PaddingMaskRecord(Record):
+    """A padding mask that an attention module received, or positions that an attention masked."""
+
+    step: int
+    network: int
+    module: str = Field(description="Name of the module; '' if found in the graph of the loss.")
+    num_rows: int
+    num_masked: int = Field(description="Positions that are excluded from attention.")
+    num_positions: int
+    num_padding: int = Field(description="Positions with the token that repeats at row ends.")
+    num_padding_masked: int = Field(description="Padding positions that are masked.")
+
+
+class ProbeRecord(Record):
+    """Effect of a perturbation on a copy of a network.
+
+    later tokens: the tokens of the second half are changed; the outputs of the first half are
+    compared. Only for networks that are trained to predict the next token.
+    own tokens: as before, and the output at the first changed token is compared, too. Only for
+    networks whose targets are the input tokens: a network that shifts them does not change there.
+    padding: the embeddings of padding are changed, and in another pass those of real tokens; the
+    outputs at other real positions are compared, or those of the rows without positions.
+    weights: parameters without a gradient are changed; all outputs are compared.
+    """
+
+    step: int
+    network: int
+    probe: Literal["later tokens", "own tokens", "padding", "weights"]
+    changed: int = Field(description="Number of changed positions or parameters.")
+    largest_effect: float = Field(
+        description="Largest change of a compared output, relative to the largest output."
+    )
+    real_effect: float = Field(
+        float("nan"), description="Effect of changed real tokens; only for padding."
+    )
+    parameters: tuple[int, ...] = Field((), description="Parameters that were changed.")

@@ -1,0 +1,163 @@
+"""Records of network inputs: statistics of columns and tokens, row fingerprints, targets."""
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+
+class ColumnRecord(Record):
+    """Statistics of one input column, over its finite values."""
+
+    column: int = Field(description="Position in a row, or in the last dimension of wide rows.")
+    mean: float
+    std: float
+    smallest: float
+    largest: float
+    step: float = Field(
+        math.nan,
+        description="Root mean square of the change between consecutive samples; NaN if unknown.",
+    )
+
+
+class TokenRecord(Record):
+    """Statistics of integer inputs of shape (rows, positions)."""
+
+    num_positions: int = Field(description="Positions in the last batch.")
+    smallest: int
+    largest: int
+    first: int = Field(description="Most frequent first token of the rows in the first batch.")
+    num_rows: int = Field(0, description="Rows of all batches.")
+    num_ignored: int = Field(0, description="Batches that contain only -100, which is no token.")
+    num_first: int = Field(description="Rows that begin with the first token.")
+    num_doubled: int = Field(
+        description="Rows that begin with the first token twice and do not contain it again."
+    )
+    num_longer: int = Field(description="Rows that begin with the first token 3 or more times.")
+
+
+class InputRecord(Record):
+    """Statistics of the first tensor argument of a network, over its first calls of one kind.
+
+    Written after 1, 4, 16 and 64 calls and when the trace ends; the last record covers all calls.
+    """
+
+    step: int = Field(description="Optimizer steps before the last of these calls.")
+    first_step: int = Field(description="Optimizer steps before the first of these calls.")
+    network: int
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    is_learning: bool = Field(
+        description="Whether gradients are enabled, and the network is in training mode or a "
+        "backward pass follows."
+    )
+    num_calls: int
+    num_rows: int
+    shape: tuple[int, ...] = Field(description="Shape at the last call.")
+    is_generated: bool = Field(
+        False,
+        description="Whether a network computed an input, or most calls are steps of iterative "
+        "sampling, so that the inputs are not data.",
+    )
+    matches_model_output: bool = Field(
+        False,
+        description="Whether another network returns rows of this shape, so that the inputs may be "
+        "features.",
+    )
+    dtype: str
+    by_position: bool = Field(description="Whether a column is a position in the whole row.")
+    columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
+    channels: tuple[ColumnRecord, ...] = Field(
+        (), description="Statistics per channel, for images of several channels, channels first."
+    )
+    correlations: tuple[float, ...] = Field(
+        (),
+        description="Correlations of the first 24 channels, or of columns without channels: the "
+        "upper triangle, row by row.",
+    )
+    tokens: TokenRecord | None = Field(None, description="None if the input is not tokens.")
+    other_tokens: tuple[TokenRecord, ...] = Field(
+        (), description="Tokens in the other arguments, such as the input of a decoder."
+    )
+
+
+class RowsRecord(Record):
+    """Row fingerprints of one call of a network, for the first 64 calls of a kind."""
+
+    step: int = Field(description="Optimizer steps before the call.")
+    network: int
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    is_learning: bool
+    is_integer: bool = Field(description="Whether the input is tokens or other integers.")
+    is_continuous: bool = Field(
+        False, description="Whether values rarely repeat, so that equal rows are copies."
+    )
+    rows: tuple[int, ...] = Field(
+        description="64-bit fingerprint of each row, for at most 1,024 rows."
+    )
+    num_rows: int = Field(0, description="Rows of the whole call.")
+
+
+class TargetSampleRecord(Record):
+    """Sampled input rows together with their training targets."""
+
+    step: int = Field(description="Optimizer steps before the call.")
+    phase: int = Field(0, description="Training phase of the run; each phase samples new rows.")
+    network: int
+    kind: str = Field(description="Name of the loss function.")
+    is_class: bool = Field(description="Whether the targets are class ids.")
+    is_integer: bool = Field(description="Whether the input is tokens or other integers.")
+    rows: tuple[int, ...] = Field(description="64-bit fingerprint of each row.")
+    targets: tuple[float, ...] = Field(
+        description="Target of each row; one column of targets with several columns."
+    )
+    prior: float | None = Field(
+        None,
+        description="Loss of the best constant prediction for this batch; only for targets with "
+        "several columns.",
+    )
+    num_features: int
+    features: str = Field(
+        description="Features of each row, standardized by the first batch: base64 of 16-bit "
+        "floats."
+    )
+
+
+class NonFiniteTensorRecord(Record):
+    """A tensor with NaN or infinite values that a network or a loss function received."""
+
+    step: int = Field(description="Optimizer steps before the call.")
+    network: int
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    what: Literal["input", "target"]
+    is_learning: bool
+    shape: tuple[int, ...]
+    num_nan: int
+    num_infinite: int
+    columns: tuple[int, ...] = Field(description="The first 8 columns with non-finite values.")
+    num_columns: int
+    rows: tuple[int, ...] = Field(description="The first 8 rows with non-finite values.")
+    num_rows: int
+    reaches_output: bool = Field(False, description="Whether the network output is non-finite.")
+
+
+class OutOfRangeIndexRecord(Record):
+    """Indices outside the range of the table or the classes that they index."""
+
+    step: int = Field(description="Optimizer steps before the call.")
+    network: int
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    kind: str = Field(
+        description="Function of torch.nn.functional, such as 'embedding'; 'index' for table[ids]; "
+        "'clamped' for ids beyond the table that the network clamped to its last row."
+    )
+    num_allowed: int = Field(description="Size of the table: 0 to num_allowed - 1 are valid.")
+    smallest: int
+    largest: int
+    num_outside: int
+    num_ids: int
+    num_shared: int = Field(
+        0,
+        description="Only for 'index': rows that are selected by valid ids and by negative ids.",
+    )

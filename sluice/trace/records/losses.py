@@ -1,0 +1,102 @@
+"""Records of loss function calls and of evaluation passes."""
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+MANUAL_DIFFERENCE = "a manual difference"
+MANUAL_CROSS_ENTROPY = "a manual cross entropy"
+MANUAL_LOGISTIC_LOSS = "a manual logistic loss"
+MANUAL_MASKED_LOSS = "a manually masked loss"
+"""Kinds of losses that the program computes without a loss function of torch."""
+
+
+class NextTokenTargets(Record):
+    """Alignment of targets of shape (rows, positions) with the input tokens of the network."""
+
+    num_rows: int
+    num_positions: int = Field(0, description="Positions with a target in a row.")
+    is_shifted: bool = Field(
+        False,
+        description="Whether targets have one position less than the input, because the program "
+        "shifts them.",
+    )
+    targets_are_inputs: bool = Field(
+        False,
+        description="Whether the targets are the input tokens: the network shifts them itself, or "
+        "it reconstructs them.",
+    )
+    next_share: float = Field(
+        description="Share of supervised targets that equal the next input token, or the token "
+        "itself if targets are inputs."
+    )
+    num_tails: int = Field(description="Rows whose last target is ignored.")
+    shortest_tail: int = Field(description="Minimum number of ignored targets at the end of a row.")
+    longest_tail: int = Field(
+        0, description="Maximum number of ignored targets at the end of a row."
+    )
+    num_last: int = Field(description="Distinct last supervised targets, in rows with a tail.")
+    last_share: float = Field(
+        description="Share of the most frequent last supervised target, in rows with a tail."
+    )
+    num_unsupervised: int = Field(description="Rows in which every target is ignored.")
+
+
+class LossRecord(Record):
+    """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
+
+    Recorded are the first calls of each function and network, calls at some steps with statistics,
+    and calls that return a non-finite loss.
+    """
+
+    step: int = Field(description="Optimizer steps before the call.")
+    kind: str = Field(description="Name of the function, such as 'cross_entropy'.")
+    network: int = Field(description="Network that was called last; -1 without one.")
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    is_learning: bool = Field(description="Whether the loss requires gradients.")
+    reduction: str = Field(description="'mean', 'sum' or 'none'.")
+    producer_node: str = Field(
+        description="Autograd node that computed the input, such as 'SoftmaxBackward0', ignoring "
+        "changes of shape; '' without a graph."
+    )
+    input_shape: tuple[int, ...]
+    target_shape: tuple[int, ...]
+    smallest: float = Field(description="Smallest value of the input.")
+    largest: float = Field(description="Largest value of the input.")
+    min_row_sum: float = Field(
+        description="Smallest sum over the classes, of exp(input) for nll_loss; NaN without "
+        "classes."
+    )
+    max_row_sum: float = Field(description="Largest sum over the classes; NaN without classes.")
+    target_is_integer: bool
+    target_smallest: float = Field(description="Smallest supervised target; NaN without one.")
+    target_largest: float = Field(description="Largest supervised target; NaN without one.")
+    num_targets: int
+    num_supervised: int = Field(description="Targets that are not ignored.")
+    num_rows_without_class: int = Field(
+        0, description="Rows of one-hot targets without a 1; 0 if the targets are not one-hot."
+    )
+    column_counts: tuple[int, ...] = Field(
+        (), description="Ones in each column of one-hot targets of a binary loss, at most 64."
+    )
+    value: float = Field(description="The loss; its mean if it is not reduced.")
+    tokens: NextTokenTargets | None = Field(
+        None, description="None unless input and targets are integers of the same rows."
+    )
+
+
+class EvaluationPassRecord(Record):
+    """The losses of one evaluation pass, computed without gradients.
+
+    A pass ends with the next training step, or when weights are loaded.
+    """
+
+    step: int = Field(description="Optimizer steps before the pass.")
+    network: int
+    loader: int = Field(description="Loader of the last batch; -1 without one.")
+    kind: str = Field(description="Name of the loss function.")
+    num_calls: int
+    mean: float = Field(
+        description="Mean over the calls; a loss with another reduction is first averaged over its "
+        "targets."
+    )

@@ -1,0 +1,113 @@
+"""Records of networks, optimizers, and the parameters that they contain.
+
+A parameter, network or optimizer keeps its index as long as the object exists. A layer that is
+replaced by an equal one therefore gets new indices.
+"""
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+
+class ParameterRecord(Record):
+    """One parameter."""
+
+    index: int
+    names: tuple[str, ...] = Field(
+        description="Names as 'network.name'; several if the parameter is tied, empty if it "
+        "belongs to no network that was called."
+    )
+    shape: tuple[int, ...]
+    dtype: str
+    is_trainable: bool = Field(description="Value of requires_grad.")
+    has_had_gradient: bool = Field(description="Whether it had a gradient up to this step.")
+
+
+class ParameterGroupRecord(Record):
+    """One parameter group of an optimizer."""
+
+    parameters: tuple[int, ...]
+    options: dict[str, float | int | bool | str | None] = Field(
+        description="Plain settings of the group, including the learning rate."
+    )
+
+
+class OptimizerRecord(Record):
+    """One optimizer."""
+
+    index: int
+    kind: str = Field(description="Class name.")
+    groups: tuple[ParameterGroupRecord, ...]
+    steps: int = Field(description="Steps of the optimizer up to this step.")
+
+
+class UnregisteredModuleRecord(Record):
+    """A module that is called inside a network without being registered in it."""
+
+    kind: str = Field(description="Class name.")
+    parameters: tuple[int, ...] = Field(description="Trainable parameters of the module.")
+
+
+class MisspelledAttributeRecord(Record):
+    """An attribute that resembles ``requires_grad`` and that torch never reads."""
+
+    owner: str = Field(description="Name of the module or parameter with the attribute.")
+    attribute: str
+    value: bool
+    parameters: tuple[int, ...] = Field(
+        description="Parameters of the owner that the value is meant for."
+    )
+
+
+class WeightTyingRecord(Record):
+    """A setting whose name says whether the output weight is tied to the embedding."""
+
+    owner: str = Field(
+        description="Name of the module that has the setting itself or in its config."
+    )
+    attribute: str
+    value: bool
+
+
+class NetworkRecord(Record):
+    """A top-level module: the program calls it directly, not from another module's forward()."""
+
+    index: int
+    kind: str = Field(description="Class name.")
+    name: str = Field(description="Class name, followed by a number if several networks have it.")
+    parameters: tuple[int, ...]
+    num_modules: int
+    unregistered_modules: tuple[UnregisteredModuleRecord, ...] = ()
+    misspelled_attributes: tuple[MisspelledAttributeRecord, ...] = ()
+    tying_settings: tuple[WeightTyingRecord, ...] = ()
+    broken_ties: tuple[tuple[int, int], ...] = Field(
+        (), description="Pairs of parameters that were tied before; the newer one is first."
+    )
+
+
+class Membership(Record):
+    """Networks, optimizers and their parameters at one step, before the optimizer updates them.
+
+    Recorded at the first steps, after a module, parameter, network or optimizer is added, and
+    periodically; only if it differs from the previous record.
+    """
+
+    step: int = Field(description="The step that is about to be made.")
+    parameters: tuple[ParameterRecord, ...]
+    optimizers: tuple[OptimizerRecord, ...]
+    networks: tuple[NetworkRecord, ...]
+
+    def name_of(self, parameter: int) -> str:
+        """Return the first name of a parameter, or its index if it has no name."""
+        names = next((p.names for p in self.parameters if p.index == parameter), ())
+        return names[0] if names else f"parameter {parameter}"
+
+    @property
+    def optimized(self) -> frozenset[int]:
+        """Parameters of all optimizers."""
+        return frozenset(
+            parameter
+            for optimizer in self.optimizers
+            for group in optimizer.groups
+            for parameter in group.parameters
+        )

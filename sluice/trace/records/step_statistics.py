@@ -1,0 +1,71 @@
+"""Statistics of single steps. Values on a device are read together, with one synchronization."""
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+
+
+class OptimizerStatistics(Record):
+    """One optimizer at one step. The tuples are aligned with ``parameters``.
+
+    Only parameters with a gradient are included. Gradients are those that the optimizer uses:
+    unscaled and clipped.
+    """
+
+    optimizer: int
+    rates: tuple[float, ...] = Field(description="Learning rate of each group.")
+    parameters: tuple[int, ...]
+    grad_norms: tuple[float, ...]
+    weight_norms: tuple[float, ...] = Field(description="Norm of the weights before the step.")
+    update_norms: tuple[float, ...] = Field(
+        description="Norm of the change by the step, estimated from a sample of large parameters; "
+        "exactly 0 if no sampled value changed."
+    )
+    changed_shares: tuple[float, ...] = Field(
+        (),
+        description="Share of sampled values with a gradient that the step changed; NaN for types "
+        "of more than 16 bits, empty without 16-bit parameters.",
+    )
+    moments: dict[str, float] = Field(
+        description="Norm over all parameters of each tensor of the optimizer state, such as "
+        "'exp_avg', after the step."
+    )
+    state_step: float = Field(description="Step count in the optimizer state; -1 without one.")
+
+
+class OutputStatistics(Record):
+    """Output of one module without children, at one step."""
+
+    network: int
+    module: str = Field(description="Name inside the network; '' is the network itself.")
+    kind: str = Field(description="Class name of the module.")
+    norm: float = Field(description="Norm of the output; NaN or infinite if any value is.")
+    zero_share: float = Field(description="Share of values that are exactly 0.")
+    numel: int
+    largest: float = Field(float("nan"), description="Largest value.")
+    dtype: str = ""
+
+
+class ClippingRecord(Record):
+    """One clipping by norm."""
+
+    optimizer: int
+    norm: float = Field(description="Norm of all gradients together, before clipping.")
+    max_norm: float
+
+
+class StepStatistics(Record):
+    """Statistics of one optimizer step."""
+
+    step: int
+    optimizers: tuple[OptimizerStatistics, ...] = ()
+    outputs: tuple[OutputStatistics, ...] = ()
+
+
+class StepScalars(Record):
+    """Scalars that are kept for every recent step, and permanently for some steps."""
+
+    step: int
+    losses: tuple[float, ...] = Field(description="Loss of each backward pass before the step.")
+    clips: tuple[ClippingRecord, ...] = ()
+    scale: float | None = Field(None, description="Scale of the gradient scaler, after its update.")

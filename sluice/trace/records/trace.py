@@ -1,0 +1,150 @@
+"""The recorded trace of one process, which is the input of every rule."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.trace.records.batches import (
+    BatchRecord,
+    EpochRecord,
+    LoaderRecord,
+    RandomStateRecord,
+    StateLoadRecord,
+)
+from sluice.trace.records.environment import (
+    DataParallelRecord,
+    FileReadRecord,
+    LearningRateRecord,
+    RankWeightsRecord,
+    StateSaveRecord,
+    WorkerRandomnessRecord,
+)
+from sluice.trace.records.events import RecentStep, StepSequence
+from sluice.trace.records.forward_passes import ForwardPassRecord, PaddingMaskRecord, ProbeRecord
+from sluice.trace.records.inputs import (
+    InputRecord,
+    NonFiniteTensorRecord,
+    OutOfRangeIndexRecord,
+    RowsRecord,
+    TargetSampleRecord,
+)
+from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
+from sluice.trace.records.membership import Membership
+from sluice.trace.records.parameter_values import (
+    CorruptedWeightsRecord,
+    NonFiniteGradientRecord,
+    ParameterValuesRecord,
+)
+from sluice.trace.records.step_statistics import StepScalars, StepStatistics
+
+VERSION = 1
+"""Version of the trace files. A reader rejects newer versions."""
+
+
+class TraceStart(Record):
+    """The traced process."""
+
+    version: int
+    program: tuple[str, ...] = Field(description="Command line of the program.")
+    pid: int
+    rank: int = Field(description="Rank in a distributed run; otherwise 0.")
+    world_size: int
+    torch: str = Field(description="Version of torch.")
+    began: float = Field(description="Start time [s since 1970].")
+
+
+class TraceEnd(Record):
+    """End of the trace. It is absent if the process was killed or is still running."""
+
+    steps: int
+    seconds: float = Field(description="Duration of the trace [s].")
+    raised: str = Field(
+        description="Exception that ended the program, as 'ValueError: ...'; '' without one."
+    )
+    peak_host_bytes: int = Field(0, description="Peak memory of the process; 0 if unknown.")
+    peak_device_bytes: int = Field(0, description="Peak memory of tensors on a GPU; 0 without one.")
+
+
+class TraceNote(Record):
+    """A note for the reader: a gap in the trace, an action of the tracer, or a tracer failure."""
+
+    step: int
+    kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"]
+    text: str
+
+
+class SchedulerRecord(Record):
+    """One learning-rate scheduler."""
+
+    index: int
+    kind: str = Field(description="Class name.")
+    optimizer: int
+    options: dict[str, float | int | bool | str | None] = Field(
+        default_factory=dict, description="Plain settings, such as T_max or step_size."
+    )
+    start: int = Field(0, description="Steps that it counts as made before, as after a resume.")
+    end: int = Field(
+        0, description="Scheduler steps until the rate is constant or turns; 0 if unknown."
+    )
+
+
+class Trace(Record):
+    """Records of one process, from its first event to the last flush.
+
+    Sequences, memberships, epochs, loads, saves, notes and the records of the start are complete.
+    Statistics and scalars cover the recent steps and a sample of earlier ones. Batches and recent
+    steps cover only the recent steps. All records are in the order of their steps.
+    """
+
+    start: TraceStart
+    end: TraceEnd | None
+    sequences: tuple[StepSequence, ...]
+    memberships: tuple[Membership, ...]
+    schedulers: tuple[SchedulerRecord, ...]
+    loaders: tuple[LoaderRecord, ...]
+    statistics: tuple[StepStatistics, ...]
+    scalars: tuple[StepScalars, ...]
+    batches: tuple[BatchRecord, ...]
+    epochs: tuple[EpochRecord, ...]
+    random_states: tuple[RandomStateRecord, ...]
+    loads: tuple[StateLoadRecord, ...]
+    saves: tuple[StateSaveRecord, ...]
+    reads: tuple[FileReadRecord, ...]
+    rates: tuple[LearningRateRecord, ...]
+    workers: tuple[WorkerRandomnessRecord, ...]
+    wrappers: tuple[DataParallelRecord, ...]
+    rank_weights: tuple[RankWeightsRecord, ...]
+    values: tuple[ParameterValuesRecord, ...]
+    nonfinite_gradients: tuple[NonFiniteGradientRecord, ...]
+    corrupted_weights: tuple[CorruptedWeightsRecord, ...]
+    forward_passes: tuple[ForwardPassRecord, ...]
+    padding_masks: tuple[PaddingMaskRecord, ...]
+    probes: tuple[ProbeRecord, ...]
+    losses: tuple[LossRecord, ...]
+    evaluations: tuple[EvaluationPassRecord, ...]
+    inputs: tuple[InputRecord, ...]
+    rows: tuple[RowsRecord, ...]
+    target_samples: tuple[TargetSampleRecord, ...]
+    nonfinite_tensors: tuple[NonFiniteTensorRecord, ...]
+    out_of_range_indices: tuple[OutOfRangeIndexRecord, ...]
+    notes: tuple[TraceNote, ...]
+    recent_steps: tuple[RecentStep, ...]
+    num_steps_without_sequence: int = Field(
+        0,
+        ge=0,
+        description="Steps without a recorded sequence, because there were too many sequences.",
+    )
+    truncated_lines: int = Field(description="Unfinished last lines of the files, 0 to 3.")
+
+    @property
+    def num_steps(self) -> int:
+        """Number of optimizer steps, over all optimizers and threads."""
+        return self.num_steps_without_sequence + sum(
+            sequence.count for sequence in self.sequences if not sequence.is_open
+        )
+
+    @property
+    def membership(self) -> Membership | None:
+        """The last recorded membership."""
+        return self.memberships[-1] if self.memberships else None

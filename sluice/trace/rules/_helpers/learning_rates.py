@@ -1,0 +1,70 @@
+"""Learning rate of an optimizer over its steps, from the recorded changes."""
+
+from dataclasses import dataclass
+
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import steps_of
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """Largest learning rate over the parameter groups; each value holds from its step on.
+
+    Contains at least one value.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    last: int
+    """Number of the last step of the optimizer."""
+
+    @property
+    def peak(self) -> float:
+        """Largest learning rate of the run."""
+        return max(self.values)
+
+    def at(self, step: int) -> float:
+        """Return the learning rate at a step."""
+        known = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
+        return known[-1] if known else self.values[0]
+
+    def share_below(self, to: float) -> float:
+        """Return the share of all steps, after the peak, with a rate of at most ``to * peak``."""
+        ends = (*self.steps[1:], self.last + 1)
+        known = list(zip(self.steps, ends, self.values, strict=True))
+        after = known[self.values.index(self.peak) + 1 :]
+        held = sum(max(end - begin, 0) for begin, end, rate in after if rate <= to * self.peak)
+        return held / max(self.last + 1 - self.steps[0], 1)
+
+
+def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
+    """Return the learning rates of an optimizer; None when they were not recorded."""
+    known = [r for r in trace.rates if r.optimizer == optimizer and r.rates]
+    steps = steps_of(trace, optimizer)
+    if not known or not steps:
+        return None
+    last = max(step.sequence.last_step for step in steps)
+    return LearningRates(tuple(r.step for r in known), tuple(max(r.rates) for r in known), last)
+
+
+def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
+    """Return the number of recorded steps of a scheduler: all, or those before a step."""
+    found = 0
+    for sequence in trace.sequences:
+        times = sum(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
+        if times and (before is None or sequence.first_step < before):
+            limit = sequence.count if before is None else before - sequence.first_step
+            found += times * min(sequence.count, limit)
+    return found
+
+
+def first_schedule_step(trace: Trace, scheduler: int) -> int:
+    """Return the optimizer step after the scheduler's first step; 0 when it never stepped."""
+    return min(
+        (
+            sequence.first_step
+            for sequence in trace.sequences
+            if any(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
+        ),
+        default=0,
+    )

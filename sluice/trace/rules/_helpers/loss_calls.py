@@ -1,0 +1,33 @@
+"""Loss-function calls used for training, and formatting of names and numbers for messages."""
+
+from collections.abc import Iterable, Sequence
+
+from sluice.trace.records.losses import LossRecord
+from sluice.trace.records.trace import Trace
+
+CLASS_LOSSES = ("cross_entropy", "nll_loss")
+
+
+def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
+    """Return the calls of the given loss functions whose result is used for training."""
+    return tuple(f for f in trace.losses if f.is_learning and f.kind in kinds)
+
+
+def network_name(trace: Trace, network: int) -> str:
+    """Return the display name of a network."""
+    known = () if trace.membership is None else trace.membership.networks
+    return next((n.name for n in known if n.index == network), "the network")
+
+
+def by_function(facts: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossRecord]]:
+    """Return the calls grouped by loss function and network."""
+    found: dict[tuple[str, int], list[LossRecord]] = {}
+    for fact in facts:
+        found.setdefault((fact.kind, fact.network), []).append(fact)
+    return found
+
+
+def list_numbers(values: Sequence[int], total: int) -> str:
+    """Return the given numbers, and the count of the remaining ones of ``total``."""
+    more = total - len(values)
+    return ", ".join(map(str, values)) + (f" and {more} more" if more > 0 else "")

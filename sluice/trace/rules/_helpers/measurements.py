@@ -1,0 +1,66 @@
+"""Measured steps of one optimizer, losses by step, and parameter values over time."""
+
+from collections.abc import Iterator
+
+from sluice.trace.records.membership import ParameterRecord
+from sluice.trace.records.parameter_values import ParameterValuesRecord
+from sluice.trace.records.step_statistics import OptimizerStatistics
+from sluice.trace.records.trace import Trace
+
+
+def measurements_of(trace: Trace, optimizer: int) -> tuple[tuple[int, OptimizerStatistics], ...]:
+    """Return the measured steps of an optimizer with their step numbers."""
+    return tuple(
+        (m.step, measured)
+        for m in trace.statistics
+        for measured in m.optimizers
+        if measured.optimizer == optimizer
+    )
+
+
+def parameter_records(trace: Trace) -> dict[int, ParameterRecord]:
+    """Return the latest record of each parameter, by parameter index."""
+    return {p.index: p for m in trace.memberships for p in m.parameters}
+
+
+def parameter_names(trace: Trace) -> dict[int, str]:
+    """Return the display name of each parameter, by parameter index."""
+    records = parameter_records(trace)
+    return {i: p.names[0] if p.names else f"parameter {i}" for i, p in records.items()}
+
+
+def step_losses(trace: Trace) -> tuple[tuple[int, float], ...]:
+    """Return the first recorded loss of each step; () when a gradient scaler was used."""
+    if any(n.scale is not None for n in trace.scalars):
+        return ()
+    return tuple((n.step, n.losses[0]) for n in trace.scalars if n.losses)
+
+
+def values_by_parameter(trace: Trace) -> dict[int, tuple[ParameterValuesRecord, ...]]:
+    """Return the sampled values of each parameter, in the order of steps."""
+    found: dict[int, list[ParameterValuesRecord]] = {}
+    for value in trace.values:
+        found.setdefault(value.parameter, []).append(value)
+    return {index: tuple(records) for index, records in found.items()}
+
+
+def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
+    """Return the parameters whose values changed from the first sample to any later one.
+
+    Args:
+        trace: Trace of one process.
+        since: First step whose samples count.
+    """
+    seen: dict[int, set[int]] = {}
+    for value in trace.values:
+        if value.step >= since:
+            seen.setdefault(value.parameter, set()).add(value.fingerprint)
+    return frozenset(index for index, states in seen.items() if len(states) > 1)
+
+
+def weight_positions(trace: Trace, measured: OptimizerStatistics) -> Iterator[int]:
+    """Yield the positions, within a measurement, of parameters with at least two dimensions."""
+    records = parameter_records(trace)
+    for place, index in enumerate(measured.parameters):
+        if index in records and len(records[index].shape) >= 2:
+            yield place

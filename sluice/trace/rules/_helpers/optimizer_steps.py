@@ -1,0 +1,90 @@
+"""Step sequences by the optimizer whose step ends them, and the display name of an optimizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.trace.records.events import StepSequence, TraceEvent
+from sluice.trace.records.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """A step sequence that ends with a step, or a skipped step, of one optimizer."""
+
+    sequence: StepSequence
+    end: TraceEvent
+    position: int
+    """Position of the step event in the sequence."""
+
+    def before(self, *kinds: str) -> tuple[int, ...]:
+        """Return the positions of events of the given kinds before the step event."""
+        events = self.sequence.events[: self.position]
+        return tuple(i for i, event in enumerate(events) if event.kind in kinds)
+
+    @property
+    def last_backward(self) -> int:
+        """Position of the last backward pass before the step event; -1 when there was no pass."""
+        return max(self.before("backward", "grad"), default=-1)
+
+
+def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
+    """Return the sequences of an optimizer without a closure, in the order of their first steps."""
+    return _STEPS_BY_OPTIMIZER.of(trace.sequences).get(optimizer, ())
+
+
+class _StepsByOptimizer:
+    """Cache for the last trace: every rule requests the sequences of every optimizer."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
+
+    def of(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
+        """Return the sequences that end with a step, by optimizer."""
+        cached, by_optimizer = self._last
+        if cached is not sequences:
+            by_optimizer = _group_by_optimizer(sequences)
+            self._last = sequences, by_optimizer
+        return by_optimizer
+
+
+def _group_by_optimizer(
+    sequences: Sequence[StepSequence],
+) -> dict[int, tuple[OptimizerStep, ...]]:
+    found: dict[int, list[OptimizerStep]] = {}
+    for sequence in sequences:
+        position = max(sequence.find("step") + sequence.find("skip"), default=-1)
+        if position >= 0 and not sequence.is_open and not sequence.find("stepped"):
+            end = sequence.events[position]
+            found.setdefault(end.object_id, []).append(OptimizerStep(sequence, end, position))
+    return {optimizer: tuple(steps) for optimizer, steps in found.items()}
+
+
+_STEPS_BY_OPTIMIZER = _StepsByOptimizer()
+
+
+def stepping_optimizers(trace: Trace) -> tuple[int, ...]:
+    """Return the indices of the optimizers that made a step, in ascending order."""
+    stepped = {
+        event.object_id
+        for sequence in trace.sequences
+        for event in sequence.events
+        if event.kind == "step"
+    }
+    return tuple(sorted(stepped))
+
+
+def optimizer_name(trace: Trace, optimizer: int) -> str:
+    """Return the display name of an optimizer: its class, with its index if there are several."""
+    known = [] if trace.membership is None else list(trace.membership.optimizers)
+    kind = next((o.kind for o in known if o.index == optimizer), "the optimizer")
+    return kind if len(known) < 2 else f"{kind} (optimizer {optimizer})"
+
+
+def count_steps(steps: tuple[OptimizerStep, ...]) -> int:
+    """Return the number of steps that the sequences represent."""
+    return sum(step.sequence.count for step in steps)
+
+
+def first_step_of(steps: tuple[OptimizerStep, ...]) -> int:
+    """Return the number of the earliest step of the sequences."""
+    return min(step.sequence.first_step for step in steps)

@@ -1,0 +1,67 @@
+"""Parameters without an optimizer, orphaned parameters, and lists of names for messages."""
+
+from collections.abc import Iterable, Sequence
+
+from sluice.trace.records.membership import (
+    Membership,
+    MisspelledAttributeRecord,
+    OptimizerRecord,
+    ParameterRecord,
+)
+from sluice.trace.records.trace import Trace
+
+_MAX_NAMES = 3
+"""Number of names shown in a message."""
+
+
+def has_manual_gradients(trace: Trace) -> bool:
+    """Whether the program sets gradients or weights itself (``torch.autograd.grad``)."""
+    return any(sequence.find("grad") for sequence in trace.sequences)
+
+
+def unoptimized(membership: Membership) -> tuple[ParameterRecord, ...]:
+    """Return the trainable parameters of networks that receive gradients but have no optimizer."""
+    optimized = membership.optimized
+    return tuple(
+        p
+        for p in membership.parameters
+        if p.names and p.is_trainable and p.has_had_gradient and p.index not in optimized
+    )
+
+
+def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
+    """Return the parameters of an optimizer that do not, or no longer, belong to any network.
+
+    A parameter that never belonged to a network counts only if it never received a gradient:
+    otherwise it belongs to an object that is not an nn.Module.
+    """
+    now = trace.memberships[-1]
+    once = {p.index for m in trace.memberships for p in m.parameters if p.names}
+    lost = {
+        p.index
+        for p in now.parameters
+        if not p.names and (p.index in once or not p.has_had_gradient)
+    }
+    return tuple(p for group in optimizer.groups for p in group.parameters if p in lost)
+
+
+def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttributeRecord]) -> int:
+    """Return the step at which one of these attributes was first recorded."""
+    owners = {m.owner for m in misspelled}
+    return next(
+        m.step
+        for m in trace.memberships
+        for n in m.networks
+        if owners & {other.owner for other in n.misspelled_attributes}
+    )
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first few names, and the number of the remaining ones."""
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def first_names(parameters: Iterable[ParameterRecord]) -> list[str]:
+    """Return the first name of each parameter."""
+    return [p.names[0] for p in parameters]

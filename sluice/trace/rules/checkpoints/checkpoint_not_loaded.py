@@ -1,0 +1,40 @@
+"""Detects checkpoints of which no key matches the network."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    unmatched = [
+        load
+        for load in trace.loads
+        if load.what == "network" and not load.num_loaded and load.num_missing
+    ]
+    if not unmatched:
+        return ()
+    first = unmatched[0]
+    return (
+        rule.finding(
+            severity="error",
+            step=first.step + 1,
+            what=f"{first.kind}.load_state_dict matched 0 of {first.num_keys} keys; "
+            f"{first.num_missing} keys of the network were missing from the checkpoint.",
+            cause="The names differ, for example by the prefix 'module.' after data parallel "
+            "training, and strict=False hides the mismatch: the network keeps its random weights.",
+            fix="Remove the prefix from the keys and load with strict=True.",
+            num_keys=first.num_keys,
+            num_missing=first.num_missing,
+            num_loads=len(unmatched),
+        ),
+    )
+
+
+CHECKPOINT_NOT_LOADED = Rule(
+    name="the weights of a checkpoint are loaded into the network",
+    fault="checkpoint not loaded",
+    priority=310,
+    requires="A call of load_state_dict of a network.",
+    contradicted_by="Weights that the program copies itself afterwards.",
+    abstains="Some keys matched.",
+    judge=_judge,
+)

@@ -1,0 +1,88 @@
+"""Detects checkpoints whose optimizer or scheduler state is never loaded."""
+
+import os.path
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.environment import FileReadRecord
+from sluice.trace.records.membership import OptimizerRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.learning_rates import learning_rates
+from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
+
+_MAX_RATE_CHANGE = 0.1
+"""Relative difference of the learning rates before and after the load that counts as a
+continuation."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for read in trace.reads:
+        later = {load.what for load in trace.loads if load.step >= read.step}
+        continues = any(not w.is_open and w.last_step > read.step for w in trace.sequences)
+        has_fresh_scheduler = any(not s.start for s in trace.schedulers)
+        unread = [
+            *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in later),
+            *["the scheduler"]
+            * ("scheduler" in read.states and "scheduler" not in later and has_fresh_scheduler),
+        ]
+        if not unread or "network" not in later or not continues:
+            continue
+        # Loading one of the two states, or reading a file that this run wrote, continues a training
+        # run.
+        is_resume = "optimizer" in later or _is_resume(trace, read)
+        found.append(
+            rule.finding(
+                severity="error" if is_resume else "confirm",
+                step=read.step + 1,
+                what=f"The file that was read after step {read.step} contains the state of "
+                f"{' and of '.join(unread)}, which was never loaded, although the weights were.",
+                cause="Training continues without the optimizer moments, the step count or the "
+                "previous learning rate.",
+                fix="Load every state that the checkpoint contains.",
+                num_unread=len(unread),
+            )
+        )
+    return tuple(found[:1])
+
+
+def _is_resume(trace: Trace, read: FileReadRecord) -> bool:
+    """Whether this run wrote the file, and a new optimizer continues where a similar one stopped.
+
+    A second phase has another optimizer, other parameters or another learning rate.
+    """
+    # The file may have been written under another name and renamed.
+    written = {os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step}
+    if not read.path or os.path.dirname(read.path) not in written:
+        return False
+    kinds = {o.index: (o.kind, _sizes(o)) for m in trace.memberships for o in m.optimizers}
+    spans = {
+        o: (first_step_of(steps), max(s.sequence.last_step for s in steps))
+        for o in stepping_optimizers(trace)
+        if (steps := steps_of(trace, o))
+    }
+    for one, (_, stopped) in spans.items():
+        for other, (began, _) in spans.items():
+            if stopped > read.step or began <= read.step or kinds.get(one) != kinds.get(other):
+                continue
+            rates = learning_rates(trace, one), learning_rates(trace, other)
+            if rates[0] is None or rates[1] is None:
+                continue
+            last, now = rates[0].at(stopped), rates[1].at(began)
+            if abs(now - last) <= _MAX_RATE_CHANGE * last:
+                return True
+    return False
+
+
+def _sizes(optimizer: OptimizerRecord) -> tuple[int, ...]:
+    return tuple(len(group.parameters) for group in optimizer.groups)
+
+
+CHECKPOINT_PARTIALLY_LOADED = Rule(
+    name="the optimizer and scheduler state of a checkpoint is loaded",
+    fault="resume state lost",
+    priority=370,
+    requires="A file that was read with torch.load, and weights that were loaded after it.",
+    contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
+    abstains="No step follows the load.",
+    judge=_judge,
+)

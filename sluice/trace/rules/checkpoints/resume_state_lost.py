@@ -1,0 +1,250 @@
+"""Detects training runs that resume without their optimizer or scheduler state."""
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import Membership, OptimizerRecord, ParameterGroupRecord
+from sluice.trace.records.trace import SchedulerRecord, Trace
+from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
+from sluice.trace.rules._helpers.loaders import training_loader_indices
+from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
+
+_MIN_STEPS_BEFORE = 5
+"""Steps of the first optimizer, which built up a state."""
+_NUM_COMPARED_LOSSES = 5
+"""Number of losses at the start, before and after the restart that are compared."""
+_MAX_RATE_RATIO = 1.1
+"""Ratio of the learning rates of two consecutive steps that counts as continuous."""
+_NUM_REPEATED_RATES, _MIN_RATE_JUMP = 8, 1.5
+"""Number of rates equal to those of the first steps, and the ratio by which they change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OptimizerUse:
+    """One optimizer from its first step to its last."""
+
+    fact: OptimizerRecord
+    membership: Membership
+    """First recorded membership that contains the optimizer."""
+    steps: tuple[OptimizerStep, ...]
+
+    @property
+    def first(self) -> int:
+        return min(s.sequence.first_step for s in self.steps)
+
+    @property
+    def last(self) -> int:
+        return max(s.sequence.last_step for s in self.steps)
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """Trainable parameters of the optimizer."""
+        frozen = {p.index for p in self.membership.parameters if not p.is_trainable}
+        return frozenset(p for g in self.fact.groups for p in g.parameters if p not in frozen)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        known = {p.index: p.shape for p in self.membership.parameters}
+        return tuple(known[p] for g in self.fact.groups for p in g.parameters)
+
+    @property
+    def has_state(self) -> bool:
+        groups = self.fact.groups
+        return self.fact.kind != "SGD" or any(g.options.get("momentum") for g in groups)
+
+
+def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
+    found: dict[int, _OptimizerUse] = {}
+    for membership in trace.memberships:
+        for fact in membership.optimizers:
+            steps = steps_of(trace, fact.index)
+            if fact.index not in found and steps:
+                found[fact.index] = _OptimizerUse(fact, membership, steps)
+    return tuple(sorted(found.values(), key=lambda use: use.first))
+
+
+def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
+    """Return the settings of groups as created, before a schedule changed the learning rate."""
+    settings = []
+    for group in groups:
+        options = dict(group.options)
+        initial_rate = options.pop("initial_lr", None)
+        settings.append(
+            {**options, "lr": options.get("lr") if initial_rate is None else initial_rate}
+        )
+    return settings
+
+
+def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_rate: bool) -> bool:
+    settings = [_settings(use.fact.groups) for use in (before, after)]
+    if ignore_rate:
+        settings = [
+            [{k: v for k, v in group.items() if k != "lr"} for group in groups]
+            for groups in settings
+        ]
+    return settings[0] == settings[1]
+
+
+def _loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+    """Whether an optimizer state was loaded between them, but not into the second optimizer."""
+    loads = [x for x in trace.loads if x.what == "optimizer"]
+    loads = [x for x in loads if before.last <= x.step < after.first]
+    return bool(loads) and all(x.object_id != after.fact.index for x in loads)
+
+
+def _rate_continues(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+    """Whether a learning rate that the program sets itself continues from its last value."""
+    old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
+    if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
+        return False
+    return 1 / _MAX_RATE_RATIO < new.values[0] / old.values[-1] < _MAX_RATE_RATIO
+
+
+def _data(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
+    """Return the loaders that the optimizer's steps use; equal for identically created loaders."""
+    training = training_loader_indices(trace)
+    used = {
+        m.related_id for s in use.steps for m in s.sequence.events if m.kind == "forward"
+    } & training
+    return frozenset(
+        repr(x.model_copy(update={"index": 0, "seed": 0})) for x in trace.loaders if x.index in used
+    )
+
+
+def _starts_over(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+    """Whether the loss is back at its initial value: another training run, not a resumed one."""
+    losses = [(n.step, n.losses[-1]) for n in trace.scalars if n.losses]
+    initial = [
+        loss for step, loss in losses if before.first <= step < before.first + _NUM_COMPARED_LOSSES
+    ]
+    last = [
+        loss
+        for step, loss in losses
+        if before.last - 2 * _NUM_COMPARED_LOSSES < step <= before.last
+    ]
+    now = [
+        loss for step, loss in losses if after.first <= step < after.first + _NUM_COMPARED_LOSSES
+    ][:1]
+    if not (initial and last and now):
+        return False
+    decrease = initial[0] - median(last)
+    if decrease <= max(last) - min(last):  # too small a decrease to decide
+        return False
+    return now[0] - median(last) > decrease / 2
+
+
+def _lost_schedule(
+    trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> SchedulerRecord | None:
+    """Return the schedule that was restarted before its end; None when no schedule was."""
+    loaded = {load.object_id for load in trace.loads if load.what == "scheduler"}
+    old = [s for s in trace.schedulers if s.optimizer == before.fact.index]
+    for new in trace.schedulers:
+        if new.optimizer != after.fact.index or new.index in loaded or new.start:
+            continue
+        # A scheduler that is advanced before its first use continues the schedule.
+        if count_schedule_steps(trace, new.index, before=after.first + 1):
+            continue
+        for previous in old:
+            num_steps = count_schedule_steps(trace, previous.index, before=after.first + 1)
+            same = (previous.kind, previous.options) == (new.kind, new.options)
+            if same and num_steps >= 2 and not (previous.end and num_steps >= previous.end):
+                return new
+    return None
+
+
+def _repeats_first_rates(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+    """Whether rates that the program sets itself repeat those of the first steps."""
+    old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
+    scheduled = {fact.optimizer for fact in trace.schedulers}
+    if old is None or new is None or scheduled & {before.fact.index, after.fact.index}:
+        return False
+    # The learning rate that the optimizer was created with may be recorded at the first step.
+    repeated = list(zip(new.steps, new.values, strict=True))[:_NUM_REPEATED_RATES]
+    again = [old.at(before.first + step - after.first) for step, _ in repeated]
+    values = [value for _, value in repeated]
+    moves = len(repeated) == _NUM_REPEATED_RATES and 0 < _MIN_RATE_JUMP * min(values) < max(values)
+    is_jump = (
+        old.values[-1] > 0 and not 1 / _MIN_RATE_JUMP < values[0] / old.values[-1] < _MIN_RATE_JUMP
+    )
+    return moves and is_jump and all(map(math.isclose, values, again))
+
+
+def _is_same_training(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+    between = range(before.last, after.first)
+    was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
+    if before.parameters == after.parameters:
+        is_same = was_loaded or _data(trace, before) == _data(trace, after)
+    else:
+        gone = not before.parameters & after.parameters
+        is_same = was_loaded and gone and before.shapes == after.shapes
+    return is_same and not _starts_over(trace, before, after)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    uses = _optimizer_uses(trace)
+    found = []
+    for before, after in itertools.pairwise(uses):
+        if before.fact.kind != after.fact.kind or after.first <= before.last:
+            continue
+        if count_steps(before.steps) < _MIN_STEPS_BEFORE:
+            continue
+        loaded = any(x.what == "optimizer" and x.object_id == after.fact.index for x in trace.loads)
+        loaded_elsewhere = _loaded_elsewhere(trace, before, after)
+        same_settings = _have_same_settings(
+            before, after, ignore_rate=loaded_elsewhere and _rate_continues(trace, before, after)
+        )
+        schedule = _lost_schedule(trace, before, after) if loaded or same_settings else None
+        state = same_settings and not loaded and before.has_state
+        repeats_rates = loaded and _repeats_first_rates(trace, before, after)
+        if not (state or schedule or repeats_rates) or not _is_same_training(trace, before, after):
+            continue
+        old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
+        jump = (
+            f"; the learning rate changed from {old.values[-1]:.3g} to {new.values[0]:.3g}"
+            if old and new
+            else ""
+        )
+        lost = [
+            *[f"the moments and the step count of {after.fact.kind}"] * state,
+            *([f"the position in {schedule.kind}"] if schedule else []),
+            *["the position in the custom schedule"] * repeats_rates,
+        ]
+        # A new optimizer in every round is intentional, unless a saved state was loaded elsewhere.
+        is_habit = (
+            len([x for x in uses if x.fact.kind == after.fact.kind]) > 2 and not loaded_elsewhere
+        )
+        found.append(
+            rule.finding(
+                severity="confirm" if is_habit else "error",
+                step=after.first,
+                what=f"After {count_steps(before.steps)} steps of {before.fact.kind} a new one "
+                "continued with the same weights and settings. Lost state: "
+                f"{' and '.join(lost)}{jump}.",
+                cause="Training continues as if it had just begun: the first steps are too "
+                "large, or the schedule runs a second time.",
+                fix="Save and load the state_dict() of the optimizer and of the scheduler "
+                "together with that of the network.",
+                num_before=count_steps(before.steps),
+                num_after=count_steps(after.steps),
+            )
+        )
+    return tuple(found[:1])
+
+
+RESUME_STATE_LOST = Rule(
+    name="training resumes with its previous state",
+    fault="resume state lost",
+    priority=360,
+    requires="Two consecutive optimizers of one class over the same weights, or over weights "
+    "loaded in between.",
+    contradicted_by="A second phase that intentionally starts with a fresh state.",
+    abstains="The new optimizer has other settings, parameters or data, its state was loaded, or "
+    "the loss is back at its initial value.",
+    judge=_judge,
+)

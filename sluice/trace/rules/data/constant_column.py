@@ -1,0 +1,230 @@
+"""Detects input columns that are constant in every training row."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import correlation, median
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.inputs import ColumnRecord, InputRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.evaluation_inputs import largest_input_records
+from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
+
+_MIN_ROWS = 200
+"""Training rows required for a finding."""
+_MIN_TABLE_ROWS, _MIN_CONSTANT_COLUMNS, _MIN_CONSTANT_SHARE = 1000, 3, 0.3
+"""Rows, constant columns and their share that indicate a table with a missing part."""
+_MAX_MEAN_DIFFERENCE, _MAX_STD_RATIO = 0.5, 1.5
+"""Difference of the means in standard deviations, and ratio of the standard deviations, of
+equally distributed columns."""
+_MIN_RELATIVE_STD = 0.15
+"""Standard deviation relative to the range of a column in which more than a few rows differ."""
+_MAX_ALONE = 2
+"""Constant columns that count as isolated, such as the sine and cosine of one time."""
+_MAX_NARROW_COLUMNS = 32
+"""Columns of a table in which a single constant column is conclusive."""
+_MAX_STANDARD_MEAN, _STANDARD_STD_RANGE = 0.3, (0.6, 1.6)
+"""Absolute mean, and range of the standard deviation, of a standardized column."""
+_MIN_COLUMNS = 5
+"""Columns required for a finding."""
+_MIN_CORRELATION, _MIN_NEIGHBOR_PAIRS = 0.3, 16
+"""Correlation between the standard deviations of neighboring positions, and number of pairs."""
+_MIN_IMAGE_SIDE = 6
+"""Side of an image [pixels]."""
+_MIN_NEIGHBOR_STD = 0.4
+"""Standard deviation of the neighbors relative to the median one."""
+_MAX_SHOWN = 8
+"""Number of columns listed in the message."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.inputs}):
+        facts = largest_input_records(trace, network)
+        training = [f for (learning, _), f in facts.items() if learning]
+        evaluated = [f for (learning, _), f in facts.items() if not learning]
+        if (
+            len(training) != 1
+            or training[0].num_rows < _MIN_ROWS
+            or training[0].matches_model_output
+        ):
+            continue
+        finding = _detect_constant(rule, trace, training[0], evaluated)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _detect_constant(
+    rule: Rule, trace: Trace, training: InputRecord, evaluated: list[InputRecord]
+) -> TraceFinding | None:
+    outer = {0, max((c.column for c in training.columns), default=0)}
+    constant = [
+        c
+        for c in training.columns
+        # A column of ones at either end is an intercept.
+        if c.smallest == c.largest and not (c.smallest == 1 and c.column in outer)
+    ]
+    if (
+        not constant
+        or len(training.columns) < _MIN_COLUMNS
+        or len(constant) == len(training.columns)
+    ):
+        return None
+    is_narrow = len(training.columns) <= _MAX_NARROW_COLUMNS
+    is_table = len(training.shape) == 2 and _has_missing_part(constant, training)
+    for reason, certain in (
+        (
+            "other columns are constant as well, each at a different value",
+            constant if is_table else [],
+        ),
+        ("it varies in the evaluation", _vary_in_evaluation(constant, training, evaluated)),
+        ("all others are standardized", constant if _others_are_standard(training) else []),
+        (
+            "the columns on both sides are standardized",
+            [c for c in constant if _is_between(c, training)],
+        ),
+        ("no other column is constant", constant if _is_alone(constant, training) else []),
+        ("its neighbors vary", [c for c in constant if _is_hole(c, training)]),
+    ):
+        if certain:
+            # A scaler also produces a constant 0 for pixels or words that never occur.
+            may_be_intentional = "standardized" in reason and len(certain) > 1 and not is_narrow
+            column = certain[0]
+            listed = list_numbers([c.column for c in certain[:_MAX_SHOWN]], len(certain))
+            return rule.finding(
+                severity="confirm" if may_be_intentional else "error",
+                step=training.first_step + 1,
+                what=f"{network_name(trace, training.network)}: column {listed} of "
+                f"{training.shape[-1] if not training.by_position else len(training.columns)} is "
+                f"{column.smallest:.4g} in all {training.num_rows} sampled rows, from the first "
+                f"batch on, and {reason}.",
+                cause="The information of this column is lost to the network.",
+                fix="Check the preprocessing step that fills or drops this column.",
+                confidence=0.5 if may_be_intentional else 0.9,
+                column=column.column,
+                num_columns=len(certain),
+                num_rows=training.num_rows,
+            )
+    return None
+
+
+def _has_missing_part(constant: list[ColumnRecord], fact: InputRecord) -> bool:
+    """Whether a large part of a narrow table is constant, not only at 0 or only at 1.
+
+    A column of ones may be intentional, as may zeros where nothing was counted.
+    """
+    values = {c.smallest for c in constant}
+    return (
+        fact.num_rows >= _MIN_TABLE_ROWS
+        and len(fact.columns) == fact.shape[-1]
+        and len(constant) >= max(_MIN_CONSTANT_COLUMNS, _MIN_CONSTANT_SHARE * len(fact.columns))
+        and len(values) > 1
+        and bool(values - {0.0})
+    )
+
+
+def _vary_in_evaluation(
+    constant: list[ColumnRecord], training: InputRecord, evaluated: list[InputRecord]
+) -> list[ColumnRecord]:
+    """Return the columns that vary in an evaluation on similarly distributed rows."""
+    for fact in evaluated:
+        columns = {c.column: c for c in fact.columns}
+        if fact.num_rows < _MIN_ROWS // 4 or not _is_similarly_distributed(training, columns):
+            continue
+        return [c for c in constant if c.column in columns and _varies(columns[c.column])]
+    return []
+
+
+def _varies(column: ColumnRecord) -> bool:
+    width = column.largest - column.smallest
+    return width > 0 and column.std / width > _MIN_RELATIVE_STD
+
+
+def _is_similarly_distributed(training: InputRecord, evaluated: Mapping[int, ColumnRecord]) -> bool:
+    """Whether most columns have the training distribution: the rows are of the same task."""
+    pairs = [(c, evaluated[c.column]) for c in training.columns if c.std and c.column in evaluated]
+    similar = [
+        abs(d.mean - c.mean) < _MAX_MEAN_DIFFERENCE * c.std
+        and 1 / _MAX_STD_RATIO < d.std / c.std < _MAX_STD_RATIO
+        for c, d in pairs
+    ]
+    return 2 * sum(similar) > len(similar)
+
+
+def _others_are_standard(fact: InputRecord) -> bool:
+    remaining = [c for c in fact.columns if c.largest > c.smallest]
+    low, high = _STANDARD_STD_RANGE
+    return all(abs(c.mean) < _MAX_STANDARD_MEAN and low < c.std < high for c in remaining)
+
+
+def _is_between(column: ColumnRecord, fact: InputRecord) -> bool:
+    """Whether the column is between two standardized ones, in a table of such and 0/1 columns.
+
+    A category without any row is surrounded by other 0/1 columns.
+    """
+    if len(fact.shape) != 2 or column.smallest:
+        return False
+    low, high = _STANDARD_STD_RANGE
+    standardized = {
+        c.column
+        for c in fact.columns
+        if abs(c.mean) < _MAX_STANDARD_MEAN and low < c.std < high and c.smallest < 0
+    }
+    flags = {c.column for c in fact.columns if (c.smallest, c.largest) == (0, 1)}
+    constant = {c.column for c in fact.columns if c.smallest == c.largest}
+    remaining = {c.column for c in fact.columns} - standardized - flags - constant
+    return not remaining and {column.column - 1, column.column + 1} <= standardized
+
+
+def _is_alone(constant: list[ColumnRecord], fact: InputRecord) -> bool:
+    """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
+
+    The table must come from a loader. Two constant columns may be the sine and cosine of an hour
+    that is always midnight: the second one may have any value. Next to a 0/1 column they may be
+    categories without any row.
+    """
+    positions, values = [c.column for c in constant], {c.smallest for c in constant}
+    if len(constant) > _MAX_ALONE or 0 not in values or len(fact.shape) != 2 or fact.loader < 0:
+        return False
+    if max(positions) - min(positions) != len(values) - 1:
+        return False
+    is_complete = len(fact.columns) == fact.shape[1] <= _MAX_NARROW_COLUMNS
+    neighbors = {place + side for place in positions for side in (-1, 1)} - set(positions)
+    neighbor_values = [c for c in fact.columns if c.column in neighbors]
+    has_flag = any((c.smallest, c.largest) == (0, 1) for c in neighbor_values)
+    return is_complete and fact.num_rows >= _MIN_TABLE_ROWS and not has_flag
+
+
+def _is_hole(column: ColumnRecord, fact: InputRecord) -> bool:
+    """Whether a position of an image or curve is constant while both neighbors vary.
+
+    Applies where standard deviations change gradually; at the border of an image only one neighbor
+    varies.
+    """
+    if len(fact.shape) > 2 and min(fact.shape[-2:]) < _MIN_IMAGE_SIDE:
+        return False  # patches or short vectors: adjacent positions are not neighbors
+    stds = {c.column: c.std for c in fact.columns}
+    neighbor_values = [stds.get(column.column - 1), stds.get(column.column + 1)]
+    neighbor_stds = [s for s in neighbor_values if s is not None]
+    columns = sorted(stds)
+    pairs_of_stds = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
+    if len(neighbor_stds) < 2 or len(pairs_of_stds) < _MIN_NEIGHBOR_PAIRS:
+        return False
+    one, other = [a for a, _ in pairs_of_stds], [b for _, b in pairs_of_stds]
+    if len(set(one)) < 2 or len(set(other)) < 2 or correlation(one, other) < _MIN_CORRELATION:
+        return False
+    return min(neighbor_stds) > _MIN_NEIGHBOR_STD * median(s for s in stds.values() if s)
+
+
+CONSTANT_COLUMN = Rule(
+    name="every input column varies",
+    fault="constant column",
+    priority=460,
+    requires="200 training rows of numbers in at least five columns.",
+    contradicted_by="A column that is reserved for later use.",
+    abstains="Another network returns rows of this shape, such as an encoder with an inactive "
+    "feature; or the column belongs to a raw table, or to the unused border of an image. Several "
+    "constant columns among more than 32 standardized ones need confirmation.",
+    judge=_judge,
+)

@@ -1,0 +1,53 @@
+"""Detects input rows that start with two BOS tokens."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import network_name
+
+_MIN_BOS_SHARE = 0.98
+"""Share of the rows that start with the BOS token."""
+_MIN_ROWS, _MIN_SHARE, _MIN_CERTAIN_SHARE = 3, 0.02, 0.1
+"""Rows with two BOS tokens: number and share for a question, and share for an error."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    latest = {f.network: f for f in trace.inputs if f.is_learning and f.num_rows}
+    found = []
+    statistics = [(f, tokens) for f in latest.values() for tokens in (f.tokens, *f.other_tokens)]
+    for fact, tokens in statistics:
+        if (
+            tokens is None
+            or tokens.num_longer
+            or tokens.num_first < _MIN_BOS_SHARE * tokens.num_rows
+        ):
+            continue
+        share = tokens.num_doubled / max(tokens.num_rows, 1)
+        if tokens.num_doubled < _MIN_ROWS or share < _MIN_SHARE:
+            continue
+        found.append(
+            rule.finding(
+                severity="error" if share >= _MIN_CERTAIN_SHARE else "confirm",
+                step=fact.first_step + 1,
+                what=f"{network_name(trace, fact.network)}: {tokens.num_doubled} of "
+                f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
+                "All rows start with it, and it occurs nowhere else in the affected rows.",
+                cause="A BOS token was added to texts that already contain one: the learned "
+                "sequences differ from prompts with a single BOS token.",
+                fix="Tokenize text from a chat template with add_special_tokens=False.",
+                num_doubled=tokens.num_doubled,
+                num_rows=tokens.num_rows,
+                token=tokens.first,
+            )
+        )
+    return tuple(found)
+
+
+DUPLICATE_BOS = Rule(
+    name="a text starts with one BOS token",
+    fault="duplicate BOS token",
+    priority=450,
+    requires="Integer inputs that all start with the same token.",
+    contradicted_by="Texts that intentionally start with the same token twice.",
+    abstains="Some rows start with the token three or more times, as with left padding.",
+    judge=_judge,
+)

@@ -1,0 +1,286 @@
+"""Detects indices outside their table, and classes that are numbered incorrectly."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.losses import LossRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import (
+    CLASS_LOSSES,
+    by_function,
+    network_name,
+    training_losses,
+)
+
+_MIN_ROWS_PER_CLASS, _MIN_ROWS = 20, 200
+"""Rows required for a statement about a class that never occurs: per class, and in total."""
+_MAX_CLASSES = 1000
+"""Number of classes; more outputs are a vocabulary."""
+_MIN_COLUMN_COUNT = 10
+"""Rows of a class that occurs."""
+_MIN_CLAMPED_SHARE = 0.2
+"""Share of all indices; a shared row for rare indices is intentional."""
+_MAX_BUCKETS = 128
+"""Rows of a table that may represent a quantity, whose large values share one bucket."""
+
+
+def _outside(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    found = {}
+    for fact in trace.out_of_range_indices:
+        if fact.kind in found or fact.kind in ("index", "class index", "clamped"):
+            continue
+        what = "token" if fact.kind == "embedding" else "class"
+        last = fact.num_allowed - 1
+        found[fact.kind] = rule.finding(
+            severity="error",
+            step=fact.step + 1,
+            what=f"{fact.kind} received {fact.num_outside} of {fact.num_ids} {what} ids outside "
+            f"0 to {last}: {fact.smallest} to {fact.largest}.",
+            cause="On CPU this raises IndexError; on a GPU it reads out of bounds.",
+            fix=f"Make the table {fact.largest + 1} wide, or number the ids from 0."
+            if fact.smallest >= 0
+            else "Number the ids from 0; mask with ignore_index, not with -1.",
+            num_outside=fact.num_outside,
+            smallest=fact.smallest,
+            largest=fact.largest,
+            num_allowed=fact.num_allowed,
+        )
+    return list(found.values())
+
+
+def _wrapped(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect negative indices that select rows which other indices select as well."""
+    shared = [f for f in trace.out_of_range_indices if f.kind == "index" and f.num_shared]
+    if not shared:
+        return []
+    first = shared[0]
+    return [
+        rule.finding(
+            severity="error",
+            step=first.step + 1,
+            what=f"A table of {first.num_allowed} rows was indexed by {first.num_outside} of "
+            f"{first.num_ids} negative ids, down to {first.smallest}. These select rows from the "
+            f"end of the table, and {first.num_shared} of them share a row with another id.",
+            cause="An id that means 'none' or 'unknown' shares a row with another id: the two "
+            "cannot be distinguished.",
+            fix="Use a separate row for unknown ids: add 1 to all ids and a row to the table.",
+            num_outside=first.num_outside,
+            num_shared=first.num_shared,
+            num_allowed=first.num_allowed,
+        )
+    ]
+
+
+def _clamped(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect indices beyond a table, many of them, that the network clamps to its last row."""
+    found = []
+    facts = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
+    for network, rows in sorted({(f.network, f.num_allowed) for f in facts}):
+        records = [f for f in facts if (f.network, f.num_allowed) == (network, rows)]
+        outside, num = sum(f.num_outside for f in records), sum(f.num_ids for f in records)
+        if outside < _MIN_CLAMPED_SHARE * num or num < _MIN_ROWS:
+            continue
+        largest = max(f.largest for f in records)
+        found.append(
+            rule.finding(
+                severity="error" if rows > _MAX_BUCKETS else "confirm",
+                step=records[0].step + 1,
+                what=f"{network_name(trace, network)} received ids up to {largest} for a table "
+                f"of {rows} rows, and mapped {outside} of {num} ids, those from {rows} on, to "
+                f"row {rows - 1}.",
+                cause="They share one row and cannot be distinguished.",
+                fix=f"Use a table of {largest + 1} rows, or number the ids without gaps.",
+                num_outside=outside,
+                num_ids=num,
+                num_allowed=rows,
+                largest=largest,
+            )
+        )
+    return found
+
+
+def _numbered_from_minus_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect classes numbered -1 to C - 2.
+
+    If -1 meant 'none', the last class would occur as well.
+    """
+    facts = [f for f in trace.out_of_range_indices if f.kind == "class index"]
+    if not facts or any(f.num_shared or f.smallest != -1 for f in facts):
+        return []
+    first, last = facts[0], max(f.largest for f in facts)
+    num = sum(f.num_ids for f in facts)
+    if last != first.num_allowed - 2 or num < _MIN_ROWS_PER_CLASS * first.num_allowed:
+        return []  # with few rows, the last class may be missing by chance
+    return [
+        rule.finding(
+            severity="error",
+            step=first.step + 1,
+            what=f"A custom loss over {first.num_allowed} classes selected class -1, which is "
+            f"the last one, for {first.num_outside} of {first.num_ids} targets, and never class "
+            f"{last + 1}.",
+            cause="Classes are numbered one too low: the first class is learned as the last one.",
+            fix="Number the classes from 0.",
+            num_outside=first.num_outside,
+            num_allowed=first.num_allowed,
+        )
+    ]
+
+
+def _targets_outside_unit_interval(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
+    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+    found = []
+    for (kind, _), facts in by_function(training_losses(trace, *kinds)).items():
+        wrong = [f for f in facts if f.target_smallest < 0 or f.target_largest > 1]
+        if not wrong:
+            continue
+        low, high = min(f.target_smallest for f in wrong), max(f.target_largest for f in wrong)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=wrong[0].step + 1,
+                what=f"{kind} received targets from {low:.4g} to {high:.4g}, outside [0, 1], in "
+                f"{len(wrong)} of {len(facts)} sampled calls.",
+                cause="The loss has no lower bound there: outputs grow without limit.",
+                fix="Use the targets 0 and 1 for the two classes.",
+                smallest=low,
+                largest=high,
+            )
+        )
+    return found
+
+
+def _numbered_from_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect classes 1 to C - 1 that all occur while class 0 never does."""
+    found = []
+    for (kind, _), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
+        plain = [f for f in facts if _is_plain(f)]
+        if not plain or len(plain) < len(facts):
+            continue
+        classes = plain[0].input_shape[1]
+        rows = sum(f.num_supervised for f in plain)
+        low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
+        if low != 1 or high != classes - 1 or rows < max(_MIN_ROWS_PER_CLASS * classes, _MIN_ROWS):
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=plain[0].step + 1,
+                what=f"{kind}: {rows} targets are 1 to {high:.0f} and never 0, for {classes} "
+                "outputs.",
+                cause="Classes that are numbered from 1 leave one output unused, and a list of "
+                "class names is shifted by one.",
+                fix="Number the classes from 0.",
+                num_targets=rows,
+                num_classes=classes,
+            )
+        )
+    return found
+
+
+def _missing_one_hot_column(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect one-hot targets with rows that have no class: one class has no column."""
+    found = []
+    for (kind, network), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
+        evaluated = [
+            f for f in trace.losses if f.kind == kind and f.network == network and not f.is_learning
+        ]
+        # Training rows without a label may be excluded on purpose; evaluation rows are not, and
+        # they are never mixed by augmentation.
+        sampled = evaluated or facts
+        empty = sum(f.num_rows_without_class for f in sampled)
+        rows = sum(f.target_shape[0] for f in sampled if f.target_shape)
+        if not 0 < empty < rows:
+            continue
+        where = "in the evaluation" if evaluated else "in training"
+        found.append(
+            rule.finding(
+                severity="error" if evaluated else "confirm",
+                step=facts[0].step + 1,
+                what=f"{kind}: {empty} of {rows} rows of one-hot targets {where} have no 1 in "
+                f"any of the {sampled[0].target_shape[1]} columns.",
+                cause="One class has no column, as with drop_first=True: the network cannot "
+                "learn from its rows or predict it.",
+                fix="Use one column per class, or pass class indices to the loss.",
+                num_rows=empty,
+                num_columns=sampled[0].target_shape[1],
+            )
+        )
+    return found
+
+
+def _shifted_columns(rule: Rule, trace: Trace) -> list[TraceFinding]:
+    """Detect one-hot targets that are shifted by one column.
+
+    The first or last column is never 1, while rows without a 1 are a class.
+    """
+    found = []
+    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+    for (kind, network), facts in by_function(training_losses(trace, *kinds)).items():
+        tables = [f for f in facts if f.column_counts]
+        widths = {len(f.column_counts) for f in tables}
+        if len(tables) < len(facts) or len(widths) != 1:
+            continue
+        counts = [*map(sum, zip(*(f.column_counts for f in tables), strict=True))]
+        rows, blank = (
+            sum(f.target_shape[0] for f in tables),
+            sum(f.num_rows_without_class for f in tables),
+        )
+        (*inner,) = counts[1:-1]
+        ends = sorted((counts[0], counts[-1]))
+        others = [*inner, ends[1]]
+        is_missing = not ends[0] and min(others) >= _MIN_COLUMN_COUNT
+        if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
+            continue
+        place, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=tables[0].step + 1,
+                what=f"{network_name(trace, network)}, {kind}: column {place} of one-hot targets "
+                f"is never 1 in {rows} rows, although each of the {len(others)} other columns "
+                f"is, and {blank} rows have no 1 at all.",
+                cause=f"Classes are numbered one position off: rows of class {beyond} match no "
+                f"column, and output {place} is never trained.",
+                fix="Number the classes from 0.",
+                num_rows=blank,
+                num_columns=len(counts),
+            )
+        )
+    return found
+
+
+def _is_plain(fact: LossRecord) -> bool:
+    return (
+        fact.target_is_integer
+        and len(fact.input_shape) == 2
+        and fact.tokens is None
+        and fact.num_supervised == fact.num_targets
+        and 2 < fact.input_shape[1] <= _MAX_CLASSES
+        and not math.isnan(fact.target_smallest)
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    return (
+        *_outside(rule, trace),
+        *_wrapped(rule, trace),
+        *_clamped(rule, trace),
+        *_numbered_from_minus_one(rule, trace),
+        *_targets_outside_unit_interval(rule, trace),
+        *_numbered_from_one(rule, trace),
+        *_missing_one_hot_column(rule, trace),
+        *_shifted_columns(rule, trace),
+    )
+
+
+INDEX_OUT_OF_RANGE = Rule(
+    name="indices are inside their table",
+    fault="index out of range",
+    priority=480,
+    requires="A call of embedding, cross_entropy, nll_loss or a binary loss, or a parameter that "
+    "is indexed, or looked up by ids that a network receives.",
+    contradicted_by="Class 0 is reserved for later use; the last row is for unknown ids.",
+    abstains="An index outside the table is excluded by ignore_index.",
+    judge=_judge,
+)

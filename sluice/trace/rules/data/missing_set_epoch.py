@@ -1,0 +1,64 @@
+"""Detects shuffling loaders that repeat the same order in every epoch."""
+
+import itertools
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.batches import EpochRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loaders import loader_epochs, training_loaders
+
+_MIN_ROWS = 8
+"""Rows of an epoch; fewer may have the same order by chance."""
+
+
+def _has_an_order(epoch: EpochRecord) -> bool:
+    return len(set(epoch.first)) >= _MIN_ROWS and epoch.num_batches > 1
+
+
+def _is_same(one: EpochRecord, other: EpochRecord) -> bool:
+    if one.num_indices == other.num_indices:
+        return one.order == other.order
+    # One of the epochs was not completed.
+    common = min(len(one.first), len(other.first))
+    return common >= _MIN_ROWS and one.first[:common] == other.first[:common]
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for loader in training_loaders(trace):
+        epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(e)]
+        pairs = list(itertools.pairwise(epochs))
+        same = [later for one, later in pairs if _is_same(one, later)]
+        if not loader.shuffles or not same or len(same) < len(pairs) / 2:
+            continue
+        is_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
+        epoch_text = (
+            f", whose epoch is always {epochs[0].sampler_epoch}" if is_epoch_missing else ""
+        )
+        found.append(
+            rule.finding(
+                severity="error" if is_epoch_missing else "confirm",
+                step=same[0].step + 1,
+                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(same) + 1} of "
+                f"{len(epochs)} sampled epochs have the same order of rows.",
+                cause="The loader shuffles only once: every epoch has the same batches in the "
+                "same order.",
+                fix="Call sampler.set_epoch(epoch) before each epoch."
+                if is_epoch_missing
+                else "Create the generator once, before the first epoch, and do not seed it again.",
+                num_same=len(same) + 1,
+                num_epochs=len(epochs),
+            )
+        )
+    return tuple(found)
+
+
+MISSING_SET_EPOCH = Rule(
+    name="a shuffling loader changes its order in every epoch",
+    fault="repeated epoch order",
+    priority=330,
+    requires="Two epochs of a shuffling loader that is used for training.",
+    contradicted_by="Two epochs with different orders of row numbers.",
+    abstains="An epoch has one batch or fewer than eight rows, or no row numbers.",
+    judge=_judge,
+)

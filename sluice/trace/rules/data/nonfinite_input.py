@@ -1,0 +1,92 @@
+"""Detects non-finite inputs and targets."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.inputs import NonFiniteTensorRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
+
+_MAX_STEPS_UNTIL_VISIBLE = 10
+"""Steps within which a non-finite value shows in a loss or gradient."""
+
+
+def _becomes_visible(trace: Trace, step: int) -> bool:
+    """Whether a loss or gradient is not finite soon after a step, or none was recorded there."""
+    window = range(step, step + _MAX_STEPS_UNTIL_VISIBLE + 1)
+    losses = [v for n in trace.scalars if n.step in window for v in n.losses]
+    grads = [
+        v for m in trace.statistics if m.step in window for o in m.optimizers for v in o.grad_norms
+    ]
+    return not all(map(math.isfinite, (*losses, *grads)))
+
+
+def _first_other_cause(trace: Trace) -> float:
+    """Return the first step with non-finite gradients of a finite loss, weights or losses.
+
+    After that step the networks pass non-finite values to each other.
+    """
+    grads = [g.step for g in trace.nonfinite_gradients if math.isfinite(g.loss)]
+    losses = [n.step for n in trace.scalars if not all(map(math.isfinite, n.losses))]
+    weights = [s.step for s in trace.corrupted_weights]
+    return min([*grads, *weights, *losses], default=math.inf)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    until = _first_other_cause(trace)
+    for what in ("input", "target"):
+        facts = [f for f in trace.nonfinite_tensors if f.what == what and f.step < until]
+        learning = [f for f in facts if f.is_learning]
+        if facts:
+            first = (learning or facts)[0]
+            reaches_output = any(f.reaches_output for f in learning)
+            is_harmful = bool(learning) and (
+                reaches_output or _becomes_visible(trace, first.step + 1)
+            )
+            found.append(_build_finding(rule, trace, first, len(facts), is_harmful=is_harmful))
+    return tuple(found)
+
+
+def _plural(noun: str, num: int, many: str = "s") -> str:
+    return noun if num == 1 else noun + many
+
+
+def _build_finding(
+    rule: Rule, trace: Trace, fact: NonFiniteTensorRecord, num: int, *, is_harmful: bool
+) -> TraceFinding:
+    kinds = [
+        f"{count} {name}"
+        for count, name in ((fact.num_nan, "NaN"), (fact.num_infinite, "infinite"))
+        if count
+    ]
+    rows = list_numbers(fact.rows, fact.num_rows)
+    where = f"{_plural('row', fact.num_rows)} {rows} of {fact.shape[0]}"
+    if len(fact.shape) > 1:
+        columns = list_numbers(fact.columns, fact.num_columns)
+        where = f"{_plural('column', fact.num_columns)} {columns}, {where}"
+    owner = network_name(trace, fact.network)
+    subject = f"{owner} received" if fact.what == "input" else f"The targets of {owner} contain"
+    value = _plural("value", fact.num_nan + fact.num_infinite)
+    return rule.finding(
+        severity="error" if is_harmful else "confirm" if not fact.is_learning else "warning",
+        step=fact.step + 1,
+        what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {fact.step + 1}: "
+        f"{where}; {num} such {_plural('batch', num, 'es')} recorded.",
+        cause="One such value makes the loss, every gradient and then every weight NaN.",
+        fix="Impute or drop missing values before the first epoch, and check each column.",
+        num_nan=fact.num_nan,
+        num_infinite=fact.num_infinite,
+        num_rows=fact.num_rows,
+    )
+
+
+NONFINITE_INPUT = Rule(
+    name="all inputs and targets are finite",
+    fault="non-finite input",
+    priority=530,
+    requires="A batch with NaN or infinity: one of the first 64, or one whose loss is not finite.",
+    contradicted_by="A network that masks such values itself: its outputs stay finite.",
+    abstains="Outputs, losses and gradients stay finite (reported as a warning).",
+    judge=_judge,
+)

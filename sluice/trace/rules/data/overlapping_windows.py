@@ -1,0 +1,161 @@
+"""Detects evaluation windows that overlap training windows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.batches import EpochRecord, FloatFieldRecord, SketchRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import network_name
+from sluice.trace.sketches import common_threshold, hash_share_up_to, values_up_to
+
+_MIN_SHARED_SHARE = 0.95
+"""Share of the compared target values that occur in training windows."""
+_MIN_VALUES = 30
+"""Values required for a comparison."""
+_MIN_COMMON_ROWS = 5
+"""Expected number of common rows if the evaluation used training rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedValues:
+    num: int
+    of: int
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.rows}):
+        training, evaluated = (
+            _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
+        )
+        loaders = {e.loader for e in training}
+        for epoch in evaluated:
+            if epoch.loader in loaders:
+                continue
+            shared = _find_shared_target(trace, epoch, [e for e in training if e.step < epoch.step])
+            if shared is not None:
+                loaders.add(epoch.loader)  # reported once
+                found.append(_build_finding(rule, trace, network, epoch, shared))
+    return tuple(found)
+
+
+def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
+    """Return the epochs whose first batch was an input of the network.
+
+    Loaders that are recreated for each fold count as one.
+    """
+    calls = {
+        (f.loader, f.step)
+        for f in trace.rows
+        if f.network == network and f.is_learning == is_learning
+    }
+    return [e for e in trace.epochs if (e.loader, e.step) in calls]
+
+
+def _find_shared_target(
+    trace: Trace, epoch: EpochRecord, training: Sequence[EpochRecord]
+) -> _SharedValues | None:
+    """Return a target whose values are all in training windows; None if there is no such target."""
+    inputs = [f for f in epoch.fields if not f.place]
+    others = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
+    targets = [f for f in others if not inputs or f.values != inputs[0].values]
+    if not targets or not _are_other_rows(trace, epoch, training):
+        return None
+    # If the inputs are new, all values are new.
+    known = [_best_match(field, training) for field in (*targets, *inputs)]
+    return (
+        None
+        if any(k.of < _MIN_VALUES or k.num < _MIN_SHARED_SHARE * k.of for k in known)
+        else known[0]
+    )
+
+
+def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
+    """Whether equal values of a field are copies, because values do not repeat in their columns.
+
+    Quantized values repeat, and so do values that are looked up for each row.
+    """
+    training_fields = [f for e in training for f in e.fields if f.place == field.place]
+    return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
+
+
+def _are_other_rows(trace: Trace, epoch: EpochRecord, training: Sequence[EpochRecord]) -> bool:
+    """Whether an epoch has no training row, although common rows would have been recorded.
+
+    Evaluation on training rows is the subject of another rule. An epoch with as many rows as
+    training is the training set, perhaps in other windows.
+    """
+    loaders = {e.loader for e in training}
+    sizes = [f.num_rows for f in trace.loaders if f.index in loaders]
+    whole = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    if min(sizes) < 1 or epoch.num_indices in whole:
+        return False
+    rows, known = _comparable_values(epoch.contents, [e.contents for e in training])
+    share = hash_share_up_to(common_threshold([epoch.contents, *(e.contents for e in training)]))
+    coverage = min(len(known) / share / sum(sizes), 1.0)
+    return not rows & known and coverage * len(rows) >= _MIN_COMMON_ROWS
+
+
+def _best_match(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> _SharedValues:
+    """Return the largest number of a field's values that one training field contains.
+
+    Inputs are compared with inputs: without augmentation noise, evaluation inputs may equal
+    targets.
+    """
+    pairs = [
+        _comparable_values(field.values, some)
+        for some in _by_field(training, is_input=not field.place)
+    ]
+    num, of = max(
+        ((len(mine & known), len(mine)) for mine, known in pairs),
+        key=lambda pair: pair[0] / pair[1] if pair[1] >= _MIN_VALUES else 0.0,
+        default=(0, 0),
+    )
+    return _SharedValues(num, of)
+
+
+def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[list[SketchRecord]]:
+    places = {(e.loader, f.place) for e in training for f in e.fields}
+    for loader, place in sorted(p for p in places if not (is_input and p[1])):
+        yield [
+            f.values for e in training if e.loader == loader for f in e.fields if f.place == place
+        ]
+
+
+def _comparable_values(
+    mine: SketchRecord, others: Sequence[SketchRecord]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return one set and the union of the others, below the threshold that is recorded for all."""
+    limit = common_threshold([mine, *others])
+    return values_up_to(limit, mine), frozenset().union(*(values_up_to(limit, o) for o in others))
+
+
+def _build_finding(
+    rule: Rule, trace: Trace, network: int, epoch: EpochRecord, shared: _SharedValues
+) -> TraceFinding:
+    return rule.finding(
+        severity="error",
+        step=epoch.step + 1,
+        what=f"{network_name(trace, network)}: {shared.num} of {shared.of} distinct sampled "
+        f"target values of loader {epoch.loader} are, bit for bit, in training windows, although "
+        "no window is equal.",
+        cause="Windows of one series overlap: the targets were learned with neighboring windows, "
+        "so scores say nothing about new data.",
+        fix="Split the series by time, with a gap of one window, before windows are cut from it.",
+        num_shared=shared.num,
+        num_evaluated=shared.of,
+        loader=epoch.loader,
+    )
+
+
+OVERLAPPING_WINDOWS = Rule(
+    name="evaluation windows do not overlap training windows",
+    fault="train-validation leakage",
+    priority=560,
+    requires="Batches of loaders with continuous targets, for training and later for evaluation.",
+    contradicted_by="A series that repeats itself bit by bit.",
+    abstains="An input is new; rows are equal, or as many as in training; the targets are the "
+    "inputs, or repeat in their column; or too few rows were recorded.",
+    judge=_judge,
+)

@@ -1,0 +1,185 @@
+"""Detects evaluation inputs that are preprocessed differently from training inputs."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+from typing import NamedTuple
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.inputs import ColumnRecord, InputRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.evaluation_inputs import consistent_difference, input_pairs
+from sluice.trace.rules._helpers.loss_calls import network_name
+
+_MIN_COLUMNS = 1
+"""Columns required for a comparison."""
+_MIN_LOG_SCALE = math.log(2.2)
+"""Logarithm of the ratio of the standard deviations."""
+_MIN_SHIFT = 1.0
+"""Difference of the means in standard deviations of the training inputs."""
+_MIN_SHIFT_OF_STRETCHED = 2.5
+"""The same for a column that is also stretched."""
+_MAX_EQUAL_SHIFT, _MAX_EQUAL_LOG_SCALE = 0.3, math.log(1.5)
+"""Shift and scale of a column that is distributed as in training."""
+_MIN_OTHER_COLUMNS = 4
+"""Columns required to decide from the other columns that the rows are from the same
+distribution."""
+_MIN_FAR_SHIFT = 6.0
+"""Shift of a single column in standard deviations: a linear trend reaches 2 in the rows after
+training."""
+
+
+_MAX_RELATIVE_STEP = 1.2
+"""Change between consecutive samples in standard deviations; 1.4 for independent samples."""
+_MAX_DRIFT_LOG_SCALE, _MIN_DRIFT_LOG_SCALE = math.log(8), -math.log(50)
+"""Range of the scale of a series whose level drifts: a short evaluation covers little of it."""
+
+
+class _ColumnShift(NamedTuple):
+    """Columns or channels that differ between training and evaluation."""
+
+    kind: str
+    shift: float
+    """Median shift, in standard deviations of the training inputs."""
+    scale: float
+    """Median logarithm of the ratio of the standard deviations."""
+    pairs: list[tuple[ColumnRecord, ColumnRecord]]
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for _, training, evaluated in input_pairs(trace):
+        difference = consistent_difference(evaluated, partial(_find_shift, training))
+        if difference is not None:
+            found.append(_build_finding(rule, trace, training, *difference))
+    return tuple(found)
+
+
+def _find_shift(training: InputRecord, evaluated: InputRecord) -> _ColumnShift | None:
+    """Return how columns, or channels, differ; None when they do not."""
+    if training.shape[1:] != evaluated.shape[1:] and (
+        training.by_position or training.shape[-1:] != evaluated.shape[-1:]
+    ):
+        return None
+    return _compare_columns("channel", training.channels, evaluated.channels) or _compare_columns(
+        "column", training.columns, evaluated.columns
+    )
+
+
+def _compare_columns(
+    kind: str, one: Sequence[ColumnRecord], others: Sequence[ColumnRecord]
+) -> _ColumnShift | None:
+    other = {c.column: c for c in others}
+    pairs = [
+        (c, other[c.column])
+        for c in one
+        if c.column in other and c.std > 0 and other[c.column].std > 0
+    ]
+    # Columns with little variation, such as the border of an image, are not informative.
+    typical = median(c.std for c, _ in pairs) if pairs else 0.0
+    pairs = [(c, d) for c, d in pairs if c.std >= typical / 4]
+    if len(pairs) < _MIN_COLUMNS:
+        return None
+    shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
+    scale = median(math.log(d.std / c.std) for c, d in pairs)
+    if _is_different(shift, scale, [d for _, d in pairs]):
+        return _ColumnShift(kind, shift, scale, pairs)
+    far = [(c, d) for c, d in pairs if _is_far(c, d)] or _rescaled_columns(pairs)
+    if not far:
+        return None
+    shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
+    return _ColumnShift(kind, shift, median(math.log(d.std / c.std) for c, d in far), far)
+
+
+def _is_different(shift: float, scale: float, evaluated: Sequence[ColumnRecord]) -> bool:
+    """Whether columns are shifted, or wider or narrower.
+
+    If consecutive samples are similar, as for prices, the level drifts: the level after the
+    training rows is, within bounds, no evidence of another preprocessing.
+    """
+    steps = [d.step / d.std for d in evaluated if not math.isnan(d.step)]
+    if steps and median(steps) < _MAX_RELATIVE_STEP:
+        return shift > _MIN_FAR_SHIFT or not _MIN_DRIFT_LOG_SCALE < scale < _MAX_DRIFT_LOG_SCALE
+    return shift > _MIN_SHIFT or abs(scale) > _MIN_LOG_SCALE
+
+
+def _is_far(one: ColumnRecord, other: ColumnRecord) -> bool:
+    """Whether a column shares no value with training and is further away than any trend."""
+    is_disjoint = other.smallest > one.largest or other.largest < one.smallest
+    return is_disjoint and abs(other.mean - one.mean) > _MIN_FAR_SHIFT * one.std
+
+
+def _rescaled_columns(
+    pairs: list[tuple[ColumnRecord, ColumnRecord]],
+) -> list[tuple[ColumnRecord, ColumnRecord]]:
+    """Return columns that are both shifted and stretched, while most others are unchanged.
+
+    An example is a logarithm that is applied in one place only. A trend shifts a column and reduces
+    its variation in the rows after training; a rise in volatility stretches it.
+    """
+    if len(pairs) < _MIN_OTHER_COLUMNS:
+        return []
+    moves = [(abs(d.mean - c.mean) / c.std, math.log(d.std / c.std)) for c, d in pairs]
+    num_unchanged = sum(
+        shift < _MAX_EQUAL_SHIFT and abs(scale) < _MAX_EQUAL_LOG_SCALE for shift, scale in moves
+    )
+    changed = [
+        pair
+        for pair, (shift, scale) in zip(pairs, moves, strict=True)
+        if shift > _MIN_SHIFT_OF_STRETCHED and scale > _MIN_LOG_SCALE
+    ]
+    return changed if 2 * num_unchanged > len(pairs) else []
+
+
+def _position_of(kind: str, column: ColumnRecord, fact: InputRecord) -> str:
+    """Return the position of a column in a sample; for a window, its row and column."""
+    shape = fact.shape[1:]
+    if kind != "column" or not fact.by_position or len(shape) < 2:
+        return str(column.column)
+    positions, rest = list[int](), column.column
+    for width in reversed(shape):
+        rest, place = divmod(rest, width)
+        positions.append(place)
+    return str(positions[::-1])
+
+
+def _build_finding(
+    rule: Rule,
+    trace: Trace,
+    training: InputRecord,
+    evaluated: InputRecord,
+    changed: _ColumnShift,
+) -> TraceFinding:
+    kind, shift, scale, pairs = changed
+    one, other = max(pairs, key=lambda p: abs(p[1].mean - p[0].mean) / p[0].std)
+    return rule.finding(
+        severity="error",
+        step=evaluated.first_step,
+        what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
+        f"the evaluation. {kind.capitalize()} {_position_of(kind, one, training)} has mean "
+        f"{one.mean:.4g} and standard deviation {one.std:.4g} in training ({training.num_rows} "
+        f"rows), {other.mean:.4g} and {other.std:.4g} in the evaluation ({evaluated.num_rows} "
+        f"rows). Over {len(pairs)} {kind}s the shift is {shift:.2g} standard deviations and the "
+        f"scale {math.exp(scale):.3g}.",
+        cause="The scores refer to inputs unlike those the network was trained on.",
+        fix="Use one preprocessing for both, fitted on the training rows only.",
+        confidence=0.97,
+        shift=shift,
+        scale=math.exp(scale),
+        num_columns=len(pairs),
+    )
+
+
+PREPROCESSING_SKEW = Rule(
+    name="evaluation inputs are preprocessed like training inputs",
+    fault="preprocessing skew",
+    priority=570,
+    requires="48 training rows of numbers, and 48 evaluation rows.",
+    contradicted_by="An evaluation that is intentionally on data of another kind.",
+    abstains="Consecutive samples are similar, as levels in a time series, and none is far "
+    "outside the training range; another evaluation of the network matches training; the network "
+    "is trained on several loaders or on the output of another network; or the evaluation inputs "
+    "were generated by a network or a sampler.",
+    judge=_judge,
+)

@@ -1,0 +1,155 @@
+"""Detects labels that are independent of the inputs."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pvariance
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.inputs import TargetSampleRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import network_name
+
+_MIN_ROWS = 400
+"""Rows with a target required for a finding."""
+_MIN_STEPS = 30
+"""Steps required for a finding."""
+_MIN_STEPS_WITHOUT_EVALUATION = 100
+"""Steps after which losses at the level of a constant prediction are as conclusive as an
+evaluation, for several classes."""
+_MIN_SIGMAS, _MIN_SIGMAS_TO_ASK = 3.0, 2.0
+"""Standard deviations from which targets depend on the inputs, and from which numbers or two
+classes may: a dependence that explains a hundredth of the variance is lost in the noise but
+valid."""
+_MIN_CLASS_SIGMAS = 4.0
+"""The same for more than two classes: permuted ones exceed 3 by chance once in a hundred."""
+_MIN_LONG_STEPS, _MIN_CONSTANT_RATIO = 300, 0.985
+"""Steps, and ratio to the loss of a constant prediction that the last half of the losses of two
+classes does not fall below. This is as conclusive as an evaluation, because not even
+memorization reduced the loss."""
+_MIN_PRIOR_RATIO = 0.97
+"""Ratio to the loss of the best constant prediction."""
+_MIN_ROWS_PER_CLASS = 10
+"""Rows of the second most frequent class."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found: dict[int, TraceFinding] = {}
+    for network, phase in sorted({(p.network, p.phase) for p in trace.target_samples}):
+        pairs = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
+        kinds = {p.kind for p in pairs}
+        widths = {p.num_features for p in pairs}
+        if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(pairs):
+            continue
+        finding = _detect_independence(
+            rule, trace, network, pairs, since=pairs[0].step if phase else 0
+        )
+        if finding is not None:
+            found.setdefault(network, finding)
+    return tuple(found.values())
+
+
+def _detect_independence(
+    rule: Rule, trace: Trace, network: int, pairs: Sequence[TargetSampleRecord], *, since: int
+) -> TraceFinding | None:
+    targets = [t for p in pairs for t in p.targets]
+    num_steps = trace.num_steps - since
+    if len(targets) < _MIN_ROWS or num_steps < _MIN_STEPS or len(set(targets)) < 2:
+        return None
+    kind, is_class = pairs[0].kind, pairs[0].is_class
+    if is_class and Counter(targets).most_common(2)[1][1] < _MIN_ROWS_PER_CLASS:
+        return None
+    class_priors = [p.prior for p in pairs if p.prior is not None]
+    prior = fmean(class_priors) if class_priors else _constant_loss(kind, targets)
+    passes = [
+        e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
+    ]
+    later = [e.mean for e in passes if e.step > since]
+    evaluation_losses = later or [e.mean for e in passes]
+    if prior is None or any(not v >= _MIN_PRIOR_RATIO * prior for v in evaluation_losses):
+        return None
+    losses = _losses(trace, since)
+    if not evaluation_losses and (not losses or fmean(losses) < _MIN_PRIOR_RATIO * prior):
+        return None
+    has_classes = is_class and len(set(targets)) > 2
+    deviations = _dependence(pairs, targets)
+    if not deviations < (_MIN_CLASS_SIGMAS if has_classes else _MIN_SIGMAS):
+        return None
+    is_plain = has_classes or deviations < _MIN_SIGMAS_TO_ASK
+    is_conclusive = has_classes and num_steps >= _MIN_STEPS_WITHOUT_EVALUATION
+    if losses and len(set(targets)) == 2:
+        late = fmean(losses[len(losses) // 2 :])
+        is_conclusive = num_steps >= _MIN_LONG_STEPS and late >= _MIN_CONSTANT_RATIO * prior
+    is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_plain
+    name = network_name(trace, network)
+    seen = (
+        f"its best evaluation loss is {min(evaluation_losses):.4g}"
+        if evaluation_losses
+        else f"its mean loss is {fmean(losses):.4g}"
+    )
+    return rule.finding(
+        severity="error" if is_certain else "confirm",
+        step=pairs[0].step + 1,
+        what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
+        f"shuffled targets do ({deviations:.1f} standard deviations), and {seen}; a constant "
+        f"prediction has {prior:.4g}.",
+        cause="Targets that do not match their rows can only be memorized.",
+        fix="Check that inputs and targets are shuffled, sorted and joined together.",
+        confidence=0.95 if is_certain else 0.6,
+        num_rows=len(targets),
+        deviations=deviations,
+        prior=prior,
+    )
+
+
+def _repeats_targets(pairs: Sequence[TargetSampleRecord]) -> bool:
+    """Whether every batch has the same targets in order, as for real and generated images."""
+    targets_by_batch = [p.targets for p in pairs]
+    shortest = min(map(len, targets_by_batch))
+    return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
+
+
+def _losses(trace: Trace, since: int) -> list[float]:
+    return [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
+
+
+def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
+    """Return the loss of the best constant prediction; None when it has no closed form."""
+    if kind in ("cross_entropy", "nll_loss"):
+        shares = [count / len(targets) for count in Counter(targets).values()]
+        return -sum(p * math.log(p) for p in shares)
+    if kind.startswith("binary_cross_entropy"):
+        p = fmean(targets)
+        return -p * math.log(p) - (1 - p) * math.log(1 - p) if 0 < p < 1 else None
+    if kind == "mse_loss":
+        return pvariance(targets)
+    if kind == "l1_loss":
+        middle = sorted(targets)[len(targets) // 2]
+        return fmean(abs(t - middle) for t in targets)
+    return None
+
+
+def _dependence(pairs: Sequence[TargetSampleRecord], targets: Sequence[float]) -> float:
+    import torch
+
+    from sluice.trace.independence_test import dependence_z_score
+    from sluice.trace.target_sketch import decode_features
+
+    features = torch.cat([decode_features(p.features, p.num_features) for p in pairs])
+    return dependence_z_score(
+        features, targets, is_class=pairs[0].is_class or len(set(targets)) == 2
+    )
+
+
+SHUFFLED_LABELS = Rule(
+    name="the labels depend on the inputs",
+    fault="shuffled labels",
+    priority=490,
+    requires="400 rows with a target each, 30 steps, and evaluations with the same loss; or "
+    "several classes and 100 steps, or two classes and 300 steps. Otherwise the finding needs "
+    "confirmation.",
+    contradicted_by="A relation that does not affect distances between rows, such as parity.",
+    abstains="An evaluation was better than the best constant prediction, or targets have the "
+    "same order in each batch.",
+    judge=_judge,
+)

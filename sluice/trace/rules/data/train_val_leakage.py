@@ -1,0 +1,240 @@
+"""Detects evaluation rows that are also training rows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.inputs import RowsRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import network_name
+from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
+
+_MIN_SHARED_ROWS = 3
+_MIN_SHARED_SHARE = 0.005
+"""Shared rows required for a finding: number, and share of the evaluation rows."""
+_MIN_FULL_SHARE = 0.85
+"""Share of the rows from which a set counts as entirely shared."""
+_MIN_CHANCE_RATIO = 3.0
+"""Ratio of the shared rows to those expected by chance."""
+_MAJORITY = 0.5
+"""Share from which rows are the majority."""
+_MAX_PART_SHARE = 0.6
+"""Share of the training rows up to which an evaluation on training rows only is a failed split."""
+_MAX_HELD_OUT_RATIO = 2
+"""Ratio of evaluation rows to training rows that no held-out part reaches."""
+_MIN_LOOP_STEPS = 8
+"""Consecutive steps with forward passes on different rows: these compute targets and are no
+evaluation. Also the minimum number of steps with passes on single rows, and their maximum number
+per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    """Rows of one evaluation loader that are also training rows."""
+
+    loader: int
+    shared: frozenset[int]
+    num_evaluated: int
+    num_in_largest_pass: int
+    """Rows of the largest forward pass."""
+    share: float
+    """Estimated share of the evaluation rows, corrected for unrecorded training rows."""
+    first_step: int
+    expected_by_chance: float
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.rows}):
+        training = [f for f in trace.rows if f.network == network and f.is_learning]
+        evaluated = [f for f in trace.rows if f.network == network and not f.is_learning]
+        num_optimizers = max(len(stepping_optimizers(trace)), 1)
+        facts = [
+            *training,
+            *_without_loop(_without_single_rows(evaluated), num_optimizers=num_optimizers),
+        ]
+        loaders = {f.loader for f in training}
+        if not training:
+            continue
+        overlaps = [
+            _overlap(
+                trace,
+                training,
+                _without_training(
+                    [f for f in facts if not f.is_learning and f.loader == loader], training
+                ),
+            )
+            for loader in sorted({f.loader for f in facts if not f.is_learning})
+            if loader not in loaders or loader == -1
+        ]
+        for overlap in overlaps:
+            others = [o for o in overlaps if o is not overlap and not o.shared]
+            finding = _build_finding(rule, trace, network, training, overlap, is_only=not others)
+            if finding is not None:
+                found.append(finding)
+    return tuple(found)
+
+
+def _without_single_rows(evaluation: list[RowsRecord]) -> list[RowsRecord]:
+    """Drop passes on one row, few of them at each of many steps: choices of the next action.
+
+    A row-by-row evaluation has all its passes at few steps.
+    """
+    alone = [fact for fact in evaluation if fact.num_rows == 1]
+    steps = {fact.step for fact in alone}
+    if len(steps) < _MIN_LOOP_STEPS or len(alone) > _MIN_LOOP_STEPS * len(steps):
+        return evaluation
+    return [fact for fact in evaluation if fact.num_rows > 1]
+
+
+def _without_loop(evaluation: list[RowsRecord], *, num_optimizers: int) -> list[RowsRecord]:
+    """Drop forward passes that belong to training: at consecutive steps on different rows.
+
+    Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
+    If several optimizers alternate, these passes are that many steps apart.
+    """
+    rows: dict[int, set[int]] = {}
+    for fact in evaluation:
+        rows.setdefault(fact.step, set()).update(fact.rows)
+    inside = {
+        step
+        for step in rows
+        for neighbor in range(step - num_optimizers, step + num_optimizers + 1)
+        if neighbor in rows and rows[neighbor] != rows[step]
+    }
+    if len(inside) < _MIN_LOOP_STEPS:
+        return evaluation
+    return [fact for fact in evaluation if fact.step not in inside]
+
+
+def _without_training(evaluation: list[RowsRecord], training: list[RowsRecord]) -> list[RowsRecord]:
+    """Drop forward passes on the training set, if there are passes on other rows.
+
+    They consist of training rows and contain most of these; leaked rows are few of the training
+    rows.
+    """
+    training_rows = {row for f in training for row in f.rows}
+    remaining: list[RowsRecord] = []
+    covered: set[int] = set()
+    for fact in evaluation:
+        shared = training_rows.intersection(fact.rows)
+        if len(shared) < _MAJORITY * len(set(fact.rows)):
+            remaining.append(fact)
+        else:
+            covered |= shared
+    return remaining if remaining and len(covered) >= _MAJORITY * len(training_rows) else evaluation
+
+
+def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]) -> _Overlap:
+    since: dict[int, int] = {}
+    for fact in training:
+        for row in fact.rows:
+            since.setdefault(row, fact.step)
+    rows = {row for f in evaluation for row in f.rows}
+    # A row that was evaluated before it was used for training may be selected by that, as in
+    # pseudo-labeling. Before its first step a network selects nothing.
+    selected: set[int] = set()
+    for fact in evaluation:
+        selected |= {row for row in fact.rows if 0 < fact.step <= since.get(row, -1)}
+    shared = {
+        row
+        for f in evaluation
+        for row in f.rows
+        if row in since and since[row] < f.step and row not in selected
+    }
+    coverage = _coverage(trace, training, len(since))
+    pairs, num_duplicates = _count_duplicates([*training, *evaluation])
+    extra = 3.0 if any(f.is_integer for f in training) else 0.0
+    return _Overlap(
+        loader=evaluation[0].loader,
+        shared=frozenset(shared),
+        num_evaluated=len(rows),
+        num_in_largest_pass=max((f.num_rows for f in evaluation), default=0),
+        share=len(shared) / max(len(rows), 1) / coverage,
+        first_step=min((since[row] for row in shared), default=0),
+        expected_by_chance=0.0
+        if all(f.is_continuous for f in training)
+        else len(rows) * len(since) * (num_duplicates + extra) / max(pairs, 1),
+    )
+
+
+def _coverage(trace: Trace, training: list[RowsRecord], num_seen: int) -> float:
+    """Return the share of the training rows that was recorded."""
+    loaders = {f.loader for f in training}
+    sizes = [f.num_rows for f in trace.loaders if f.index in loaders and f.num_rows > 0]
+    if len(loaders) == len(sizes) and sizes:
+        return min(num_seen / sum(sizes), 1.0)
+    return 1.0
+
+
+def _count_duplicates(facts: Iterable[RowsRecord]) -> tuple[int, int]:
+    """Return the number of pairs of rows within batches, and the number of equal pairs."""
+    pairs = num_duplicates = 0
+    for fact in facts:
+        num = len(fact.rows)
+        pairs += num * (num - 1) // 2
+        counts: dict[int, int] = {}
+        for row in fact.rows:
+            counts[row] = counts.get(row, 0) + 1
+        num_duplicates += sum(n * (n - 1) // 2 for n in counts.values())
+    return pairs, num_duplicates
+
+
+def _build_finding(
+    rule: Rule,
+    trace: Trace,
+    network: int,
+    training: list[RowsRecord],
+    overlap: _Overlap,
+    *,
+    is_only: bool,
+) -> TraceFinding | None:
+    num = len(overlap.shared)
+    if (
+        num < _MIN_SHARED_ROWS
+        or overlap.share < _MIN_SHARED_SHARE
+        or num <= _MIN_CHANCE_RATIO * overlap.expected_by_chance
+    ):
+        return None
+    rows = {row for f in training for row in f.rows}
+    if len(overlap.shared) > _MIN_FULL_SHARE * len(rows):
+        return None  # an evaluation on all rows, including the training set
+    num_rows_of_pass = overlap.num_in_largest_pass
+    num_shared_of_pass = num / overlap.num_evaluated * num_rows_of_pass
+    is_larger = num_rows_of_pass > _MAX_HELD_OUT_RATIO * len(rows)
+    if is_larger and num_shared_of_pass > _MAJORITY * len(rows):
+        return None  # the same, in one pass of which only the first rows were recorded
+    is_fully_shared = overlap.share >= _MIN_FULL_SHARE
+    # A part of the training rows, used as a held-out set by mistake.
+    is_part = is_only and is_fully_shared and num < _MAX_PART_SHARE * len(rows)
+    if is_fully_shared and not is_only:
+        return None  # the training score, next to a validation set
+    loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
+    return rule.finding(
+        severity="confirm" if is_fully_shared and not is_part else "error",
+        step=overlap.first_step + 1,
+        what=f"{network_name(trace, network)}: {num} of {overlap.num_evaluated} evaluation "
+        f"rows{loader} are identical to rows among the {len(rows)} recorded training rows, the "
+        f"first at step {overlap.first_step + 1}.",
+        cause="Scores on training rows do not measure the performance on new rows."
+        if not is_fully_shared
+        else "All evaluation rows are training rows: this is the training score.",
+        fix="Split before rows are copied or resampled, and remove duplicates across the splits.",
+        num_shared=num,
+        num_evaluated=overlap.num_evaluated,
+        num_training=len(rows),
+        expected_by_chance=overlap.expected_by_chance,
+    )
+
+
+TRAIN_VAL_LEAKAGE = Rule(
+    name="evaluation rows are not training rows",
+    fault="train-validation leakage",
+    priority=550,
+    requires="Training rows, and evaluation rows of a later step.",
+    contradicted_by="Rows with few distinct values, which are equal by chance.",
+    abstains="As many rows within a batch are equal, for values that repeat; all rows are shared "
+    "and another evaluation has new rows; the evaluation contains all rows; or it has different "
+    "rows at consecutive steps, or single rows at many steps.",
+    judge=_judge,
+)

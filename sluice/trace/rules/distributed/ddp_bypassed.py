@@ -1,0 +1,51 @@
+"""Detects data parallel training that calls the network inside its wrapper."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.forward_passes import learning_forwards
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    latest = {wrapper.index: wrapper for wrapper in trace.wrappers}
+    is_manual = any(wrapper.network < 0 and wrapper.index < 0 for wrapper in trace.wrappers)
+    if trace.start.world_size < 2 or is_manual:
+        return ()
+    found = []
+    for wrapper in latest.values():
+        inside = [
+            w
+            for w in trace.sequences
+            if wrapper.network >= 0 and learning_forwards(w, wrapper.network)
+        ]
+        through_wrapper = [
+            w
+            for w in trace.sequences
+            if wrapper.wrapper >= 0 and learning_forwards(w, wrapper.wrapper)
+        ]
+        if not inside or through_wrapper:
+            continue
+        steps = sum(sequence.count for sequence in inside)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=min(sequence.first_step for sequence in inside),
+                what=f"All {steps} steps used the network inside {wrapper.kind}; the wrapper "
+                "itself was never called.",
+                cause="The wrapper averages gradients over ranks only for forward passes through "
+                "it: each rank trains its own network.",
+                fix="Call the wrapper, ddp(x), not ddp.module(x).",
+                num_steps=steps,
+            )
+        )
+    return tuple(found)
+
+
+DDP_BYPASSED = Rule(
+    name="a data parallel network is called through its wrapper",
+    fault="weights diverge across ranks",
+    priority=430,
+    requires="A data parallel wrapper and a step of the network inside it.",
+    contradicted_by="Gradients that the program averages over ranks itself.",
+    abstains="There is one rank, or the program reduces gradients itself.",
+    judge=_judge,
+)

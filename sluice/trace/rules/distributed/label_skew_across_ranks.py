@@ -1,0 +1,95 @@
+"""Detects ranks whose label distributions differ."""
+
+import math
+from collections.abc import Sequence
+
+from sluice.trace.finding import RankRule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.shards import find_shards, synchronizes_gradients
+
+_MIN_EXPECTED_COUNT = 5.0
+"""Expected count of a label per rank for the label to be included."""
+_MIN_EXPECTED_MISSING = 20.0
+"""Expected count of a label from which its absence on a rank is reported."""
+_MIN_DISTANCE = 0.2
+"""Total variation distance of a rank's labels from those of all ranks."""
+_MIN_SIGMAS = 5.0
+"""Standard deviations of the test statistic."""
+
+
+def _sigmas(counts: Sequence[Sequence[int]]) -> float:
+    """Return the deviation of counts (ranks, labels) from one distribution, in standard deviations.
+
+    Pearson's statistic, transformed to a normal variable.
+
+    Source: Wilson and Hilferty (1931), the cube root of a chi-square variable.
+    """
+    of_rank, of_label = (
+        [sum(row) for row in counts],
+        [sum(col) for col in zip(*counts, strict=True)],
+    )
+    total = sum(of_rank)
+    included = [
+        i for i, n in enumerate(of_label) if n * min(of_rank) / total >= _MIN_EXPECTED_COUNT
+    ]
+    freedom = (len(included) - 1) * (len(counts) - 1)
+    if freedom < 1:
+        return 0.0
+    statistic = sum(
+        (row[i] - n * of_label[i] / total) ** 2 / (n * of_label[i] / total)
+        for row, n in zip(counts, of_rank, strict=True)
+        for i in included
+    )
+    spread = 2 / (9 * freedom)
+    return (math.cbrt(statistic / freedom) - 1 + spread) / math.sqrt(spread)
+
+
+def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+    found = []
+    for shard in find_shards(traces):
+        labels = sorted({label for e in shard.epochs for label in dict(e.labels)})
+        counts = [[dict(e.labels).get(label, 0) for label in labels] for e in shard.epochs]
+        sizes = [sum(row) for row in counts]
+        if len(labels) < 2 or not all(sizes) or not synchronizes_gradients(traces):
+            continue
+        pooled = [sum(col) / sum(sizes) for col in zip(*counts, strict=True)]
+        distance = max(
+            sum(abs(n / size - p) for n, p in zip(row, pooled, strict=True)) / 2
+            for row, size in zip(counts, sizes, strict=True)
+        )
+        sigmas = _sigmas(counts)
+        if not (sigmas > _MIN_SIGMAS and distance > _MIN_DISTANCE):
+            continue
+        missing = [
+            f"rank {rank} has no label {label}"
+            for rank, (row, size) in enumerate(zip(counts, sizes, strict=True))
+            for label, n, p in zip(labels, row, pooled, strict=True)
+            if n == 0 and p * size >= _MIN_EXPECTED_MISSING
+        ]
+        example = f", such as: {missing[0]}" if missing else ""
+        found.append(
+            rule.finding(
+                severity="confirm" if missing else "warning",
+                step=shard.epochs[0].step + 1,
+                what=f"Loader {shard.loaders[0].index}: the label distribution of one rank "
+                f"differs by {distance:.0%} from that of all ranks{example}.",
+                cause="Rows were divided in an order that depends on the labels: batch norm and "
+                "the metrics of each rank see only a part of the data.",
+                fix="Shuffle the rows before they are divided among the ranks.",
+                distance=distance,
+                num_labels=len(labels),
+            )
+        )
+    return tuple(found)
+
+
+LABEL_SKEW_ACROSS_RANKS = RankRule(
+    name="all ranks have the same label distribution",
+    fault="label skew across ranks",
+    priority=20,
+    requires="Integer labels in the batches of two ranks.",
+    contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
+    abstains="There are more than 64 labels, fewer than five rows of each, or the difference is "
+    "due to chance.",
+    judge=_judge,
+)

@@ -1,0 +1,83 @@
+"""Detects ranks that train on the same rows."""
+
+from collections.abc import Sequence
+
+from sluice.trace.finding import RankRule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.shards import find_shards, synchronizes_gradients
+
+_MIN_STEPS = 3
+"""Steps at which all ranks must have had the same inputs."""
+
+
+def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
+    """Return the first step at which all ranks had the same rows, and the number of these steps.
+
+    (0, 0) if the rows differ at any step.
+    """
+    by_rank = [
+        {
+            record.step: frozenset(record.rows)
+            for record in trace.rows
+            if record.is_learning and record.rows
+        }
+        for trace in traces
+    ]
+    steps = sorted(frozenset.intersection(*(frozenset(rows) for rows in by_rank)))
+    same = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
+    return (same[0], len(same)) if same and len(same) == len(steps) else (0, 0)
+
+
+def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+    found = []
+    averages_gradients = synchronizes_gradients(traces)
+    shards = find_shards(traces)
+    for shard in shards:
+        if not shard.is_overlapping or not shard.are_copies:
+            continue
+        shared, of = shard.overlap
+        order = ", in the same order" if shard.has_same_order else ""
+        loader = shard.loaders[0]
+        found.append(
+            rule.finding(
+                severity="error" if averages_gradients else "confirm",
+                step=shard.epochs[0].step + 1,
+                what=f"Loader {loader.index} ({loader.sampler}): {shared} of {of} rows that one "
+                f"rank trains on are also on another rank{order}.",
+                cause=f"{len(traces)} ranks do the work of one: gradients are averaged over "
+                "copies of the same rows.",
+                fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
+                "each epoch.",
+                num_shared=shared,
+                num_rows=of,
+                num_ranks=len(traces),
+            )
+        )
+    # The first tensor of a batch may have few distinct values; the recorded inputs include the
+    # rest.
+    first, steps = (0, 0) if found else _same_inputs(traces)
+    if steps >= _MIN_STEPS:
+        found.append(
+            rule.finding(
+                severity="error" if averages_gradients else "confirm",
+                step=first + 1,
+                what=f"At each of {steps} sampled steps, the networks of all {len(traces)} ranks "
+                "received the same rows.",
+                cause=f"{len(traces)} ranks do the work of one.",
+                fix="Give every rank different rows, such as rows[rank::num_ranks].",
+                num_steps=steps,
+                num_ranks=len(traces),
+            )
+        )
+    return tuple(found)
+
+
+MISSING_DISTRIBUTED_SAMPLER = RankRule(
+    name="every rank trains on different rows",
+    fault="missing distributed sampler",
+    priority=30,
+    requires="The traces of two ranks that train on a loader, or recorded inputs.",
+    contradicted_by="Ranks that share the work on one row, as in tensor parallel training.",
+    abstains="Ranks sample rows with replacement, or random augmentation changes every row.",
+    judge=_judge,
+)

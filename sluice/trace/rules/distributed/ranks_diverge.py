@@ -1,0 +1,53 @@
+"""Detects ranks whose weights diverge."""
+
+from collections.abc import Sequence
+
+from sluice.trace.finding import RankRule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.shards import synchronizes_gradients
+
+
+def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+    by_rank = [{(p.optimizer, p.step): p for p in trace.rank_weights} for trace in traces]
+    common = sorted(frozenset.intersection(*(frozenset(states) for states in by_rank)))
+    found = []
+    for optimizer in dict.fromkeys(index for index, _ in common):
+        steps = [step for index, step in common if index == optimizer]
+        diverged = [
+            s for s in steps if len({states[optimizer, s].digest for states in by_rank}) > 1
+        ]
+        # Ranks that synchronize periodically, as in local SGD, do not diverge permanently.
+        if (
+            not diverged
+            or not synchronizes_gradients(traces)
+            or diverged != steps[-len(diverged) :]
+        ):
+            continue
+        norms = [states[optimizer, diverged[-1]].norm for states in by_rank]
+        found.append(
+            rule.finding(
+                severity="error" if len(diverged) > 1 or steps[-1] < 4 else "confirm",
+                step=diverged[0],
+                what=f"The weights that all ranks share differ at {len(diverged)} of "
+                f"{len(steps)} sampled steps. At step {diverged[-1]} their norms are "
+                f"{', '.join(f'{norm:.6g}' for norm in norms)}.",
+                cause="Gradients are not averaged over the ranks: each rank trains its own "
+                "network on its part of the rows.",
+                fix="Call the wrapper, ddp(x), not ddp.module(x).",
+                num_apart=len(diverged),
+                num_steps=len(steps),
+            )
+        )
+    return tuple(found)
+
+
+RANKS_DIVERGE = RankRule(
+    name="the weights are equal on all ranks",
+    fault="weights diverge across ranks",
+    priority=10,
+    requires="A data parallel wrapper, or gradients that the program reduces itself, on each of "
+    "two ranks.",
+    contradicted_by="Equal weights at a later step.",
+    abstains="Parameters are sharded, or ranks synchronize only periodically.",
+    judge=_judge,
+)

@@ -1,0 +1,72 @@
+"""Detects gradient clipping after the optimizer step."""
+
+from dataclasses import dataclass
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_MIN_LATE_CLIPS = 2
+"""Late clippings required for a finding."""
+
+
+@dataclass(slots=True)
+class _Clips:
+    """Clipping calls of one optimizer."""
+
+    late: int = 0
+    useful: int = 0
+    first_step: int = 0
+
+
+def _clips(trace: Trace) -> dict[int, _Clips]:
+    """Count clippings before (late) and after (useful) the first backward pass of their step."""
+    found: dict[int, _Clips] = {}
+    for sequence in trace.sequences:
+        clips = sequence.find("clip")
+        if not clips or sequence.find("stepped"):
+            continue
+        backward = min(
+            sequence.find("backward") + sequence.find("grad"), default=len(sequence.events)
+        )
+        late = {sequence.events[i].object_id for i in clips if i < backward}
+        for i in clips:
+            own = found.setdefault(sequence.events[i].object_id, _Clips())
+            own.useful += sequence.count * (i > backward)
+        for optimizer in late if sequence.first_step > 1 else ():
+            own = found[optimizer]
+            own.late += sequence.count
+            own.first_step = own.first_step or sequence.first_step - 1
+    return found
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found, clips = [], _clips(trace)
+    for optimizer in stepping_optimizers(trace):
+        own = clips.get(optimizer, _Clips())
+        late, useful, first_step = own.late, own.useful, own.first_step
+        if late < _MIN_LATE_CLIPS or useful:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first_step,
+                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped {late} times, "
+                "each time after the step that used them and before the next backward().",
+                cause="The clipping has no effect: every step uses unclipped gradients.",
+                fix="Clip between backward() and step().",
+                num_late=late,
+            )
+        )
+    return tuple(found)
+
+
+CLIP_AFTER_STEP = Rule(
+    name="gradients are clipped before the optimizer step",
+    fault="clip after step",
+    priority=50,
+    requires="Two calls of clip_grad_norm_ or clip_grad_value_.",
+    contradicted_by="A clipping of the same parameters between backward() and step().",
+    abstains="Some clippings are between backward() and step().",
+    judge=_judge,
+)

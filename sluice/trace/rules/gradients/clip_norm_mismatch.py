@@ -1,0 +1,61 @@
+"""Detects a clipping limit far below the usual gradient norm."""
+
+from statistics import median
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_MIN_CLIPS = 30
+"""Clippings by norm required for a finding."""
+_MIN_CLIPPED_SHARE = 0.98
+"""Share of the clippings in which the norm exceeds the limit."""
+_MIN_NORM_RATIO = 100.0
+"""Median ratio of the gradient norm to the limit."""
+_GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD", "Rprop"})
+"""Optimizers whose step grows with the gradient; others normalize it."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    kinds = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        clips = [
+            (n.step, c.norm, c.max_norm)
+            for n in trace.scalars
+            for c in n.clips
+            if c.optimizer == optimizer and c.max_norm > 0
+        ]
+        if len(clips) < _MIN_CLIPS or kinds.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS:
+            continue
+        clipped = [step for step, norm, max_norm in clips if norm > max_norm]
+        typical = median(norm / max_norm for _, norm, max_norm in clips)
+        if not (len(clipped) >= _MIN_CLIPPED_SHARE * len(clips) and typical > _MIN_NORM_RATIO):
+            continue
+        found.append(
+            rule.finding(
+                severity="warning",
+                step=clipped[0],
+                what=f"{optimizer_name(trace, optimizer)}: {len(clipped)} of {len(clips)} "
+                f"sampled steps were clipped. The median norm is {typical:.3g} times the limit.",
+                cause="Every step has the same length: the limit acts as a second learning rate, "
+                "and the size of the gradient is ignored.",
+                fix="Raise the limit to about the usual norm (0.5 to 1 for transformers, 5 to 10 "
+                "for recurrent networks), or average the loss instead of summing it.",
+                num_clipped=len(clipped),
+                num_clips=len(clips),
+                ratio=typical,
+            )
+        )
+    return tuple(found)
+
+
+CLIP_NORM_MISMATCH = Rule(
+    name="the clipping limit is close to the usual gradient norm",
+    fault="clip norm mismatch",
+    priority=320,
+    requires="Thirty clippings by norm.",
+    contradicted_by="A limit that intentionally fixes the length of every step.",
+    abstains="The optimizer normalizes the size of gradients, as Adam does.",
+    judge=_judge,
+)

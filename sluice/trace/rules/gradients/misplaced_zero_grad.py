@@ -1,0 +1,90 @@
+"""Detects gradients that are cleared between backward() and the optimizer step."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import changed_parameters, values_by_parameter
+from sluice.trace.rules._helpers.optimizer_steps import (
+    OptimizerStep,
+    count_steps,
+    first_step_of,
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+
+_MIN_STEPS = 2
+"""Steps required; a single one may be an intentionally dropped batch."""
+
+
+def _is_cleared(step: OptimizerStep) -> bool:
+    found_empty = {"none", "zero"} & set(step.end.flags)
+    # If no zero_grad() call was recorded, all-zero gradients at the step replaced other gradients.
+    zeros = max((at for at in step.before("zero") if at > step.last_backward), default=-1)
+    if zeros < 0 and "zero" in step.end.flags:
+        zeros = step.position
+    forward = max(step.before("forward"), default=-1)
+    # A forward pass after it would make it the beginning of the next batch.
+    return bool(found_empty) and 0 <= step.last_backward < zeros and forward < step.last_backward
+
+
+def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
+    """Return steps whose closure clears the gradients of its own backward pass.
+
+    Only if no weight changed: an optimizer may clear gradients itself after its update.
+    """
+    optimizers = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
+    optimized = (
+        {p for g in optimizers.groups for p in g.parameters}
+        if optimizers is not None
+        else set[int]()
+    )
+    sampled = {p for p, values in values_by_parameter(trace).items() if len(values) > 1} & optimized
+    if not sampled or sampled & changed_parameters(trace):
+        return ()
+    found = []
+    for sequence in trace.sequences:
+        for at in sequence.find("stepped"):
+            events = sequence.events[:at]
+            backward = max((i for i, m in enumerate(events) if m.kind == "backward"), default=-1)
+            cleared = any(m.kind == "zero" for m in events[backward + 1 :])
+            if sequence.events[at].object_id == optimizer and backward >= 0 and cleared:
+                found.append(OptimizerStep(sequence, sequence.events[at], at))
+    return tuple(found)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        steps = steps_of(trace, optimizer)
+        found_empty = tuple(filter(_is_cleared, steps))
+        if not steps:
+            steps = found_empty = _cleared_closures(trace, optimizer)
+        if count_steps(found_empty) < _MIN_STEPS:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first_step_of(found_empty),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(found_empty)} of "
+                f"{count_steps(steps)} steps gradients were cleared after backward() and before "
+                "step(), so the step used no gradient.",
+                cause="The step discards the gradients of its batch: weights do not follow the "
+                "loss.",
+                fix="Clear gradients before backward() or after step(). This also applies if you "
+                "clear them manually.",
+                num_emptied=count_steps(found_empty),
+                num_steps=count_steps(steps),
+            )
+        )
+    return tuple(found)
+
+
+MISPLACED_ZERO_GRAD = Rule(
+    name="gradients are not cleared between backward and the step",
+    fault="misplaced zero_grad",
+    priority=10,
+    requires="Two steps with a backward pass before them.",
+    contradicted_by="A gradient that is present when the step begins.",
+    abstains="The optimizer has a closure, and its weights change.",
+    judge=_judge,
+)

@@ -1,0 +1,51 @@
+"""Detects gradients that are never cleared between steps."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import (
+    count_steps,
+    first_step_of,
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+
+_MIN_STEPS = 2
+"""Minimum number of such steps; a single one may be the end of intended gradient accumulation."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        steps = steps_of(trace, optimizer)
+        # The flag "carried": used gradients that were not cleared since the previous step.
+        carried = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
+        num, of = count_steps(carried), count_steps(steps)
+        # The first step has no earlier gradients.
+        if num < _MIN_STEPS or num < (of - 1) / 2 or any(s.before("grad") for s in steps):
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=first_step_of(carried),
+                what=f"{optimizer_name(trace, optimizer)}: {num} of {of} steps used gradients "
+                "that were not cleared since the previous step.",
+                cause="Every step uses the sum of the gradients of all previous batches.",
+                fix="Call optimizer.zero_grad() once per step, before backward().",
+                num_carried=num,
+                num_steps=of,
+            )
+        )
+    return tuple(found)
+
+
+MISSING_ZERO_GRAD = Rule(
+    name="gradients are cleared between two steps",
+    fault="missing zero_grad",
+    priority=80,
+    requires="Two steps of one optimizer.",
+    contradicted_by="An intentional sum over steps, such as a custom momentum.",
+    abstains="The program sets gradients itself (torch.autograd.grad), or the optimizer has a "
+    "closure.",
+    judge=_judge,
+)

@@ -1,0 +1,86 @@
+"""Detects non-finite gradients of a finite loss."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import measurements_of, parameter_names, step_losses
+from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
+
+
+def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
+    """Return step, loss, parameters and gradient count of the first non-finite gradient."""
+    found = [
+        (g.step, g.loss, list(g.parameters), g.num_gradients)
+        for g in trace.nonfinite_gradients
+        if math.isfinite(g.loss) and g.parameters
+    ]
+    losses = dict(step_losses(trace))
+    for optimizer in stepping_optimizers(trace):
+        for step, measured in measurements_of(trace, optimizer):
+            bad = [
+                p
+                for p, norm in zip(measured.parameters, measured.grad_norms, strict=True)
+                if not math.isfinite(norm)
+            ]
+            if bad and math.isfinite(losses.get(step, math.nan)):
+                found.append((step, losses[step], bad, len(measured.parameters)))
+    return min(found, key=lambda f: f[0], default=None)
+
+
+def _nearest(trace: Trace, bad: list[int]) -> int:
+    """Return the affected parameter that is used last in the forward pass.
+
+    The failing operation is after it: backpropagation spreads the non-finite gradient to everything
+    before.
+    """
+    calls = [call for flow in trace.forward_passes[:4] for call in flow.calls]
+    names = {call.module for call in calls}
+    # The call of a module with submodules does not show when its own parameters are used.
+    order = [
+        p
+        for call in calls
+        if call.module and not any(name.startswith(f"{call.module}.") for name in names)
+        for p in call.parameters
+    ]
+    place = {p: i for i, p in enumerate(order)}
+    return max(bad, key=lambda p: (place.get(p, -1), p))
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = _first(trace)
+    if found is None:
+        return ()
+    step, loss, bad, num = found
+    first_bad_loss = next((s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1)
+    if first_bad_loss < step:
+        return ()
+    nearest = _nearest(trace, bad)
+    name = parameter_names(trace).get(nearest, f"parameter {nearest}")
+    return (
+        rule.finding(
+            severity="error",
+            step=step,
+            what=f"The loss at step {step} is finite ({loss:.4g}), but the gradients of "
+            f"{len(bad)} of {num} parameters are not. The parameter closest to the loss is "
+            f"{name}.",
+            cause="The derivative of an operation after this parameter is infinite or undefined: "
+            "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
+            fix="Keep the operand away from that point: clamp it, add a small constant inside "
+            "the root, or apply torch.where to the input instead of the output.",
+            loss=loss,
+            num_parameters=len(bad),
+            num_gradients=num,
+        ),
+    )
+
+
+NONFINITE_GRADIENT = Rule(
+    name="gradients of a finite loss are finite",
+    fault="non-finite gradient",
+    priority=220,
+    requires="The gradients of a backward pass of a finite loss.",
+    contradicted_by="A loss that was not finite before.",
+    abstains="The loss went through a gradient scaler, which may overflow.",
+    judge=_judge,
+)

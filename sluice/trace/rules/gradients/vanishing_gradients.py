@@ -1,0 +1,75 @@
+"""Detects gradients that vanish in the layers far from the loss."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import (
+    measurements_of,
+    parameter_names,
+    weight_positions,
+)
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_MIN_COUNT = 4
+"""Measured steps, and weights per step, required for a finding."""
+
+_MAX_RATIO = 1e-6
+"""Smallest gradient-to-weight norm ratio, relative to the largest one of the step."""
+
+_PARAMETRIZED = ".parametrizations."
+"""Part of the name of a parametrized weight. The direction of a weight-normalized tensor has no
+gradient along itself, and none at all if it is a single number."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    names = parameter_names(trace)
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        measured = measurements_of(trace, optimizer)
+        shown: list[tuple[int, int, float]] = []
+        for step, measured_step in measured:
+            places = [
+                i
+                for i in weight_positions(trace, measured_step)
+                if measured_step.weight_norms[i] > 0
+                and _PARAMETRIZED not in names[measured_step.parameters[i]]
+            ]
+            ratios = {
+                i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in places
+            }
+            if len(ratios) < _MIN_COUNT:
+                continue
+            smallest = min(ratios, key=lambda i: ratios[i])
+            if 0 < ratios[smallest] < _MAX_RATIO * max(ratios.values()):
+                share = ratios[smallest] / max(ratios.values())
+                shown.append((step, measured_step.parameters[smallest], share))
+        if len(shown) < max(_MIN_COUNT, 0.8 * len(measured)):
+            continue
+        step, parameter, share = shown[0]
+        found.append(
+            rule.finding(
+                severity="warning",
+                step=step,
+                what=f"{optimizer_name(trace, optimizer)}: in {len(shown)} of {len(measured)} "
+                f"measured steps the relative gradient of {names[parameter]} is {share:.1e} of "
+                "the largest one.",
+                cause="The gradient shrinks from layer to layer, so the layers far from the loss "
+                "do not learn.",
+                fix="Use residual connections, normalization layers, or an activation function "
+                "that does not saturate.",
+                share=share,
+                num_shown=len(shown),
+            )
+        )
+    return tuple(found)
+
+
+VANISHING_GRADIENTS = Rule(
+    name="gradients do not vanish between layers",
+    fault="vanishing gradients",
+    priority=250,
+    requires="Four measured steps with four weights each.",
+    contradicted_by="A gradient of this weight as large as the others, relative to the size of "
+    "the weights.",
+    abstains="Gradients are exactly zero (other rules report that), or the weight is parametrized.",
+    judge=_judge,
+)

@@ -1,0 +1,132 @@
+"""Detects loss functions that receive probabilities instead of logits, or the reverse."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.losses import MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS, LossRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
+
+_TOLERANCE = 1e-3
+"""Tolerance for row sums of 1 and for the bounds of probabilities."""
+_MIN_CALLS = 4
+"""Calls required when only the values, not the producing function, indicate the fault."""
+_MIN_LOG_SUM_DEVIATION = 0.1
+"""Deviation from 1 of the sum of exponentiated log-probabilities."""
+_KINDS = (
+    "cross_entropy",
+    "nll_loss",
+    "kl_div",
+    "binary_cross_entropy_with_logits",
+    "binary_cross_entropy",
+    MANUAL_CROSS_ENTROPY,
+    MANUAL_LOGISTIC_LOSS,
+)
+
+
+def _is_probability(fact: LossRecord) -> bool:
+    return (
+        fact.smallest >= -_TOLERANCE
+        and abs(fact.min_row_sum - 1) < _TOLERANCE
+        and abs(fact.max_row_sum - 1) < _TOLERANCE
+    )
+
+
+def _is_in_unit(fact: LossRecord) -> bool:
+    return fact.smallest >= 0 and fact.largest <= 1
+
+
+def _wrong(fact: LossRecord) -> tuple[str, str, bool] | None:
+    """Return the received input, the expected input, and whether one call is conclusive."""
+    producer = fact.producer_node
+    is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
+    if fact.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
+        name = "sigmoid" if is_sigmoid else "softmax"
+        return f"outputs of a {name} in [0, 1]", "logits", True
+    if fact.kind == "cross_entropy":
+        if is_softmax or _is_probability(fact):
+            return "probabilities that sum to 1", "logits", is_softmax
+        if is_sigmoid:
+            return "outputs of a sigmoid in [0, 1]", "logits", True
+    if fact.kind == "binary_cross_entropy_with_logits":
+        if is_sigmoid or is_softmax:
+            name = "sigmoid" if is_sigmoid else "softmax"
+            return f"outputs of a {name} in [0, 1]", "logits", True
+        if producer and fact.smallest != fact.largest and _is_in_unit(fact):
+            return "only values in [0, 1]", "logits", False
+    if fact.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
+        if is_softmax:
+            return "probabilities", "log-probabilities", True
+        is_off = (
+            fact.max_row_sum > 1 + _MIN_LOG_SUM_DEVIATION
+            or fact.min_row_sum < 1 - _MIN_LOG_SUM_DEVIATION
+        )
+        if fact.largest > _TOLERANCE and is_off:
+            return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
+    if fact.kind == "kl_div" and (is_softmax or _is_probability(fact)):
+        return "probabilities that sum to 1", "log-probabilities", is_softmax
+    if fact.kind == "binary_cross_entropy" and (fact.smallest < 0 or fact.largest > 1):
+        return "values outside [0, 1]", "probabilities", True
+    return None
+
+
+_FIX = {
+    "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
+    "remove the {producer}.",
+    "binary_cross_entropy_with_logits": "Remove the {producer} before the loss, "
+    "which applies its own.",
+    "nll_loss": "Pass the output of log_softmax to F.nll_loss, or use F.cross_entropy on logits.",
+    "kl_div": "Pass log_softmax of the output to F.kl_div.",
+    MANUAL_CROSS_ENTROPY: "Compute it from the output of the last linear layer; "
+    "remove the {producer}.",
+    MANUAL_LOGISTIC_LOSS: "Compute it from the output of the last linear layer; "
+    "remove the {producer}.",
+    "binary_cross_entropy": "Use F.binary_cross_entropy_with_logits, or a sigmoid before the loss.",
+}
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
+        wrong = [(f, mixup) for f in facts if (mixup := _wrong(f)) is not None]
+        if not wrong:
+            continue
+        fact, (received, expected, is_certain) = wrong[0]
+        if not is_certain and (len(wrong) < len(facts) or len(wrong) < _MIN_CALLS):
+            continue
+        by_values_alone = not is_certain and kind == "binary_cross_entropy_with_logits"
+        producer = "sigmoid" if "sigmoid" in received else "softmax"
+        origin = f" (produced by {fact.producer_node})" if fact.producer_node else ""
+        sums = (
+            f", row sums {fact.min_row_sum:.4g} to {fact.max_row_sum:.4g}"
+            if kind == "cross_entropy"
+            else ""
+        )
+        range_ = "" if math.isnan(fact.smallest) else f": {fact.smallest:.4g} to {fact.largest:.4g}"
+        found.append(
+            rule.finding(
+                severity="confirm" if by_values_alone else "error",
+                step=fact.step + 1,
+                what=f"{kind} received {received}{origin} in {len(wrong)} of {len(facts)} "
+                f"sampled calls{range_}{sums}.",
+                cause=f"The function expects {expected}. The value of the loss is wrong, and its "
+                "gradients are too small or point in another direction.",
+                fix=_FIX[kind].format(producer=producer),
+                smallest=fact.smallest,
+                largest=fact.largest,
+                num_wrong=len(wrong),
+            )
+        )
+    return tuple(found)
+
+
+LOGITS_PROBABILITY_MIXUP = Rule(
+    name="a loss function receives logits or probabilities as it expects",
+    fault="logits-probability mix-up",
+    priority=520,
+    requires="A differentiable call of a loss function of torch.nn.functional.",
+    contradicted_by="Logits that are intentionally restricted to [0, 1].",
+    abstains="The values match the function, or match it in some calls while their producer is "
+    "unknown.",
+    judge=_judge,
+)

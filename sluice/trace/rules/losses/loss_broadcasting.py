@@ -1,0 +1,66 @@
+"""Detects losses that broadcast outputs against targets of another shape."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.losses import MANUAL_DIFFERENCE
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
+
+_KINDS = (
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "poisson_nll_loss",
+    MANUAL_DIFFERENCE,
+)
+
+
+def _num_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the number of compared pairs after broadcasting."""
+    width = max(len(one), len(other))
+    padded = [(1,) * (width - len(s)) + s for s in (one, other)]
+    return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
+        wrong = [
+            f
+            for f in facts
+            if _num_pairs(f.input_shape, f.target_shape)
+            > max(math.prod(f.input_shape), math.prod(f.target_shape))
+        ]
+        if not wrong:
+            continue
+        fact = wrong[0]
+        pairs = _num_pairs(fact.input_shape, fact.target_shape)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=fact.step + 1,
+                what=f"{kind} compared outputs of shape {fact.input_shape} with targets of shape "
+                f"{fact.target_shape}: {pairs:,} pairs instead of {max(fact.input_shape):,}, in "
+                f"{len(wrong)} of {len(facts)} sampled calls.",
+                cause="Every output is compared with every target, so all outputs converge to "
+                "the mean target.",
+                fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
+                num_pairs=pairs,
+                num_wrong=len(wrong),
+            )
+        )
+    return tuple(found)
+
+
+LOSS_BROADCASTING = Rule(
+    name="outputs and targets of a loss have the same shape",
+    fault="loss broadcasting",
+    priority=510,
+    requires="A differentiable call of a regression loss of torch.nn.functional, or a custom "
+    "difference of outputs and constants.",
+    contradicted_by="An intentional loss over all pairs.",
+    abstains="One of the two is only repeated, such as one target for all outputs.",
+    judge=_judge,
+)

@@ -1,0 +1,101 @@
+"""Detects a loss that jumps during training and never recovers."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.step_statistics import OptimizerStatistics
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.learning_rates import LearningRates, learning_rates
+from sluice.trace.rules._helpers.loss_jumps import find_loss_jump
+from sluice.trace.rules._helpers.measurements import measurements_of, step_losses, weight_positions
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_MIN_WEIGHT_GROWTH = 3.0
+"""Growth of the norm of all weights from the last measurement before the jump to the first after
+it."""
+
+_MIN_RATE_INCREASE = 5.0
+"""Ratio to the highest earlier learning rate from which a rate counts as raised."""
+
+_MAX_UNSAMPLED_STEPS = 32
+"""Maximum number of steps until a rate is recorded: not every step is sampled."""
+
+
+def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
+    return math.hypot(*(measured.weight_norms[i] for i in weight_positions(trace, measured)))
+
+
+def _rate_increase(rates: LearningRates | None, step: int) -> tuple[float, float] | None:
+    """Return the highest rate until shortly before a step, and the much higher rate around it.
+
+    None when the rate was not raised.
+    """
+    if rates is None:
+        return None
+    recorded = list(zip(rates.steps, rates.values, strict=True))
+    old = max((v for s, v in recorded if s < step - _MAX_UNSAMPLED_STEPS), default=0.0)
+    new = max((v for s, v in recorded if abs(s - step) <= _MAX_UNSAMPLED_STEPS), default=0.0)
+    return (old, new) if 0 < old * _MIN_RATE_INCREASE <= new else None
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    stepping = stepping_optimizers(trace)
+    jump = find_loss_jump(step_losses(trace)) if len(stepping) == 1 else None
+    if jump is None:
+        return ()
+    measures = measurements_of(trace, stepping[0])
+    before = [measured for step, measured in measures if step < jump.step][-1:]
+    later = [(step, measured) for step, measured in measures if step >= jump.step][:1]
+    if not before or not later or before[0].parameters != later[0][1].parameters:
+        return ()
+    size = _weight_norm(trace, before[0])
+    growth = _weight_norm(trace, later[0][1]) / size if size else math.nan
+    if not growth >= _MIN_WEIGHT_GROWTH or math.isinf(growth):
+        return ()
+    rates = _rate_increase(learning_rates(trace, stepping[0]), jump.step)
+    if rates is None:
+        at = f"at a learning rate of {max(later[0][1].rates):.3g}"
+        cause = (
+            "A single step overshot the minimum by far, because of an exceptionally large gradient "
+            "or a briefly higher learning rate."
+        )
+        fix = (
+            "Clip the gradients (clip_grad_norm_) and check the rows of that step; a lower "
+            "learning rate helps, too. Resume from an earlier checkpoint."
+        )
+    else:
+        at = f"when the learning rate changed from {rates[0]:.3g} to {rates[1]:.3g}"
+        cause = "Each step overshoots the minimum, so the loss increases."
+        fix = (
+            "Check the schedule or the code that sets the learning rate there; resume from an "
+            "earlier checkpoint."
+        )
+    return (
+        rule.finding(
+            severity="error",
+            step=jump.step,
+            what=f"{optimizer_name(trace, stepping[0])}: the loss jumps from {jump.before:.4g} "
+            f"at step {jump.step} and does not recover, {at}. Its median from there on is "
+            f"{jump.after:.4g}; at step {later[0][0]} the weights are {growth:,.1f} times as "
+            "large.",
+            cause=cause,
+            fix=fix,
+            loss_before=jump.before,
+            loss_after=jump.after,
+            weight_growth=growth,
+            rate=max(later[0][1].rates) if rates is None else rates[1],
+        ),
+    )
+
+
+LOSS_DIVERGENCE = Rule(
+    name="the loss does not jump and stay high",
+    fault="learning rate too high",
+    priority=270,
+    requires="16 losses before and after a loss that exceeds all earlier losses, and measured "
+    "steps on both sides.",
+    contradicted_by="A loss that recovers, or weights that keep their size.",
+    abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
+    "after the jump.",
+    judge=_judge,
+)

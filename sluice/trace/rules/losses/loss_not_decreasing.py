@@ -1,0 +1,75 @@
+"""Detects a training loss that does not decrease."""
+
+import math
+import statistics
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.events import TraceEvent
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import step_losses
+from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
+
+_MIN_LOSSES = 40
+"""Finite losses required for a finding."""
+_MIN_SHARE = 0.8
+"""Share of the steps whose targets come from a network."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    losses = [(s, v) for s, v in step_losses(trace) if math.isfinite(v)]
+    passes = {len(n.losses) for n in trace.scalars}
+    optimizers = stepping_optimizers(trace)
+    if len(losses) < _MIN_LOSSES or len(optimizers) != 1 or passes != {1}:
+        return ()
+    if _makes_its_targets(trace, optimizers[0]):
+        return ()
+    quarter = len(losses) // 4
+    first = [v for _, v in losses[:quarter]]
+    last = [v for _, v in losses[-quarter:]]
+    share_lower = sum(b < a for a in first for b in last) / (len(first) * len(last))
+    if share_lower >= 0.5:
+        return ()
+    return (
+        rule.finding(
+            severity="warning",
+            step=losses[-quarter][0],
+            what=f"The loss does not decrease. Its median is {statistics.median(first):.4g} in "
+            f"the first {quarter} recorded steps and {statistics.median(last):.4g} in the last "
+            f"{quarter}. The later loss is lower in {share_lower:.0%} of all pairs.",
+            cause="The network does not learn, or what it learns does not reduce the loss.",
+            fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
+            "the program, not in the data.",
+            share_lower=share_lower,
+            num_known=len(losses),
+        ),
+    )
+
+
+def _makes_its_targets(trace: Trace, optimizer: int) -> bool:
+    """Whether most steps compute their targets with a network, or a loss from network gradients.
+
+    Such a loss is measured against moving targets: Q-learning, energy-based models.
+    """
+    steps = steps_of(trace, optimizer)
+    targeting = [
+        s
+        for s in steps
+        if any(_computes_targets(s.sequence.events[at]) for at in s.before("forward", "grad"))
+    ]
+    return count_steps(tuple(targeting)) >= _MIN_SHARE * count_steps(steps)
+
+
+def _computes_targets(event: TraceEvent) -> bool:
+    return event.kind == "grad" or "grad" not in event.flags
+
+
+LOSS_NOT_DECREASING = Rule(
+    name="the loss decreases",
+    fault="loss not decreasing",
+    priority=290,
+    requires="40 finite losses of one optimizer with one backward pass per step.",
+    contradicted_by="Lower losses in the last quarter than in the first.",
+    abstains="There are several optimizers or losses, or a gradient scaler; or networks compute "
+    "the targets.",
+    judge=_judge,
+)

@@ -1,0 +1,85 @@
+"""Detects a loss that diverges because the learning rate is too high."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import measurements_of, step_losses, weight_positions
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_NUM_START_LOSSES = 3
+"""Number of losses that define the loss at the start."""
+
+_MIN_RISE, _MIN_RISE_AT_END = 30.0, 5.0
+"""Ratio to the loss at the start: reached once, and kept in the second half of the losses after
+that."""
+
+_MIN_UPDATE_RATIO = 0.1
+"""Update of one step relative to the norm of a weight."""
+
+
+def _detect_divergence(losses: tuple[tuple[int, float], ...]) -> tuple[int, float, float] | None:
+    """Return the step at which the loss begins to diverge, its maximum, and the start loss."""
+    first = [v for _, v in losses[:_NUM_START_LOSSES] if math.isfinite(v)]
+    if len(losses) < 2 * _NUM_START_LOSSES or not first:
+        return None
+    start = min(first)
+    high = [i for i, (_, v) in enumerate(losses) if not v <= _MIN_RISE * start]
+    if start <= 0 or not high:
+        return None
+    tail = [v for _, v in losses[high[0] :]]
+    if any(v < _MIN_RISE_AT_END * start for v in tail[len(tail) // 2 :]):
+        return None
+    rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]
+    before = [v for _, v in losses[: high[0] + 1] if math.isfinite(v)]
+    top = max([v for v in tail if math.isfinite(v)] + before)
+    return losses[rising[0]][0], top, start
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    stepping = stepping_optimizers(trace)
+    if len(stepping) != 1:
+        return ()
+    divergence = _detect_divergence(step_losses(trace))
+    if divergence is None:
+        return ()
+    step, top, start = divergence
+    if top < 3 * start:  # non-finite from the start: not caused by the learning rate
+        return ()
+    ratios = [
+        (measured.update_norms[i] / measured.weight_norms[i], at, max(measured.rates))
+        for at, measured in measurements_of(trace, stepping[0])
+        if at <= step + 8
+        for i in weight_positions(trace, measured)
+        if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
+    ]
+    largest, at, rate = max(ratios, default=(0.0, 0, 0.0))
+    if largest < _MIN_UPDATE_RATIO:
+        return ()
+    return (
+        rule.finding(
+            severity="error",
+            step=step,
+            what=f"{optimizer_name(trace, stepping[0])}: the loss rose from {start:.4g} to "
+            f"{top:.4g} and does not recover. Step {at} changed a weight by {largest:.0%} of its "
+            f"norm, at a learning rate of {rate:.3g}.",
+            cause="Each step overshoots the minimum, so the loss increases.",
+            fix="Divide the learning rate by ten, and warm it up over the first steps.",
+            loss_at_start=start,
+            largest_loss=top,
+            update_ratio=largest,
+            rate=rate,
+        ),
+    )
+
+
+LR_DIVERGENCE = Rule(
+    name="the loss does not diverge",
+    fault="learning rate too high",
+    priority=260,
+    requires="Six positive losses of one optimizer, and a measured step.",
+    contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
+    abstains="There are several optimizers or a gradient scaler, or the loss is negative at the "
+    "start.",
+    judge=_judge,
+)

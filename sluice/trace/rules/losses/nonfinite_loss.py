@@ -1,0 +1,82 @@
+"""Detects non-finite losses."""
+
+import math
+from collections.abc import Sequence
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.parameter_values import CorruptedWeightsRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import parameter_names, step_losses
+
+_MIN_LOSSES = 2
+"""Non-finite losses up to the end of the run required for an error."""
+_MAX_NAMES = 3
+"""Number of parameter names shown in the message."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    losses = step_losses(trace)
+    bad = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
+    if not bad:
+        return ()
+    persists = len(bad) >= _MIN_LOSSES and bad[-1] == len(losses) - 1
+    step, value = losses[bad[0]]
+    corrupted = next((s for s in trace.corrupted_weights if s.step == step - 1), None)
+    if corrupted is not None:
+        return (
+            _corrupted_weights(rule, trace, corrupted, losses, num_bad=len(bad), persists=persists),
+        )
+    return (
+        rule.finding(
+            severity="error" if persists else "warning",
+            step=step,
+            what=f"The loss is {value} at step {step}, and at {len(bad)} of {len(losses)} "
+            "recorded steps.",
+            cause="A step with this loss makes all weights non-finite."
+            if persists
+            else "Later losses are finite, so the weights may be intact.",
+            fix="Check the batch, the learning rate and the outputs of steps "
+            f"{max(step - 1, 1)} and {step}; resume from an earlier checkpoint.",
+            num_bad=len(bad),
+            num_known=len(losses),
+        ),
+    )
+
+
+def _corrupted_weights(
+    rule: Rule,
+    trace: Trace,
+    fact: CorruptedWeightsRecord,
+    losses: Sequence[tuple[int, float]],
+    *,
+    num_bad: int,
+    persists: bool,
+) -> TraceFinding:
+    names = parameter_names(trace)
+    named = ", ".join(names.get(p, f"parameter {p}") for p in fact.parameters[:_MAX_NAMES])
+    more = len(fact.parameters) - _MAX_NAMES
+    return rule.finding(
+        severity="error" if persists else "warning",
+        step=fact.step,
+        what=f"After step {fact.step}, {named}{f' and {more} more' * (more > 0)} of "
+        f"{fact.num_parameters} parameters are not finite, although their optimizer state is "
+        f"finite. The loss is not finite at {num_bad} of {len(losses)} recorded steps.",
+        cause="The gradient did not cause this: the program wrote to the weights between two "
+        "steps, or the update itself is not finite, as with eps=0 or a non-finite learning rate.",
+        fix="Check the code that writes to these weights after a step (projection, clamp, weight "
+        "averaging, checkpoint loading), and the learning rate and eps of the optimizer; resume "
+        "from an earlier checkpoint.",
+        num_bad=num_bad,
+        num_known=len(losses),
+    )
+
+
+NONFINITE_LOSS = Rule(
+    name="the loss is finite",
+    fault="non-finite loss",
+    priority=280,
+    requires="The losses of the backward passes.",
+    contradicted_by="A finite loss at the same step.",
+    abstains="The loss went through a gradient scaler, which may overflow.",
+    judge=_judge,
+)

@@ -1,0 +1,123 @@
+"""Detects a validation loss far above the training loss."""
+
+import math
+import statistics
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_losses
+from sluice.trace.rules._helpers.measurements import step_losses
+
+_MIN_MATCHES, _MATCHED, _EQUAL = 3, 0.9, 1e-3
+"""Calls of the loss function that equal the loss of the backward pass: minimum number, minimum
+share, and relative tolerance."""
+_RECENT = 0.75
+"""Training losses count from this share of the steps on."""
+_MIN_EVALUATIONS = 4
+_MIN_RATIO, _MIN_RATIO_AT_ONCE = 10.0, 100.0
+"""Ratio of the validation loss to the training loss: with, and without, a recorded rise. In one
+healthy run of 301 it was 48, for inputs that a batch normalization scaled by rare values."""
+_MIN_RISE = 1.5
+"""Ratio of the last two validation losses to the lowest."""
+_MIN_LEFT = 0.25
+"""Minimum share of the first validation loss; below it the network has learned something,
+whatever the training loss is."""
+_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+
+
+def _minimized_calls(trace: Trace, last: EvaluationPassRecord) -> list[LossRecord]:
+    """Return the calls of the evaluation's loss function and network whose losses are minimized.
+
+    () when the backward passes start from other values: sums, parts or other losses.
+    """
+    calls = [
+        fact
+        for fact in training_losses(trace, last.kind)
+        if fact.network == last.network and math.isfinite(fact.value)
+    ]
+    minimized = dict(step_losses(trace))
+    known = [fact for fact in calls if fact.step + 1 in minimized]
+    same = [
+        fact for fact in known if math.isclose(fact.value, minimized[fact.step + 1], rel_tol=_EQUAL)
+    ]
+    return same if len(same) >= max(_MIN_MATCHES, _MATCHED * len(known)) else []
+
+
+def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
+    """Return the largest loss of equal probabilities for all classes; infinity when unknown."""
+    if kind in _BINARY:
+        return math.log(2)
+    shape = calls[-1].input_shape
+    return math.log(shape[1]) if kind in CLASS_LOSSES and len(shape) > 1 else math.inf
+
+
+def _series(trace: Trace) -> list[list[EvaluationPassRecord]]:
+    # Only the first evaluation of a step counts; later ones may use other weights that were loaded.
+    found: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
+    for fact in trace.evaluations:
+        found.setdefault((fact.network, fact.loader, fact.kind), {}).setdefault(fact.step, fact)
+    return [list(by_step.values()) for by_step in found.values()]
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    if any(load.what == "network" and load.step == trace.num_steps for load in trace.loads):
+        return ()
+    for evaluations in _series(trace):
+        last = evaluations[-1]
+        calls = _minimized_calls(trace, last)
+        since = _RECENT * trace.num_steps
+        losses = [v for step, v in step_losses(trace) if step >= since and math.isfinite(v)]
+        if not calls or not losses or last.step < since:
+            continue
+        training = statistics.median(losses)
+        if training < 0 or last.mean < _MIN_RATIO * training:
+            continue
+        best = min(evaluations, key=lambda fact: fact.mean)
+        constant = _constant_loss(last.kind, calls)
+        rose = (
+            len(evaluations) >= _MIN_EVALUATIONS
+            and min(fact.mean for fact in evaluations[-2:]) >= _MIN_RISE * best.mean > 0
+            and last.mean >= _MIN_LEFT * evaluations[0].mean
+        )
+        above = last.mean > max(constant, _MIN_RATIO_AT_ONCE * training)
+        if not rose and not above:
+            continue
+        lowest = f"; its lowest was {best.mean:.3g} after step {best.step}" if rose else ""
+        guess = (
+            f"; equal probabilities for all classes would give {constant:.3g}"
+            if last.mean > constant
+            else ""
+        )
+        return (
+            rule.finding(
+                severity="warning",
+                step=(best if rose else last).step + rose,
+                what=f"{network_name(trace, last.network)}: the validation loss ({last.kind}) is "
+                f"{last.mean:.3g} after step {last.step}; the training loss is "
+                f"{training:.3g}{lowest}{guess}.",
+                cause="The network memorizes the training rows, or the validation rows are "
+                "preprocessed or sampled differently.",
+                fix="Keep the weights with the lowest validation loss and stop there. More data, "
+                "weight decay, dropout or a smaller network narrow the gap. First compare one "
+                "row of both sets.",
+                validation_loss=last.mean,
+                training_loss=training,
+                lowest_validation_loss=best.mean,
+            ),
+        )
+    return ()
+
+
+OVERFITTING = Rule(
+    name="the validation loss stays close to the training loss",
+    fault="overfitting",
+    priority=590,
+    requires="A loss function that one optimizer minimizes directly and that is evaluated "
+    "without gradients: in four evaluations, or in one that exceeds both the loss of equal "
+    "probabilities and a hundred times the training loss.",
+    contradicted_by="A validation loss as low as before, or a training loss of the same size.",
+    abstains="Losses are negative or scaled; the validation loss is below ten times the training "
+    "loss or a quarter of the first; or weights are loaded after the last step.",
+    judge=_judge,
+)

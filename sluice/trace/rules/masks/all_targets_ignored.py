@@ -1,0 +1,129 @@
+"""Detects batches in which every target is ignored."""
+
+import math
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.batches import FieldRecord
+from sluice.trace.records.losses import MANUAL_MASKED_LOSS
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import (
+    CLASS_LOSSES,
+    by_function,
+    network_name,
+    training_losses,
+)
+from sluice.trace.token_statistics import IGNORE_INDEX
+
+_MIN_EMPTY_BATCHES, _MIN_EMPTY_SHARE = 3, 0.2
+"""Batches without a target, and their share, from which targets are lost rather than rare."""
+
+_MIN_TEXT_ROWS = 8
+"""Rows of text in one batch that cannot all lack a target by chance."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for (kind, _), facts in by_function(
+        training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
+    ).items():
+        empty = [f for f in facts if f.num_targets and not f.num_supervised]
+        if not empty:
+            continue
+        fact = empty[0]
+        # A sum over no targets is 0, which is harmless when it is rare.
+        is_frequent = len(empty) >= _MIN_EMPTY_BATCHES and len(empty) >= _MIN_EMPTY_SHARE * len(
+            facts
+        )
+        rows_of = [f.tokens.num_rows for f in empty if f.tokens is not None]
+        is_frequent = is_frequent or max(rows_of, default=0) >= _MIN_TEXT_ROWS
+        harms = fact.reduction == "mean" or len(empty) == len(facts) or is_frequent
+        rows = [f.tokens for f in facts if f.tokens is not None]
+        num_rows = sum(t.num_rows for t in rows)
+        rows_without_target = sum(t.num_unsupervised for t in rows)
+        share = f"; {rows_without_target} of {num_rows} rows have no target" if num_rows else ""
+        value = "NaN" if fact.reduction == "mean" or math.isnan(fact.value) else f"{fact.value:.3g}"
+        found.append(
+            rule.finding(
+                severity="error" if harms else "warning",
+                step=fact.step + 1,
+                what=f"{kind}: all {fact.num_targets:,} targets of the batch at step "
+                f"{fact.step + 1} are ignored, as in {len(empty)} of {len(facts)} sampled "
+                f"batches{share}; the loss is {value}.",
+                cause="A mean over no targets is NaN, and one such batch makes all weights NaN.",
+                fix="Truncate prompts, not answers, when rows are too long, and drop rows "
+                "without a target.",
+                num_empty=len(empty),
+                num_rows_empty=rows_without_target,
+            )
+        )
+    errors = tuple(f for f in found if f.severity == "error")
+    return errors or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(found)
+
+
+def _in_batches(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect batches in which a field with ignore-index values contains nothing else.
+
+    This also covers the targets of a custom loss.
+    """
+    training = {f.loader for f in trace.inputs if f.is_learning}
+    by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
+    for batch in trace.batches:
+        if batch.loader in training:
+            for place, field_record in enumerate(batch.fields):
+                by_field.setdefault((batch.loader, place), []).append((batch.step, field_record))
+    for (loader, _), fields in by_field.items():
+        marked = [(at, f) for at, f in fields if f.smallest == IGNORE_INDEX and "int" in f.dtype]
+        empty = [(at, f) for at, f in marked if f.largest == IGNORE_INDEX]
+        if not empty or len(empty) == len(fields):
+            continue
+        step, field = min(empty, key=lambda e: e[0])
+        return (
+            rule.finding(
+                severity="error",
+                step=step + 1,
+                what=f"Loader {loader}: {len(empty)} of {len(fields)} sampled batches have a "
+                f"field of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
+                f"{step + 1}: every target is ignored.",
+                cause="Such a batch does not train the network; a mean over no targets is NaN.",
+                fix="Truncate prompts, not answers, when rows are too long, and drop rows "
+                "without a target.",
+                num_empty=len(empty),
+                num_batches=len(fields),
+            ),
+        )
+    return ()
+
+
+def _in_inputs(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect labels passed to the network, which computes its own loss, that are all ignored."""
+    for fact in reversed(trace.inputs):
+        for tokens in fact.other_tokens if fact.is_learning else ():
+            if tokens.num_ignored and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
+                return (
+                    rule.finding(
+                        severity="error",
+                        step=fact.first_step + 1,
+                        what=f"{network_name(trace, fact.network)}: of {fact.num_calls} sampled "
+                        f"batches, {tokens.num_ignored} have labels with only {IGNORE_INDEX}: "
+                        "every target is ignored.",
+                        cause="Such a batch does not train the network; a mean over no targets "
+                        "is NaN.",
+                        fix="Truncate prompts, not answers, when rows are too long, and drop "
+                        "rows without a target.",
+                        num_empty=tokens.num_ignored,
+                        num_batches=fact.num_calls,
+                    ),
+                )
+    return ()
+
+
+ALL_TARGETS_IGNORED = Rule(
+    name="every batch has a target that is not ignored",
+    fault="all targets ignored",
+    priority=540,
+    requires="A differentiable call of cross_entropy or nll_loss with class ids, or batches of a "
+    "loader with -100 in a field.",
+    contradicted_by="A program that drops such a batch before its backward pass.",
+    abstains="At least one target is not ignored.",
+    judge=_judge,
+)

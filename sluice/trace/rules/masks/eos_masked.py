@@ -1,0 +1,101 @@
+"""Detects end-of-sequence tokens that are masked out of the targets."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.losses import MANUAL_MASKED_LOSS, LossRecord, NextTokenTargets
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, by_function, training_losses
+
+_MIN_NEXT_SHARE = 0.9
+"""Share of the targets that are the next tokens of the input."""
+_MIN_ROWS, _MIN_LAST_TOKENS = 24, 4
+"""Rows, and distinct last supervised tokens, required for a finding."""
+_MAX_LAST_SHARE = 0.75
+"""Share of the rows; a token that ends more rows than this may be an end token."""
+
+_NUM_SHIFTED = 1
+"""Positions without a target at the end of each row when the network shifts the targets itself."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    causal = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
+    for (kind, network), facts in by_function(
+        training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
+    ).items():
+        recorded = [(f, f.tokens) for f in facts if f.tokens is not None]
+        if not recorded or any(t.next_share < _MIN_NEXT_SHARE for _, t in recorded):
+            continue
+        # A network that sees the tokens it predicts is a tagger, without an end to learn.
+        if network not in causal and any(t.targets_are_inputs for _, t in recorded):
+            continue
+        finding = _of(rule, kind, recorded)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _of(
+    rule: Rule, kind: str, recorded: list[tuple[LossRecord, NextTokenTargets]]
+) -> TraceFinding | None:
+    rows = sum(t.num_rows for _, t in recorded)
+    tails = sum(t.num_tails for _, t in recorded)
+    num_last = max(t.num_last for _, t in recorded)
+    last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(tails, 1)
+    # The longest row of a batch needs no padding: if it has ignored targets at the end, they
+    # include its end token.
+    if rows < _MIN_ROWS or tails < rows:
+        return None
+    is_single_token = num_last < _MIN_LAST_TOKENS or last_share > _MAX_LAST_SHARE
+    if is_single_token and not _ignores_end_of_longest(recorded):
+        return None
+    shortest, longest = (
+        min(t.shortest_tail for _, t in recorded),
+        max(t.longest_tail for _, t in recorded),
+    )
+    # Nothing is padded, and no token follows the last input: its target is missing if the network
+    # shifts the targets itself.
+    if longest == 1:
+        return None
+    any_of = (
+        ""
+        if num_last < _MIN_LAST_TOKENS
+        else f", and the last supervised token is one of {num_last}"
+    )
+    # A position that no row of a fixed width uses may be intentional.
+    has_width = not is_single_token or len({t.num_positions for _, t in recorded}) > 1
+    is_padded = has_width and shortest < longest and shortest <= 1 + _NUM_SHIFTED
+    return rule.finding(
+        severity="error" if is_padded else "confirm",
+        step=recorded[0][0].step + 1,
+        what=f"{kind}: in all {rows} of {rows} sampled rows the last target is ignored, also in "
+        f"the longest row of each batch{any_of}.",
+        cause="The end token is masked out as padding: the network never learns to stop.",
+        fix="Use a separate padding token, or mask targets by the length of each row.",
+        num_rows=rows,
+        num_last=num_last,
+        shortest_tail=shortest,
+    )
+
+
+def _ignores_end_of_longest(recorded: list[tuple[LossRecord, NextTokenTargets]]) -> bool:
+    """Whether exactly the last position of the longest row is ignored in every batch.
+
+    This finds an end token that follows the same token in every text, such as a full stop.
+    """
+    tokens = [t for _, t in recorded]
+    return (
+        all((t.is_shifted or t.targets_are_inputs) and t.shortest_tail == 1 for t in tokens)
+        and max(t.longest_tail for t in tokens) > 1
+    )
+
+
+EOS_MASKED = Rule(
+    name="the end-of-sequence token is among the targets",
+    fault="EOS token masked",
+    priority=470,
+    requires="24 rows whose targets are the next tokens of the network's input.",
+    contradicted_by="Texts without an end, such as padded windows of one long stream.",
+    abstains="A row has a target at its last position, one token ends most rows, or no row is "
+    "padded.",
+    judge=_judge,
+)

@@ -1,0 +1,39 @@
+"""Detects next-token networks whose outputs depend on later tokens."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+
+_MIN_EFFECT = 1e-3
+"""Change relative to the largest output, in float32; smaller changes may be rounding."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    return tuple(
+        rule.finding(
+            severity="error",
+            step=probe.step + 1,
+            what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
+            f"one token, but other tokens at the last {probe.changed} positions change earlier "
+            f"outputs by {probe.largest_effect:.1%}.",
+            cause="Each output sees the token that it predicts: the loss decreases, but the "
+            "network cannot generate text.",
+            fix="Use a causal mask in the attention, or restrict the layer to past positions.",
+            num_changed=probe.changed,
+            largest_effect=probe.largest_effect,
+        )
+        for probe in trace.probes
+        if probe.probe == "later tokens" and probe.largest_effect > _MIN_EFFECT
+    )
+
+
+FUTURE_TOKEN_LEAK = Rule(
+    name="no output depends on a later token",
+    fault="future token leak",
+    priority=130,
+    requires="A cross entropy whose targets are the next tokens of the input, and a copy of the "
+    "network that can be probed.",
+    contradicted_by="Outputs that do not change when later tokens change.",
+    abstains="Targets are not the next tokens, or the network cannot be copied.",
+    judge=_judge,
+)

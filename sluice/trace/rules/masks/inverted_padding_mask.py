@@ -1,0 +1,81 @@
+"""Detects padding masks that hide the tokens instead of the padding."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.forward_passes import PaddingMaskRecord
+from sluice.trace.records.trace import Trace
+
+_MIN_EFFECT = 1e-3
+"""Change relative to the largest output; smaller changes may be rounding."""
+
+
+def _is_inverted(mask: PaddingMaskRecord) -> bool:
+    """Whether the mask hides everything except padding.
+
+    The token that ends a row may count as a token or as padding.
+    """
+    real = mask.num_positions - mask.num_padding
+    return mask.num_padding_masked <= mask.num_rows < mask.num_padding and (
+        abs(mask.num_masked - mask.num_padding_masked - real) <= mask.num_rows
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    fix = "Negate the mask: in torch's attention modules True means that a position is ignored."
+    found = []
+    for network in sorted({m.network for m in trace.padding_masks}):
+        inverted = [m for m in trace.padding_masks if m.network == network and _is_inverted(m)]
+        if not inverted:
+            continue
+        first = inverted[0]
+        name = names.get(network, "a network")
+        where = f"{name}.{first.module}" if first.module else f"An attention of {name}"
+        real = first.num_positions - first.num_padding
+        hidden = first.num_masked - first.num_padding_masked
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first.step + 1,
+                what=f"{where} received a mask that hides {hidden} of {real} token positions and "
+                f"{first.num_padding_masked} of {first.num_padding} padding positions.",
+                cause="Attention sees only padding.",
+                fix=fix,
+                num_masked=first.num_masked,
+                num_padding=first.num_padding,
+                num_padding_masked=first.num_padding_masked,
+            )
+        )
+    reported = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
+    for probe in trace.probes:
+        if probe.probe != "padding" or probe.network in reported:
+            continue
+        if not (probe.largest_effect > _MIN_EFFECT and probe.real_effect == 0):
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=probe.step + 1,
+                what=f"{names.get(probe.network, 'a network')}: other values at {probe.changed} "
+                f"padding positions change its output by {probe.largest_effect:.1%}; other "
+                "values at token positions do not change it.",
+                cause="The network sees the padding and not the tokens.",
+                fix=fix,
+                num_padding=probe.changed,
+                padding_effect=probe.largest_effect,
+            )
+        )
+    return tuple(found)
+
+
+INVERTED_PADDING_MASK = Rule(
+    name="a padding mask hides the padding",
+    fault="inverted padding mask",
+    priority=120,
+    requires="Rows that end in runs of one token that occurs nowhere else, or of zeros; and a "
+    "mask passed to a torch attention module, attention weights in the graph of the loss, or a "
+    "copy of the network that can be probed.",
+    contradicted_by="A token position that affects another output.",
+    abstains="Fewer than two rows are padded; the input is square and padded in both layouts; or "
+    "the network cannot be copied, or is sequence-first without a mask of torch's attention.",
+    judge=_judge,
+)

@@ -1,0 +1,57 @@
+"""Detects networks that are evaluated in training mode."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.forward_passes import (
+    forward_events,
+    learning_forwards,
+    trained_networks,
+)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for network in trained_networks(trace):
+        learned = {
+            m.related_id
+            for sequence in trace.sequences
+            for m in learning_forwards(sequence, network.index)
+        }
+        wrong = right = first_step = 0
+        for sequence in trace.sequences:
+            held_out = [
+                event
+                for _, event in forward_events(sequence, network.index)
+                if "grad" not in event.flags and event.related_id not in learned | {-1}
+            ]
+            wrong_here = any({"training", "sensitive training"} <= set(m.flags) for m in held_out)
+            right += sequence.count * any("evaluating" in m.flags for m in held_out)
+            if wrong_here:
+                wrong += sequence.count
+                first_step = first_step or sequence.first_step
+        if not wrong or right:
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=first_step,
+                what=f"{network.name} was called without gradients, on data that it is not "
+                f"trained on, {wrong} times in training mode and never in evaluation mode.",
+                cause="Dropout makes the score noisy, and batch norm updates its statistics with "
+                "evaluation data.",
+                fix="Call model.eval() before an evaluation and model.train() after it.",
+                num_wrong=wrong,
+            )
+        )
+    return tuple(found)
+
+
+EVALUATING_IN_TRAIN_MODE = Rule(
+    name="networks are evaluated in evaluation mode",
+    fault="evaluation in training mode",
+    priority=110,
+    requires="A forward pass without gradients on a DataLoader that is not used for training.",
+    contradicted_by="Dropout that is intentionally on, as for Monte Carlo dropout.",
+    abstains="The network is also evaluated in evaluation mode, or has no dropout or batch norm.",
+    judge=_judge,
+)

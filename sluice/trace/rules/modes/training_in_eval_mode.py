@@ -1,0 +1,101 @@
+"""Detects networks that are trained in evaluation mode."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.events import StepSequence
+from sluice.trace.records.membership import NetworkRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.forward_passes import learning_forwards, trained_networks
+
+_MIN_STEPS = 2
+"""Steps in evaluation mode required for a finding."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for network in trained_networks(trace):
+        training = evaluating = first_step = 0
+        for sequence in trace.sequences:
+            flags = {
+                flag for event in learning_forwards(sequence, network.index) for flag in event.flags
+            }
+            if {"evaluating", "sensitive evaluating"} <= flags:
+                evaluating += sequence.count
+                first_step = first_step or sequence.first_step
+            elif "training" in flags:
+                training += sequence.count
+        stayed_in_eval = any(
+            _stayed_in_eval(sequence, network.index) for sequence in trace.sequences
+        )
+        inherited = not training and not any(
+            _is_switched_off(sequence, network.index)
+            for sequence in trace.sequences
+            if sequence.first_step <= first_step
+        )
+        is_chosen = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
+        if evaluating < _MIN_STEPS or is_chosen:
+            continue
+        found.append(
+            rule.finding(
+                severity="error" if training or stayed_in_eval or inherited else "confirm",
+                step=first_step,
+                what=f"{network.name} made {evaluating} of {evaluating + training} of its steps "
+                f"in evaluation mode, the first at step {first_step}.",
+                cause="Dropout is off and batch norm does not update its statistics"
+                + (
+                    ": train() is not called after an evaluation"
+                    if training or stayed_in_eval
+                    else ""
+                )
+                + (
+                    ": the network was created in that mode, for example as a copy."
+                    if inherited
+                    else "."
+                ),
+                fix="Call model.train() at the start of each epoch and after each evaluation.",
+                num_evaluating=evaluating,
+                num_training=training,
+            )
+        )
+    return tuple(found)
+
+
+def _is_switched_off(sequence: StepSequence, network: int) -> bool:
+    return any(
+        m.kind == "mode" and m.object_id in (network, -1) and "eval" in m.flags
+        for m in sequence.events
+    )
+
+
+def _stayed_in_eval(sequence: StepSequence, network: int) -> bool:
+    """Whether evaluation mode, set for an evaluation, is still set when training continues."""
+    learning = {id(event) for event in learning_forwards(sequence, network)}
+    is_on = has_judged = False
+    for event in sequence.events:
+        if event.kind == "mode" and event.object_id in (network, -1):
+            # Restoring the mode that is already set keeps the mode of the evaluation.
+            has_judged = has_judged and is_on and "restored" in event.flags
+            is_on = "eval" in event.flags
+        elif event.kind == "forward" and event.object_id == network:
+            if id(event) in learning:
+                return has_judged and "training" not in event.flags
+            has_judged = has_judged or (is_on and "grad" not in event.flags)
+    return False
+
+
+def _is_partly_frozen(trace: Trace, network: NetworkRecord) -> bool:
+    now = trace.membership
+    frozen = set() if now is None else {p.index for p in now.parameters if not p.is_trainable}
+    return bool(frozen & set(network.parameters))
+
+
+TRAINING_IN_EVAL_MODE = Rule(
+    name="networks are trained in training mode",
+    fault="training in evaluation mode",
+    priority=60,
+    requires="Two steps of a trained network that contains dropout or batch norm.",
+    contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
+    abstains="Only parts of the network are in evaluation mode, such as frozen batch norm; or "
+    "parts of it are frozen and it was never in training mode, or an evaluation did not set the "
+    "mode.",
+    judge=_judge,
+)

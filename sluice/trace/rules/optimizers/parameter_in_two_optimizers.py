@@ -1,0 +1,95 @@
+"""Detects parameters that belong to two optimizers."""
+
+from collections.abc import Iterator
+
+from sluice.base.pluralize import pluralize
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import Membership
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import (
+    count_steps,
+    first_step_of,
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+from sluice.trace.rules._helpers.parameters import list_names
+
+_MIN_SHARED_STEPS = 2
+"""Times that both optimizers stepped on one gradient, required for an error."""
+
+
+def _held(membership: Membership) -> dict[int, set[int]]:
+    held: dict[int, set[int]] = {}
+    for fact in membership.optimizers:
+        for group in fact.groups:
+            held.setdefault(fact.index, set()).update(group.parameters)
+    return held
+
+
+def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
+    """Yield pairs of optimizers with overlapping step ranges.
+
+    A program may create a new optimizer for every task: these are not compared.
+    """
+    spans = []
+    for optimizer in stepping_optimizers(trace):
+        steps = steps_of(trace, optimizer)
+        if steps:
+            spans.append(
+                (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
+            )
+    running = list[tuple[int, int]]()
+    for started, last, optimizer in sorted(spans):
+        running = [(end, other) for end, other in running if end >= started]
+        yield from ((min(other, optimizer), max(other, optimizer)) for _, other in running)
+        running.append((last, optimizer))
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    found, held = [], _held(now)
+    for one, other in sorted(_concurrent_pairs(trace)):
+        shared = sorted(held.get(one, set()) & held.get(other, set()))
+        if not shared:
+            continue
+        steps = steps_of(trace, one), steps_of(trace, other)
+        # The second of two steps on one gradient has no backward pass before it.
+        again = tuple(
+            s for own in steps for s in own if s.last_backward < 0 and "fresh" in s.end.flags
+        )
+        twice = count_steps(again) >= _MIN_SHARED_STEPS
+        names = [now.name_of(parameter) for parameter in shared]
+        found.append(
+            rule.finding(
+                severity="error" if twice else "confirm",
+                step=first_step_of(again) if twice else max(first_step_of(own) for own in steps),
+                what=f"{pluralize(len(shared), 'parameter')} "
+                f"{'is' if len(shared) == 1 else 'are'} in "
+                f"both {optimizer_name(trace, one)} and "
+                f"{optimizer_name(trace, other)}: {list_names(names)}."
+                + (
+                    f" {count_steps(again)} times both stepped on the same gradient."
+                    if twice
+                    else ""
+                ),
+                cause="They are updated twice, with two independent sets of moments.",
+                fix="Add each parameter to one optimizer only.",
+                num_shared=len(shared),
+                num_twice=count_steps(again),
+            )
+        )
+    return tuple(found)
+
+
+PARAMETER_IN_TWO_OPTIMIZERS = Rule(
+    name="every parameter belongs to one optimizer",
+    fault="parameter in two optimizers",
+    priority=70,
+    requires="A recorded membership, and steps of two optimizers.",
+    contradicted_by="Losses that intentionally alternate on the same parameters.",
+    abstains="One optimizer follows the other, as in two phases of training.",
+    judge=_judge,
+)

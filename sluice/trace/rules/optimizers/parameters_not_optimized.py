@@ -1,0 +1,79 @@
+"""Detects parameters that receive gradients but belong to no optimizer."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import Membership, ParameterRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
+from sluice.trace.rules._helpers.parameters import (
+    first_names,
+    has_manual_gradients,
+    list_names,
+    unoptimized,
+)
+from sluice.trace.rules.optimizers.stale_optimizer_parameters import STALE_OPTIMIZER_PARAMETERS
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
+        return ()
+    # Parameters of an earlier optimizer are complete, such as weights trained in a first phase.
+    once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
+    outside = [p for p in unoptimized(now) if p.index not in once]
+    stepping = {o.index for o in now.optimizers} & set(stepping_optimizers(trace))
+    if not outside or STALE_OPTIMIZER_PARAMETERS(trace) or _have_copies(now, outside, stepping):
+        return ()
+    indices = {p.index for p in outside}
+    step = next(
+        m.step for m in trace.memberships if {p.index for p in m.parameters if p.names} & indices
+    )
+    return (
+        rule.finding(
+            severity="confirm",
+            step=step,
+            what=f"{_subject(len(outside))} in no optimizer: {list_names(first_names(outside))}.",
+            cause="They keep their initial values; their gradients are computed without use.",
+            fix="Add them to the optimizer. To freeze them, set requires_grad to False, which is "
+            "also faster.",
+            num_outside=len(outside),
+            num_parameters=len(now.parameters),
+        ),
+    )
+
+
+def _have_copies(
+    now: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
+) -> bool:
+    """Whether stepping optimizers contain tensors of these shapes outside networks: master weights.
+
+    An optimizer that never steps may belong to an unused network.
+    """
+    held = {
+        p for o in now.optimizers if o.index in stepping for g in o.groups for p in g.parameters
+    }
+    masters = Counter(p.shape for p in now.parameters if not p.names and p.index in held)
+    return not Counter(p.shape for p in outside) - masters
+
+
+def _subject(num: int) -> str:
+    return (
+        "1 parameter receives gradients and is"
+        if num == 1
+        else f"{num} parameters receive gradients and are"
+    )
+
+
+PARAMETERS_NOT_OPTIMIZED = Rule(
+    name="every parameter that receives gradients belongs to an optimizer",
+    fault="parameters not optimized",
+    priority=90,
+    requires="A recorded membership.",
+    contradicted_by="Intentionally frozen parameters of which only the gradients are used.",
+    abstains="The program sets gradients itself; a replaced layer explains the finding; they "
+    "belonged to an optimizer before; or an optimizer contains copies of them, as in manual "
+    "mixed precision.",
+    judge=_judge,
+)

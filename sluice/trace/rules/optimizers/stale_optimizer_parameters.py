@@ -1,0 +1,76 @@
+"""Detects optimizers that contain parameters of a replaced layer."""
+
+from sluice.base.pluralize import pluralize
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import OptimizerRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
+from sluice.trace.rules._helpers.parameters import (
+    first_names,
+    has_manual_gradients,
+    list_names,
+    orphaned_parameters,
+    unoptimized,
+)
+
+
+def _since(trace: Trace, parameters: set[int]) -> int:
+    """Return the first step at which some parameters existed outside the optimizers."""
+    return next(
+        m.step
+        for m in trace.memberships
+        if {p.index for p in m.parameters if p.names} & parameters - m.optimized
+    )
+
+
+def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
+    held = [p for group in optimizer.groups for p in group.parameters]
+    orphaned = orphaned_parameters(trace, optimizer)
+    if not orphaned:
+        return False
+    if len(orphaned) < len(held):
+        return True
+    # If all are orphaned, they may belong to a network not called yet, unless it steps without
+    # gradients.
+    steps = steps_of(trace, optimizer.index)
+    return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None or has_manual_gradients(trace) or not unoptimized(now):
+        return ()
+    outside = unoptimized(now)
+    found = []
+    for optimizer in now.optimizers:
+        if optimizer.index not in stepping_optimizers(trace) or not _is_stale(trace, optimizer):
+            continue
+        orphaned = orphaned_parameters(trace, optimizer)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=_since(trace, {p.index for p in outside}),
+                what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
+                f"network contains any more, while {len(outside)} that receive gradients belong "
+                f"to no optimizer: {list_names(first_names(outside))}.",
+                cause="A layer was replaced after the optimizer was created: the new layer never "
+                "learns.",
+                fix="Create the optimizer after the network is complete, or add the new "
+                "parameters with add_param_group().",
+                num_lost=len(orphaned),
+                num_outside=len(outside),
+            )
+        )
+    return tuple(found)
+
+
+STALE_OPTIMIZER_PARAMETERS = Rule(
+    name="the optimizer contains the current parameters of the network",
+    fault="stale optimizer parameters",
+    priority=30,
+    requires="A recorded membership.",
+    contradicted_by="The optimizer's parameters receive gradients, or belong to some network.",
+    abstains="The program sets gradients itself, or every parameter with a gradient belongs to "
+    "an optimizer.",
+    judge=_judge,
+)

@@ -1,0 +1,64 @@
+"""Detects optimizers whose steps change no parameter."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import (
+    changed_parameters,
+    measurements_of,
+    values_by_parameter,
+)
+from sluice.trace.rules._helpers.optimizer_steps import (
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+
+_MIN_STEPS = 8
+"""Steps required for a finding."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    values, changed = values_by_parameter(trace), changed_parameters(trace)
+    found = []
+    for optimizer in now.optimizers:
+        if optimizer.index not in stepping_optimizers(trace):
+            continue
+        held = {p for group in optimizer.groups for p in group.parameters}
+        steps = [s for s in steps_of(trace, optimizer.index) if s.end.kind == "step"]
+        num = sum(s.sequence.count for s in steps)
+        measured = measurements_of(trace, optimizer.index)
+        rates = [max(measured_step.rates, default=0.0) for _, measured_step in measured]
+        sample_counts = [len(values.get(p, ())) for p in held]
+        if num < _MIN_STEPS or held & changed or not sample_counts or min(sample_counts) < 4:
+            continue
+        if sum(rate > 0 for rate in rates) < 3:  # reported by the rule lr_stays_zero
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=min(s.sequence.first_step for s in steps),
+                what=f"{optimizer_name(trace, optimizer.index)}: none of its {len(held)} "
+                f"parameters changed in {num} steps, at a learning rate of up to "
+                f"{max(rates):.3g}.",
+                cause="The steps have no effect.",
+                fix="Check whether gradients reach the step, and whether updates are large "
+                "enough for the dtype of the weights.",
+                num_parameters=len(held),
+                num_steps=num,
+            )
+        )
+    return tuple(found)
+
+
+WEIGHTS_NOT_UPDATING = Rule(
+    name="optimizer steps change the weights",
+    fault="weights not updating",
+    priority=300,
+    requires="Eight steps, and four samples of each parameter of the optimizer.",
+    contradicted_by="A changed value in any parameter.",
+    abstains="The learning rate is zero at most measured steps.",
+    judge=_judge,
+)

@@ -1,0 +1,63 @@
+"""Detects updates of bfloat16 or float16 weights that are lost to rounding."""
+
+import math
+import statistics
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import measurements_of, weight_positions
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+_MIN_STEPS = 3
+"""Measured steps required for a finding."""
+
+_MAX_MOVED_SHARE, _MAX_MEDIAN_MOVED_SHARE = 0.35, 0.4
+"""Share of the values with a gradient that a step changes: largest of all steps, and median."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        shares = []
+        for step, measured in measurements_of(trace, optimizer):
+            moved = [
+                measured.changed_shares[i]
+                for i in weight_positions(trace, measured)
+                if measured.changed_shares
+            ]
+            moved = [share for share in moved if math.isfinite(share)]
+            if moved and max(measured.rates) > 0:
+                shares.append((step, statistics.median(moved), max(measured.rates)))
+        if len(shares) < _MIN_STEPS:
+            continue
+        typical = statistics.median(share for _, share, _ in shares)
+        largest = max(share for _, share, _ in shares)
+        if typical >= _MAX_MEDIAN_MOVED_SHARE:
+            continue
+        found.append(
+            rule.finding(
+                severity="error" if largest < _MAX_MOVED_SHARE else "confirm",
+                step=shares[0][0],
+                what=f"{optimizer_name(trace, optimizer)}: a step changes {typical:.1%} of the "
+                f"16-bit weights that have a gradient (median of {len(shares)} measured steps; "
+                f"maximum {largest:.1%}; learning rate {shares[0][2]:.3g}).",
+                cause="The update of a weight is below half of its last digit and is lost to "
+                "rounding: most weights never change.",
+                fix="Keep the weights in float32 and use torch.autocast, or raise the learning "
+                "rate.",
+                moved_share=typical,
+                num_measured=len(shares),
+            )
+        )
+    return tuple(found)
+
+
+BF16_UPDATE_LOST = Rule(
+    name="a step changes 16-bit weights",
+    fault="updates lost to rounding",
+    priority=210,
+    requires="Three measured steps of weights in bfloat16 or float16.",
+    contradicted_by="A step that changes most weights with a gradient.",
+    abstains="The learning rate is zero, or weights are in float32.",
+    judge=_judge,
+)

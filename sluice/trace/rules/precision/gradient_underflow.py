@@ -1,0 +1,103 @@
+"""Detects float16 gradients that underflow to zero."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.step_statistics import OptimizerStatistics
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import (
+    measurements_of,
+    parameter_names,
+    parameter_records,
+    weight_positions,
+)
+from sluice.trace.rules._helpers.optimizer_steps import (
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+from sluice.trace.rules._helpers.parameters import list_names
+
+_MIN_STEPS = 2
+"""Measured steps required for a finding."""
+
+_MIN_ZERO_SHARE = 0.5
+"""Share of the weights whose gradient is exactly zero."""
+
+
+def _is_half(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
+    facts = parameter_records(trace)
+    if any(facts[p].dtype == "float16" for p in measured_step.parameters if p in facts):
+        return True
+    outputs = (m.outputs for m in trace.statistics if m.step == step)
+    return any(o.dtype == "float16" for found in outputs for o in found)
+
+
+def _last_scaled(trace: Trace, optimizer: int) -> int:
+    """Return the last step of an optimizer on a scaled loss; 0 when no loss was scaled."""
+    return max(
+        (
+            s.sequence.last_step
+            for s in steps_of(trace, optimizer)
+            if any("scaled" in event.flags for event in s.sequence.events)
+        ),
+        default=0,
+    )
+
+
+def _zeros(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
+    return [
+        measured_step.parameters[i]
+        for i in weight_positions(trace, measured_step)
+        if measured_step.grad_norms[i] == 0
+    ]
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    losses = {n.step: n.losses for n in trace.scalars}
+    names = parameter_names(trace)
+    found = []
+    for optimizer in stepping_optimizers(trace):
+        scaled = _last_scaled(trace, optimizer)
+        measured = [
+            (step, measured_step)
+            for step, measured_step in measurements_of(trace, optimizer)
+            if step > scaled
+            and _is_half(trace, step, measured_step)
+            and any(loss != 0 for loss in losses.get(step, (1.0,)))
+        ]
+        empty = [
+            (step, zeros)
+            for step, measured_step in measured
+            if len(zeros := _zeros(trace, measured_step))
+            >= _MIN_ZERO_SHARE * len(list(weight_positions(trace, measured_step)))
+            > 0
+        ]
+        if len(empty) < max(_MIN_STEPS, len(measured) / 2):
+            continue
+        step, zeros = empty[0]
+        found.append(
+            rule.finding(
+                severity="error",
+                step=step,
+                what=f"{optimizer_name(trace, optimizer)}: in {len(empty)} of {len(measured)} "
+                f"measured steps the gradients of {len(zeros)} weights are exactly zero, in "
+                f"float16 and without a gradient scaler: {list_names([names[p] for p in zeros])}.",
+                cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
+                "step.",
+                fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
+                num_empty=len(empty),
+                num_measured=len(measured),
+                num_weights=len(zeros),
+            )
+        )
+    return tuple(found)
+
+
+GRADIENT_UNDERFLOW = Rule(
+    name="float16 gradients do not underflow",
+    fault="gradient underflow",
+    priority=200,
+    requires="Two measured steps of parameters or outputs in float16.",
+    contradicted_by="A non-zero gradient in half of the weights.",
+    abstains="A gradient scaler is used later in the run, or the loss is zero.",
+    judge=_judge,
+)

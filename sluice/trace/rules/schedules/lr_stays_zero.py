@@ -1,0 +1,89 @@
+"""Detects a learning rate that stays at zero."""
+
+from sluice.trace.finding import Rule, Severity, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
+from sluice.trace.rules._helpers.optimizer_steps import (
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+
+_MIN_SCHEDULE_STEPS = 3
+"""Steps of a schedule after which a warmup is above 0."""
+_MIN_STEPS, _MIN_CONCLUSIVE_STEPS = 10, 20
+"""Steps with a learning rate of 0: for a question, and for an error."""
+
+
+def _severity(scheduled: int, held: int, *, is_alone: bool) -> Severity | None:
+    # If no other optimizer steps meanwhile, nothing is learned.
+    is_long = held >= _MIN_CONCLUSIVE_STEPS or (
+        scheduled >= _MIN_SCHEDULE_STEPS and held >= _MIN_STEPS
+    )
+    if is_alone and is_long:
+        return "error"
+    return "confirm" if held >= _MIN_STEPS else None
+
+
+def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
+    """Whether no other optimizer stepped in the given range."""
+    return not any(
+        step.sequence.first_step < until and step.sequence.last_step > first
+        for other in stepping_optimizers(trace)
+        if other != optimizer
+        for step in steps_of(trace, other)
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    stepping = stepping_optimizers(trace)
+    for optimizer in stepping:
+        rates = learning_rates(trace, optimizer)
+        steps = steps_of(trace, optimizer)
+        if rates is None or rates.values[0] != 0:
+            continue
+        first = rates.steps[0]
+        left_zero = next((s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0)
+        until = left_zero or rates.last + 1
+        held = sum(
+            min(s.sequence.count, until - s.sequence.first_step)
+            for s in steps
+            if s.sequence.first_step < until
+        )
+        scheduled = sum(
+            count_schedule_steps(trace, s.index, before=until)
+            for s in trace.schedulers
+            if s.optimizer == optimizer
+        )
+        severity = _severity(scheduled, held, is_alone=_is_alone(trace, optimizer, first, until))
+        if severity is None:
+            continue
+        scheduled_text = f", while its schedule was stepped {scheduled} times" if scheduled else ""
+        end = "then it jumps" if left_zero else "it stays 0 to the end"
+        found.append(
+            rule.finding(
+                severity=severity,
+                step=first + 1,
+                what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in its "
+                f"first {held} steps{scheduled_text}; {end}.",
+                cause="Weights do not change while the learning rate is 0. A warmup with an "
+                "integer division is 0 until its last step.",
+                fix="Use float division and start at the first step: min(1.0, (step + 1) / "
+                "warmup).",
+                num_steps=held,
+                num_schedule_steps=scheduled,
+            )
+        )
+    return tuple(found)
+
+
+LR_STAYS_ZERO = Rule(
+    name="the learning rate becomes positive",
+    fault="learning rate stays zero",
+    priority=350,
+    requires="Recorded learning rates that start at exactly 0 in every group.",
+    contradicted_by="An optimizer that intentionally waits.",
+    abstains="The learning rate is positive after the first steps.",
+    judge=_judge,
+)

@@ -1,0 +1,50 @@
+"""Detects learning-rate schedulers that step before their optimizer."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import SchedulerRecord, Trace
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+
+
+def _steps_too_early(trace: Trace, scheduler: SchedulerRecord) -> int:
+    """Return how often the scheduler stepped before its optimizer; 0 after a skipped step."""
+    early = 0
+    for sequence in trace.sequences:
+        for event in sequence.events:
+            if event.kind == "schedule" and event.object_id == scheduler.index:
+                early += 1
+            if event.kind in ("step", "skip") and event.object_id == scheduler.optimizer:
+                return early if event.kind == "step" else 0
+    return 0
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    stepping = stepping_optimizers(trace)
+    for scheduler in trace.schedulers:
+        early = _steps_too_early(trace, scheduler)
+        if not early or scheduler.optimizer not in stepping:
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=1,
+                what=f"{scheduler.kind} stepped {early} times before the first step of "
+                f"{optimizer_name(trace, scheduler.optimizer)}.",
+                cause="The schedule runs ahead: its first learning rate is never used.",
+                fix="Call scheduler.step() after optimizer.step(). When you resume from a "
+                "checkpoint, load the scheduler's state instead of stepping to it.",
+                num_early=early,
+            )
+        )
+    return tuple(found)
+
+
+SCHEDULER_BEFORE_OPTIMIZER = Rule(
+    name="the scheduler steps after its optimizer",
+    fault="scheduler before optimizer",
+    priority=100,
+    requires="A step of a scheduler and a step of its optimizer.",
+    contradicted_by="A schedule that is intentionally advanced before training.",
+    abstains="A gradient scaler skipped the first step of the optimizer.",
+    judge=_judge,
+)

@@ -1,0 +1,88 @@
+"""Detects schedules for batches that are stepped once per epoch."""
+
+import itertools
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import SchedulerRecord, Trace
+from sluice.trace.rules._helpers.learning_rates import (
+    count_schedule_steps,
+    first_schedule_step,
+    learning_rates,
+)
+from sluice.trace.rules._helpers.loaders import count_epochs
+from sluice.trace.rules._helpers.optimizer_steps import count_steps, steps_of
+
+_MIN_OPTIMIZER_STEPS, _MIN_SCHEDULE_STEPS = 40, 3
+"""Steps of the optimizer and of the schedule required for a finding."""
+_MIN_STEP_RATIO = 5
+"""Optimizer steps per step of the schedule."""
+_MAX_RELATIVE_DIFFERENCE = 0.1
+"""Relative difference between the length of the schedule and the number of optimizer steps."""
+_MAX_REACHED_SHARE = 0.5
+"""Share of the base learning rate that a warmup has reached at the end."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = []
+    for fact in trace.schedulers if not trace.num_steps_without_sequence else ():
+        steps, of = (
+            count_schedule_steps(trace, fact.index),
+            count_steps(steps_of(trace, fact.optimizer)),
+        )
+        epochs = count_epochs(trace)
+        is_rare = (
+            of >= _MIN_OPTIMIZER_STEPS
+            and steps >= _MIN_SCHEDULE_STEPS
+            and steps * _MIN_STEP_RATIO <= of
+        )
+        if not is_rare or (epochs and steps > epochs + 1):
+            continue
+        shown = _made_for_batches(fact, steps, of) or _still_warming_up(fact, trace)
+        if not shown:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first_schedule_step(trace, fact.index),
+                what=f"{fact.kind} was stepped {steps} times in {of} steps of its optimizer: "
+                f"{shown}.",
+                cause="A schedule whose length is given in batches is stepped once per epoch: "
+                "the learning rate stays near its initial value.",
+                fix="Call scheduler.step() after every optimizer step, or set the length of the "
+                "schedule in epochs.",
+                num_schedule_steps=steps,
+                num_steps=of,
+                end=fact.end,
+            )
+        )
+    return tuple(found)
+
+
+def _made_for_batches(fact: SchedulerRecord, steps: int, of: int) -> str:
+    if fact.end < _MIN_STEP_RATIO * steps or abs(fact.end - of) > _MAX_RELATIVE_DIFFERENCE * of:
+        return ""
+    return f"its length is {fact.end} steps, the number of optimizer steps"
+
+
+def _still_warming_up(fact: SchedulerRecord, trace: Trace) -> str:
+    rates, base = learning_rates(trace, fact.optimizer), fact.options.get("base_lrs")
+    if fact.kind != "LambdaLR" or rates is None or not isinstance(base, str):
+        return ""
+    base_rate, values = max(map(float, base.split(", "))), rates.values
+    rises = len(values) > _MIN_SCHEDULE_STEPS and all(a < b for a, b in itertools.pairwise(values))
+    if not rises or values[-1] > _MAX_REACHED_SHARE * base_rate:
+        return ""
+    return f"the rate still rises at the end, and has reached {values[-1]:.3g} of {base_rate:.3g}"
+
+
+SCHEDULER_STEPPED_PER_EPOCH = Rule(
+    name="a schedule for batches is stepped once per batch",
+    fault="scheduler stepped per epoch",
+    priority=400,
+    requires="A scheduler with a known end, or one that still warms up, stepped at most once in "
+    "five optimizer steps.",
+    contradicted_by="A training run that was intentionally cut short.",
+    abstains="The schedule is stepped more than once per epoch, or its end is far from the "
+    "number of batches, or the order of some steps was not recorded.",
+    judge=_judge,
+)

@@ -1,0 +1,102 @@
+"""Detects layers without any active neuron."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.loss_jumps import find_loss_jump
+from sluice.trace.rules._helpers.measurements import parameter_records, step_losses
+
+_ACTIVATIONS = frozenset({"ReLU", "ReLU6", "GELU", "SiLU", "Hardswish", "Threshold"})
+_MIN_STEPS = 3
+"""Consecutive measured steps, up to the last one."""
+
+_MIN_VALUES = 32
+"""Values in the output: rows times neurons."""
+
+
+def _silent(trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
+    """Yield step, network, module, kind and size of each output without an active neuron."""
+    facts = parameter_records(trace)
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    for measured in trace.statistics:
+        norms: dict[str, list[float]] = {}
+        for measured_optimizer in measured.optimizers:
+            for index, norm in zip(
+                measured_optimizer.parameters, measured_optimizer.grad_norms, strict=True
+            ):
+                for name in facts[index].names if index in facts else ():
+                    norms.setdefault(name.rpartition(".")[0], []).append(norm)
+        learns = any(n > 0 for found in norms.values() for n in found)
+        for output in measured.outputs:
+            if output.numel < _MIN_VALUES:
+                continue
+            if output.kind in _ACTIVATIONS:
+                is_silent = output.zero_share == 1
+            else:
+                gradient_norms = norms.get(
+                    f"{names.get(output.network, '')}.{output.module}", [1.0]
+                )
+                is_silent = output.largest < 0 and learns and max(gradient_norms) == 0
+            if is_silent:
+                yield measured.step, output.network, output.module, output.kind, output.numel
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    seen = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
+    num_measured = Counter((network, module) for network, module, _ in seen)
+    last = {(network, module): step for network, module, step in seen}
+    steps: dict[tuple[int, str], list[int]] = {}
+    kinds: dict[tuple[int, str], tuple[str, int]] = {}
+    for step, network, module, kind, numel in _silent(trace):
+        steps.setdefault((network, module), []).append(step)
+        kinds[network, module] = kind, numel
+    jump = find_loss_jump(step_losses(trace))
+    found = []
+    for key, silent in steps.items():
+        times = [s for n, m, s in seen if (n, m) == key]
+        tail = 0
+        for step in reversed(times):
+            if step not in silent:
+                break
+            tail += 1
+        if tail < _MIN_STEPS or silent[-1] != last[key]:
+            continue
+        kind, numel = kinds[key]
+        name = f"{names.get(key[0], 'a network')}.{key[1]}"
+        step = since = times[-tail]
+        what = (
+            f"{name} ({kind}): none of {numel} values is positive, in {tail} of "
+            f"{num_measured[key]} measured steps, the first at step {since}."
+        )
+        # The layer was active at the previous measured step, and few steps are measured.
+        if jump is not None and times[-tail - 1 : -tail] < [jump.step] <= [since]:
+            step = jump.step
+            what += f" The loss jumped from {jump.before:.4g} at step {step}."
+        found.append(
+            rule.finding(
+                severity="error",
+                step=step,
+                what=what,
+                cause="No gradient passes through it: neither this layer nor the layers before "
+                "it can recover.",
+                fix="Check the bias and the weights of this layer: use a zero bias and torch's "
+                "default initialization, or a lower learning rate.",
+                num_silent=tail,
+                num_measured=num_measured[key],
+            )
+        )
+    return tuple(sorted(found, key=lambda f: f.step)[:1])
+
+
+DEAD_UNITS = Rule(
+    name="every layer has active neurons",
+    fault="dead units",
+    priority=230,
+    requires="Three measured steps of an activation, or of a layer with its gradients.",
+    contradicted_by="A positive value in the output, or a gradient in the layer.",
+    abstains="Only some neurons are inactive, or the layer was not called.",
+    judge=_judge,
+)

@@ -1,0 +1,217 @@
+"""Detects parameters that take part in every step but never receive a gradient."""
+
+from collections.abc import Iterable
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.events import StepSequence
+from sluice.trace.records.forward_passes import ForwardPassRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.gradient_reach import (
+    MIN_MEASURED_STEPS,
+    never_reached,
+    unreached_by,
+)
+from sluice.trace.rules._helpers.measurements import (
+    parameter_names,
+)
+from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
+from sluice.trace.rules._helpers.parameters import has_manual_gradients, list_names
+
+_MIN_EFFECT = 1e-5
+"""Change of the output, relative to its size, from which it depends on a parameter."""
+_FIX = (
+    "Remove detach(), .data or no_grad() there. To freeze the parameters, set requires_grad to "
+    "False and remove them from the optimizer."
+)
+
+
+Cut = tuple[int, set[int], str]
+"""First step, parameters, and the location of the detached part."""
+
+
+def _detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+    """Detect an output that shares memory with the input of a trained module."""
+    before: dict[int, set[int]] = {}
+    for flow in _flows(trace, since):
+        no_grad_modules = {
+            c.module
+            for c in flow.calls
+            if set(c.parameters) & unreached and not c.output_requires_grad
+        }
+        for call in flow.calls:
+            used = before.setdefault(flow.step, set())
+            if call.detached_from and call.output_requires_grad and used & unreached:
+                into = call.module or call.kind
+                why = " (no_grad)" if no_grad_modules else ""
+                return (
+                    flow.step + 1,
+                    used & unreached,
+                    f"between {call.detached_from} and {into}{why}",
+                )
+            used.update(call.parameters)
+    return None
+
+
+def _flows(trace: Trace, since: int) -> list[ForwardPassRecord]:
+    return [flow for flow in trace.forward_passes if flow.step + 1 >= since]
+
+
+def _probed(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+    """Detect parameters that change an output from which the loss is computed."""
+    for probe in trace.probes:
+        parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
+        if probe.probe == "weights" and parameters and probe.largest_effect > _MIN_EFFECT:
+            flows = [f for f in trace.forward_passes if f.network == probe.network]
+            called = (
+                [c.module for c in flows[0].calls if set(c.parameters) & parameters]
+                if flows
+                else []
+            )
+            place = f"after {called[-1]}" if called and called[-1] else "in the network"
+            return max(since, 1), parameters, f"{place}: other values in them change the output"
+    return None
+
+
+def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
+    return [
+        w
+        for w in trace.sequences
+        if w.first_step >= since and w.find("backward") and w.final_event is not None
+    ]
+
+
+def _network_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+    """Detect networks that every learning step calls without gradients."""
+    now, learning = trace.membership, _learning(trace, since)
+    for network in now.networks if now is not None else ():
+        parameters = set(network.parameters) & unreached
+        if now is None or not parameters or parameters != set(network.parameters) & now.optimized:
+            continue
+        flags = [
+            (w.first_step, w.count, m.flags)
+            for w in learning
+            for m in w.events[: w.find("backward")[-1]]
+            if m.kind == "forward" and m.object_id == network.index
+        ]
+        calls = sum(count for _, count, f in flags if "training" in f)
+        if calls >= MIN_MEASURED_STEPS and not any("grad" in f for _, _, f in flags):
+            return (
+                flags[0][0],
+                parameters,
+                f"at {network.name}, which runs without gradients (no_grad)",
+            )
+    return None
+
+
+def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+    """Detect modules that run without gradients inside a trained network."""
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    for flow in _flows(trace, since):
+        calls = [
+            c for c in flow.calls if set(c.parameters) & unreached and not c.output_requires_grad
+        ]
+        if calls and any(c.output_requires_grad for c in flow.calls):
+            parameters = {p for c in calls for p in c.parameters} & unreached
+            place = f"{names.get(flow.network, 'a network')}.{calls[-1].module}"
+            return flow.step + 1, parameters, f"at {place}, which runs without gradients (no_grad)"
+    return None
+
+
+def _locate(
+    rule: Rule, trace: Trace, unreached: frozenset[int], since: int = 0
+) -> tuple[TraceFinding, ...]:
+    for severity, detect in (
+        ("error", _detached),
+        ("error", _probed),
+        ("error", _network_without_grad),
+        ("confirm", _module_without_grad),
+    ):
+        found = detect(trace, unreached, since)
+        if found is not None:
+            step, parameters, place = found
+            return (
+                _finding(
+                    rule, trace, severity, step, parameters, f"The graph is detached {place}."
+                ),
+            )
+    return ()
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    unreached = never_reached(trace)
+    if has_manual_gradients(trace):
+        return ()
+    if unreached:
+        return _locate(rule, trace, unreached) or _unreached_networks(rule, trace, unreached)
+    return _detect_later(rule, trace)
+
+
+def _detect_later(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect parameters with gradients in a first phase but none from a later optimizer."""
+    for optimizer in trace.membership.optimizers if trace.membership is not None else ():
+        steps = steps_of(trace, optimizer.index)
+        since = first_step_of(steps) if steps else 1
+        unreached = unreached_by(trace, optimizer, since) if since > 1 else frozenset()
+        found = _locate(rule, trace, unreached, since) if unreached else ()
+        if found:
+            return found
+    return ()
+
+
+def _unreached_networks(
+    rule: Rule, trace: Trace, unreached: frozenset[int]
+) -> tuple[TraceFinding, ...]:
+    """Detect separate networks that nearly every step calls but that never receive a gradient."""
+    now = trace.membership
+    if now is None or len(now.networks) < 2:
+        return ()
+    learning, found = _learning(trace), []
+    # Several alternating optimizers share the steps.
+    min_steps = 0.9 * sum(w.count for w in learning) / max(len(stepping_optimizers(trace)), 1)
+    for network in now.networks:
+        parameters = set(network.parameters) & unreached
+        if not parameters or parameters != set(network.parameters) & now.optimized:
+            continue
+        used = [
+            w
+            for w in learning
+            if any(
+                m.kind == "forward" and m.object_id == network.index and "grad" in m.flags
+                for m in w.events
+            )
+        ]
+        if sum(w.count for w in used) >= min_steps:
+            step = used[0].first_step
+            text = f"{network.name} is called at nearly every step."
+            found.append(_finding(rule, trace, "error", step, parameters, text))
+    return tuple(found)
+
+
+def _finding(
+    rule: Rule, trace: Trace, severity: str, step: int, parameters: Iterable[int], place: str
+) -> TraceFinding:
+    names = parameter_names(trace)
+    parameter_list = [names[p] for p in sorted(parameters)]
+    return rule.finding(
+        severity="error" if severity == "error" else "confirm",
+        step=step,
+        what=f"{len(parameter_list)} parameters belong to the optimizer and take part in every "
+        f"step, but never receive a gradient: {list_names(parameter_list)}. {place}",
+        cause="The loss is not connected to them: they keep their initial values.",
+        fix=_FIX,
+        num_parameters=len(parameter_list),
+        num_known=len(names),
+    )
+
+
+DETACHED_SUBGRAPH = Rule(
+    name="gradients reach every part of the network that the loss depends on",
+    fault="detached subgraph",
+    priority=140,
+    requires="Two measured steps, and the order of the modules in a training forward pass.",
+    contradicted_by="A gradient of one of the parameters, or an output that does not depend on "
+    "them.",
+    abstains="The parameters are frozen, belong to no optimizer, are changed by the program, or "
+    "are in a branch that the output does not use; or the program sets gradients itself.",
+    judge=_judge,
+)

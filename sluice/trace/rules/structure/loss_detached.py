@@ -1,0 +1,134 @@
+"""Detects losses that are detached from the parameters."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.gradient_reach import never_reached
+from sluice.trace.rules._helpers.optimizer_steps import (
+    OptimizerStep,
+    count_steps,
+    first_step_of,
+    optimizer_name,
+    stepping_optimizers,
+    steps_of,
+)
+
+_MIN_STEPS = 2
+"""Minimum number of steps without a gradient for a finding."""
+_MIN_STEPS_AT_END = 20
+"""Minimum number of last steps without a gradient for a finding if earlier steps had gradients."""
+
+
+def _starts_at_leaf(step: OptimizerStep) -> bool:
+    """Whether every backward pass started at a tensor without history and had no effect."""
+    passes = step.before("backward", "grad")
+    events = step.sequence.events
+    leaf = passes and all("leaf" in events[i].flags for i in passes)
+    return bool(leaf) and "fresh" not in step.end.flags
+
+
+def _is_lost(step: OptimizerStep) -> bool:
+    """Whether the step has no gradient, although none was cleared after its backward pass."""
+    cleared = max(step.before("zero"), default=-1)
+    return (
+        cleared < step.last_backward
+        and "none" in step.end.flags
+        and bool(step.before("forward"))
+        and not step.before("grad")
+    )
+
+
+def _trailing_lost_steps(steps: tuple[OptimizerStep, ...]) -> tuple[OptimizerStep, ...]:
+    """Return the steps without a gradient if no later step has one and there are enough of them."""
+    lost = tuple(filter(_is_lost, steps))
+    if count_steps(lost) < _MIN_STEPS_AT_END:
+        return ()
+    steps_with_gradient = [s.sequence.last_step for s in steps if s not in lost]
+    return lost if max(steps_with_gradient, default=0) < first_step_of(lost) else ()
+
+
+def _any_parameter_reached(trace: Trace, since: int) -> bool:
+    """Whether a gradient reached any parameter from the given step on.
+
+    Parameters of optimizers count only if ``since`` is 1: their gradient may be older otherwise.
+    """
+    return any(
+        parameter.has_had_gradient and (since == 1 or parameter.index not in membership.optimized)
+        for membership in trace.memberships
+        if membership.step >= since or membership is trace.membership
+        for parameter in membership.parameters
+    )
+
+
+def _unreached_networks(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
+    now, unreached = trace.membership, never_reached(trace)
+    learning = {f.network: f for f in reversed(trace.losses) if f.is_learning}
+    found = []
+    for network in now.networks if now is not None else ():
+        parameters = set(network.parameters) & unreached
+        loss = learning.get(network.index)
+        if now is None or loss is None or not parameters:
+            continue
+        if parameters != set(network.parameters) & now.optimized:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=loss.step + 1,
+                what=f"{network.name}: {loss.kind} is computed from its outputs with autograd "
+                f"enabled, but no backward pass reaches any of its {len(parameters)} parameters; "
+                "other parameters of the same optimizer receive gradients.",
+                cause="The loss passed to backward() was created again from values (item(), "
+                "torch.tensor, detach()): the network does not learn.",
+                fix="Add losses as tensors, with torch.stack or +, as returned by the loss "
+                "functions.",
+                num_parameters=len(parameters),
+            )
+        )
+    return tuple(found)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    found = [*_unreached_networks(rule, trace)]
+    lost_all = all(
+        all(_is_lost(s) for s in steps_of(trace, o)) and steps_of(trace, o)
+        for o in stepping_optimizers(trace)
+    )
+    for optimizer in stepping_optimizers(trace):
+        steps = steps_of(trace, optimizer)
+        leaf_steps = tuple(filter(_starts_at_leaf, steps))
+        lost_steps = leaf_steps or (tuple(filter(_is_lost, steps)) if lost_all else ())
+        if not lost_steps and len(stepping_optimizers(trace)) == 1:
+            lost_steps = _trailing_lost_steps(steps)
+        if count_steps(lost_steps) < _MIN_STEPS or (
+            not leaf_steps and _any_parameter_reached(trace, first_step_of(lost_steps))
+        ):
+            continue
+        reason = "started at a tensor without a history" if leaf_steps else "reached no parameter"
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first_step_of(lost_steps),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(lost_steps)} of "
+                f"{count_steps(steps)} steps backward() {reason}; the step had no new gradient.",
+                cause="The loss was detached from the network (detach(), item(), a new tensor) "
+                "and set to require a gradient again: nothing learns.",
+                fix="Call backward() on the loss that is computed from the network; remove "
+                "requires_grad_() and detach() from it.",
+                num_lost=count_steps(lost_steps),
+                num_steps=count_steps(steps),
+            )
+        )
+    return tuple(found)
+
+
+LOSS_DETACHED = Rule(
+    name="the loss is connected to the parameters",
+    fault="detached loss",
+    priority=180,
+    requires="Two steps that follow a backward pass.",
+    contradicted_by="A new gradient at the step.",
+    abstains="Another optimizer had gradients, the gradients were cleared between backward() "
+    "and step(), or a parameter outside all optimizers received a gradient.",
+    judge=_judge,
+)

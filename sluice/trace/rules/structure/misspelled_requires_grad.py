@@ -1,0 +1,50 @@
+"""Detects attributes that look like requires_grad = False but do not freeze anything."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.forward_passes import trained_networks
+from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_names
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    facts = {p.index: p for p in now.parameters}
+    found = []
+    for network in trained_networks(trace):
+        misspelled = [
+            m
+            for m in network.misspelled_attributes
+            if not m.value
+            and any(
+                facts[p].is_trainable for p in m.parameters if p in facts and p in now.optimized
+            )
+        ]
+        if not misspelled:
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=first_misspelled_step(trace, misspelled),
+                what=f"{network.name}: {list_names([m.owner for m in misspelled])} "
+                f"{'has' if len(misspelled) == 1 else 'have'} {misspelled[0].attribute} = False, "
+                "but the parameters in it are still trained.",
+                cause="torch reads only the requires_grad attribute of parameters; another name, "
+                "or the same name on a module, has no effect.",
+                fix="Call requires_grad_(False) on the module or parameter.",
+                num_learning=len({p for m in misspelled for p in m.parameters}),
+            )
+        )
+    return tuple(found)
+
+
+MISSPELLED_REQUIRES_GRAD = Rule(
+    name="layers meant to be frozen do not change",
+    fault="misspelled requires_grad",
+    priority=170,
+    requires="An attribute of a module or parameter whose name resembles requires_grad.",
+    contradicted_by="An unrelated attribute of the program with the same name.",
+    abstains="None of the parameters is trained, or no optimizer contains them.",
+    judge=_judge,
+)

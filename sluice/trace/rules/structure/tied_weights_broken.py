@@ -1,0 +1,258 @@
+"""Detects tied parameters that are no longer one parameter."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import (
+    Membership,
+    NetworkRecord,
+    ParameterRecord,
+    WeightTyingRecord,
+)
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.measurements import (
+    parameter_names,
+    parameter_records,
+    values_by_parameter,
+)
+
+_MIN_ROWS = 8
+"""Rows of an embedding required for a finding."""
+_FIX = "Assign the embedding's weight to the output layer after every change of either."
+
+
+def _untied_during_training(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    for before, after in pairwise(trace.memberships):
+        places = {name: p.index for p in after.parameters for name in p.names}
+        for tied in before.parameters:
+            for one, other in combinations(tied.names, 2):
+                if one in places and other in places and places[one] != places[other]:
+                    return (
+                        rule.finding(
+                            severity="error",
+                            step=after.step,
+                            what=f"{one} and {other} were one parameter up to step "
+                            f"{after.step - 1}, and are two parameters now.",
+                            cause="They diverge from this step on.",
+                            fix=_FIX,
+                            num_names=len(tied.names),
+                        ),
+                    )
+    return ()
+
+
+def _rebuilt(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
+    networks = {n.index: n for m in trace.memberships for n in m.networks}
+    loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
+    seen: dict[str, dict[str, int]] = {}
+    for network in networks.values():
+        prefix = network.name + "."
+        names = {
+            name.removeprefix(prefix): p.index
+            for m in trace.memberships
+            for p in m.parameters
+            for name in p.names
+            if name.startswith(prefix)
+        }
+        first = seen.setdefault(network.kind, names)
+        steps = [step for kind, step in loaded if kind == network.kind and step]
+        if first is names or first.keys() != names.keys() or not steps:
+            continue
+        for one, other in combinations(sorted(names), 2):
+            if first[one] == first[other] and names[one] != names[other]:
+                return (
+                    rule.finding(
+                        severity="error",
+                        step=min(steps) + 1,
+                        what=f"{one} and {other} are one parameter of the first {network.kind}, "
+                        f"but two of {network.name}, which was rebuilt and loaded a state.",
+                        cause="They diverge from this step on.",
+                        fix=_FIX,
+                        num_names=len(names),
+                    ),
+                )
+    return ()
+
+
+def _copied(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect an embedding whose initial values equal those of another weight of its network."""
+    facts, values, names = (
+        parameter_records(trace),
+        values_by_parameter(trace),
+        parameter_names(trace),
+    )
+    embeddings = _embeddings(trace)
+    for network in trace.memberships[0].networks if trace.memberships else ():
+        weights = [p for p in network.parameters if p in values and p in facts]
+        for table in (p for p in weights if p in embeddings):
+            for other in (p for p in weights if p not in embeddings):
+                one, two = values[table][0], values[other][0]
+                if (
+                    facts[table].shape == facts[other].shape
+                    and facts[table].is_trainable
+                    and facts[other].is_trainable
+                    and facts[table].shape[0] >= _MIN_ROWS
+                    and (one.fingerprint, one.step) == (two.fingerprint, two.step)
+                    and one.num_distinct_rows > 1
+                    and all(
+                        setting.value
+                        for setting in _tying_settings(network, facts[table], facts[other])
+                    )
+                ):
+                    return (
+                        rule.finding(
+                            severity="error",
+                            step=one.step,
+                            confidence=0.95,
+                            what=f"{names[table]} and {names[other]} started with the same "
+                            f"{facts[table].shape[0]} x {facts[table].shape[1]} values but are "
+                            "two parameters.",
+                            cause="The weight tying of output and embedding was lost in a copy: "
+                            "they diverge from the first step on.",
+                            fix=_FIX,
+                            num_rows=facts[table].shape[0],
+                        ),
+                    )
+    return ()
+
+
+def _declared(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect a network whose settings declare weight tying but that starts with two weights."""
+    facts, names = parameter_records(trace), parameter_names(trace)
+    for membership, network in _first_records(trace):
+        parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
+        if any(
+            sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
+        ):
+            continue
+        for table, out in _candidate_pairs(trace, network):
+            if not _could_be_tied(parameters.get(table), parameters.get(out)):
+                continue
+            settings = _tying_settings(network, facts[table], facts[out])
+            if settings and all(s.value for s in settings):
+                return (
+                    rule.finding(
+                        severity="error",
+                        step=membership.step,
+                        confidence=0.97,
+                        what=f"{settings[0].owner} has {settings[0].attribute} = True, but "
+                        f"{names[table]} and {names[out]} are two parameters.",
+                        cause="The weights were never tied, or one of them was replaced "
+                        "afterwards: they diverge from the first step on.",
+                        fix=_FIX,
+                        num_rows=facts[table].shape[0],
+                    ),
+                )
+    return ()
+
+
+def _replaced_before_training(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    """Detect two parameters that replace a tied one before the first step."""
+    names, embeddings = parameter_names(trace), _embeddings(trace)
+    for membership, network in _first_records(trace):
+        parameters = {p.index: p for p in membership.parameters}
+        for new, other in network.broken_ties:
+            settings = _tying_settings(network, parameters[new], parameters[other])
+            if not _could_be_tied(parameters[new], parameters[other]) or not all(
+                s.value for s in settings
+            ):
+                continue
+            return (
+                rule.finding(
+                    # A new output layer with the old embedding may be intentional.
+                    severity="error" if new in embeddings else "confirm",
+                    step=membership.step,
+                    confidence=0.95,
+                    what=f"{names[new]} and {names[other]} were one parameter when the network "
+                    f"was created. {names[new]} was replaced before the first step, so they are "
+                    "two parameters now.",
+                    cause="They diverge from the first step on.",
+                    fix=_FIX,
+                    num_names=2,
+                ),
+            )
+    return ()
+
+
+def _embeddings(trace: Trace) -> set[int]:
+    return {
+        p
+        for f in trace.forward_passes
+        for c in f.calls
+        if c.kind == "Embedding"
+        for p in c.parameters
+    }
+
+
+def _first_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRecord]]:
+    """Yield the first record of every network."""
+    seen: set[int] = set()
+    for membership in trace.memberships:
+        for network in membership.networks:
+            if network.index not in seen:
+                seen.add(network.index)
+                yield membership, network
+
+
+def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int, int]]:
+    """Yield each embedding used once in the first pass, with each weight of the last linear layer.
+
+    Other weights of the same shape are position embeddings or layers in between. An embedding that
+    is used twice may be shared on purpose.
+    """
+    flow = next((f for f in trace.forward_passes if f.network == network.index), None)
+    calls = [c for c in flow.calls if c.module and c.parameters] if flow is not None else []
+    tables = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
+    last = next((c for c in reversed(calls) if c.kind == "Linear"), None)
+    for table, times in tables.items():
+        if last is not None and times == 1:
+            yield from ((table, out) for out in last.parameters)
+
+
+def _could_be_tied(one: ParameterRecord | None, other: ParameterRecord | None) -> bool:
+    """Whether two trainable parameters of equal shape could be one tied parameter."""
+    return (
+        one is not None
+        and other is not None
+        and one.index != other.index
+        and one.is_trainable
+        and other.is_trainable
+        and one.shape == other.shape
+        and len(one.shape) == 2
+        and one.shape[0] >= _MIN_ROWS
+    )
+
+
+def _tying_settings(
+    network: NetworkRecord, one: ParameterRecord, other: ParameterRecord
+) -> list[WeightTyingRecord]:
+    """Return the weight-tying settings of the modules that contain both parameters."""
+    return [
+        setting
+        for setting in network.tying_settings
+        if all(any(n.startswith(setting.owner + ".") for n in p.names) for p in (one, other))
+    ]
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    for find in (_untied_during_training, _rebuilt, _declared, _copied, _replaced_before_training):
+        found = find(rule, trace)
+        if found:
+            return found
+    return ()
+
+
+TIED_WEIGHTS_BROKEN = Rule(
+    name="tied parameters stay tied",
+    fault="tied weights broken",
+    priority=190,
+    requires="Two recorded memberships; the values of an embedding and of an output weight; a "
+    "setting that declares weight tying; or weights that were tied while traced.",
+    contradicted_by="An output layer that intentionally starts as a copy of the embedding.",
+    abstains="The copied weight belongs to two layers of one kind, as in a transformer; a "
+    "setting declares that the weights are not tied; or one of the two is frozen.",
+    judge=_judge,
+)

@@ -1,0 +1,207 @@
+"""Detects layers that are probably frozen by mistake."""
+
+import math
+from collections.abc import Mapping
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.membership import (
+    MisspelledAttributeRecord,
+    NetworkRecord,
+    ParameterRecord,
+)
+from sluice.trace.records.parameter_values import ParameterValuesRecord
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.forward_passes import trained_networks
+from sluice.trace.rules._helpers.measurements import values_by_parameter
+from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_names
+
+_MIN_FROZEN_WEIGHTS = 2
+"""Frozen weights required for a finding."""
+_MIN_VALUES, _MIN_BOUND_SHARE = 256, 0.95
+"""Size of a weight whose largest value identifies its initialization: that value is almost never
+below this share of the uniform bound."""
+_MIN_INNER_WEIGHTS, _MIN_INNER_SHARE = 4, 0.9
+"""Frozen weights between two trained ones, and their share of all weight values."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    facts = {p.index: p for p in now.parameters}
+    found = []
+    for network in trained_networks(trace):
+        parameters = [facts[p] for p in network.parameters if p in facts]
+        weights = [p for p in parameters if len(p.shape) >= 2]
+        frozen = [p for p in weights if not p.is_trainable]
+        frozen_parameters = [p for p in parameters if not p.is_trainable]
+        misspelled = [m for m in network.misspelled_attributes if m.value and _are_frozen(m, facts)]
+        if misspelled:
+            found.append(_misspelled_finding(rule, trace, network, misspelled))
+            continue
+        between = _inner_weights(trace, network, weights)
+        if between:
+            found.append(_sandwich_finding(rule, trace, network, between, weights))
+            continue
+        initial = _with_initial_values(trace, frozen)
+        if initial and len(frozen) < len(weights):
+            found.append(_untrained_finding(rule, trace, network, initial, frozen))
+            continue
+        if len(frozen) < max(_MIN_FROZEN_WEIGHTS, len(weights)) or len(frozen_parameters) == len(
+            parameters
+        ):
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=_since(trace, frozen),
+                what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
+                f"are frozen, including all {len(weights)} weights and the output layer: "
+                f"{list_names([p.names[0] for p in reversed(frozen)])}.",
+                cause="Only norms and biases are trained; the output layer keeps its initial "
+                "values.",
+                fix="Set requires_grad to True for the output layer, or for all layers that "
+                "should be trained.",
+                num_frozen=len(frozen_parameters),
+                num_parameters=len(parameters),
+            )
+        )
+    return tuple(found)
+
+
+def _are_frozen(
+    misspelled: MisspelledAttributeRecord, facts: Mapping[int, ParameterRecord]
+) -> bool:
+    parameters = [facts[p] for p in misspelled.parameters if p in facts]
+    return bool(parameters) and not any(p.is_trainable for p in parameters)
+
+
+def _misspelled_finding(
+    rule: Rule, trace: Trace, network: NetworkRecord, misspelled: list[MisspelledAttributeRecord]
+) -> TraceFinding:
+    first = misspelled[0]
+    is_module = first.attribute == "requires_grad"
+    return rule.finding(
+        severity="confirm" if is_module else "error",
+        step=first_misspelled_step(trace, misspelled),
+        what=f"{network.name}: {list_names([m.owner for m in misspelled])} "
+        f"{'has' if len(misspelled) == 1 else 'have'} {first.attribute} = True, and "
+        f"{'nothing in it' if is_module else 'it'} is trained.",
+        cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
+        "effect."
+        if is_module
+        else f"torch never reads {first.attribute}: the attribute is called requires_grad, and "
+        "Python accepts any name.",
+        fix="Call requires_grad_(True) on the module or parameter: a wrong method name raises an "
+        "error.",
+        num_frozen=len({p for m in misspelled for p in m.parameters}),
+        num_parameters=len(network.parameters),
+    )
+
+
+def _with_initial_values(trace: Trace, frozen: list[ParameterRecord]) -> list[ParameterRecord]:
+    """Return frozen weights of an optimizer with their initial values, if most of these have them.
+
+    Uniform values reach the bound of their initialization; trained values exceed it.
+    """
+    optimized = trace.membership.optimized if trace.membership is not None else frozenset()
+    optimizer_weights = [p for p in frozen if p.index in optimized and not p.has_had_gradient]
+    values = values_by_parameter(trace)
+    initial = [
+        p for p in optimizer_weights if values.get(p.index) and _is_uniform(p, values[p.index][-1])
+    ]
+    return initial if len(initial) >= max(_MIN_FROZEN_WEIGHTS, len(optimizer_weights) / 2) else []
+
+
+def _is_uniform(fact: ParameterRecord, value: ParameterValuesRecord) -> bool:
+    inside = math.prod(fact.shape[1:])
+    if math.prod(fact.shape) < _MIN_VALUES:
+        return False
+    outside = fact.shape[0] * inside / fact.shape[1]
+    size = max(-value.smallest, value.largest)
+    bounds = inside**-0.5, (6 / inside) ** 0.5, (6 / (inside + outside)) ** 0.5
+    return any(_MIN_BOUND_SHARE * bound <= size <= bound * (1 + 1e-4) for bound in bounds)
+
+
+def _untrained_finding(
+    rule: Rule,
+    trace: Trace,
+    network: NetworkRecord,
+    initial: list[ParameterRecord],
+    frozen: list[ParameterRecord],
+) -> TraceFinding:
+    return rule.finding(
+        severity="confirm",
+        step=_since(trace, initial),
+        what=f"{network.name}: {len(frozen)} weights of the optimizer are frozen, and at least "
+        f"{len(initial)} of them have torch's initial values: "
+        f"{list_names([p.names[0] for p in initial if p.names])}.",
+        cause="A backbone that was neither loaded nor trained is frozen; perhaps it was meant to "
+        "be unfrozen later.",
+        fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
+        "print the number of trainable parameters.",
+        num_frozen=len(frozen),
+        num_parameters=len(network.parameters),
+    )
+
+
+def _since(trace: Trace, frozen: list[ParameterRecord]) -> int:
+    """Return the first step at which all of them are frozen."""
+    indices = {p.index for p in frozen}
+    return next(
+        m.step
+        for m in trace.memberships
+        if {p.index for p in m.parameters if not p.is_trainable} >= indices
+    )
+
+
+def _inner_weights(
+    trace: Trace, network: NetworkRecord, weights: list[ParameterRecord]
+) -> list[ParameterRecord]:
+    """Return the frozen weights between a trained first and last one; [] if they are not most."""
+    flow = next((f for f in reversed(trace.forward_passes) if f.network == network.index), None)
+    facts = {p.index: p for p in weights}
+    order = dict.fromkeys(p for c in (flow.calls if flow else ()) for p in c.parameters)
+    called = [facts[p] for p in order if p in facts]
+    if len(called) != len(weights) or len(called) < _MIN_INNER_WEIGHTS + 2:
+        return []
+    between = called[1:-1]
+    is_sandwich = called[0].is_trainable and called[-1].is_trainable
+    if not is_sandwich or any(p.is_trainable for p in between):
+        return []
+    size = sum(math.prod(p.shape) for p in between)
+    return between if size >= _MIN_INNER_SHARE * sum(math.prod(p.shape) for p in called) else []
+
+
+def _sandwich_finding(
+    rule: Rule,
+    trace: Trace,
+    network: NetworkRecord,
+    between: list[ParameterRecord],
+    weights: list[ParameterRecord],
+) -> TraceFinding:
+    return rule.finding(
+        severity="confirm",
+        step=_since(trace, between),
+        what=f"{network.name}: the first and the last of {len(weights)} weights are trained, and "
+        f"all {len(between)} between them are frozen: "
+        f"{list_names([p.names[0] for p in between if p.names])}.",
+        cause="A test by name or type that freezes norms or a backbone matched more than intended.",
+        fix="Set requires_grad to True for the layers that should be trained, and print their "
+        "names.",
+        num_frozen=len(between),
+        num_parameters=len(network.parameters),
+    )
+
+
+UNINTENDED_FREEZE = Rule(
+    name="at least one weight of a network is trained",
+    fault="unintended freeze",
+    priority=160,
+    requires="A recorded membership of a trained network; attributes whose names resemble "
+    "requires_grad.",
+    contradicted_by="An intentional tuning of norms or biases alone.",
+    abstains="Any weight other than the first and last is trained, or only the last one, such as "
+    "a head on a frozen backbone that was loaded or that no optimizer contains.",
+    judge=_judge,
+)

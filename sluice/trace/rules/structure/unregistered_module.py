@@ -1,0 +1,58 @@
+"""Detects modules that a network calls but does not register."""
+
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
+from sluice.trace.rules._helpers.parameters import has_manual_gradients
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+    now = trace.membership
+    if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
+        return ()
+    known = {p.index for p in now.parameters if p.names}
+    with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    found = []
+    for network in now.networks:
+        unregistered_modules = [
+            (s, unregistered)
+            for s in network.unregistered_modules
+            if (unregistered := (set(s.parameters) & with_gradient) - known - now.optimized)
+        ]
+        if not unregistered_modules:
+            continue
+        parameters = set().union(*(unregistered for _, unregistered in unregistered_modules))
+        kinds = sorted({s.kind for s, _ in unregistered_modules})
+        step = next(
+            m.step
+            for m in trace.memberships
+            for n in m.networks
+            if n.index == network.index and n.unregistered_modules
+        )
+        found.append(
+            rule.finding(
+                severity="error",
+                step=step,
+                what=f"{network.name} calls {len(unregistered_modules)} modules "
+                f"({', '.join(kinds)}) that are not registered in it; their {len(parameters)} "
+                "parameters receive gradients but belong to no optimizer.",
+                cause="A plain list or dict hides modules: parameters(), to(), train() and "
+                "state_dict() do not include them, and they never learn.",
+                fix="Use an nn.ModuleList or nn.ModuleDict.",
+                num_modules=len(unregistered_modules),
+                num_parameters=len(parameters),
+            )
+        )
+    return tuple(found)
+
+
+UNREGISTERED_MODULE = Rule(
+    name="every trained module is registered in its network",
+    fault="unregistered module",
+    priority=150,
+    requires="A recorded membership, and a module that is called inside a network.",
+    contradicted_by="An optimizer, or another network, that contains the parameters.",
+    abstains="The module receives no gradient, such as a teacher; or the program sets gradients "
+    "itself.",
+    judge=_judge,
+)

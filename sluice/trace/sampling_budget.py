@@ -1,0 +1,100 @@
+"""Chooses the sampling interval of statistics from their measured cost."""
+
+import math
+import statistics
+from collections import deque
+
+_COST_WINDOW = 9
+"""Number of the latest costs whose median is used; the first ones include warm-up."""
+
+_STEP_WINDOW = 33
+"""Number of the latest step times whose median is used; a single pause must not raise the rate."""
+
+
+class SamplingBudget:
+    """Chooses the steps with statistics so that they take a set share of the program's time.
+
+    The first steps are sampled often and later ones less and less often, so that a short run has
+    samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
+    whatever they cost; all other statistics only as often as the share allows.
+
+    Args:
+        cost_share: Maximum share of the program's own time.
+        max_interval: Maximum interval between samples of the norms [steps].
+    """
+
+    def __init__(self, *, cost_share: float, max_interval: int) -> None:
+        self._share = cost_share
+        self._max_interval = max_interval
+        self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
+        self._steps: deque[int] = deque(maxlen=_STEP_WINDOW)
+        self._flush_cost = 0.0
+        """Cost of reading and writing the statistics of one step, after it [ns]."""
+        self._num_steps = self._due = self._origin = self._num_untimed = 0
+        self._norm_samples_left = 0
+        """Number of samples of norms alone until the next full sample."""
+        self.interval = 1
+
+    @property
+    def is_full_sample(self) -> bool:
+        """Whether the next sample includes all statistics, not the norms alone."""
+        return not self._norm_samples_left
+
+    @property
+    def steps_until_due(self) -> int:
+        """Number of steps to add before the next step with statistics."""
+        return self._due - self._num_steps
+
+    def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
+        """Add the time of a flush, which read and wrote the statistics of some steps."""
+        self._flush_cost = cost_ns / max(num_statistics, 1)
+
+    @property
+    def step_ns(self) -> float:
+        """Median time of the latest steps without their statistics [ns]; 0 before the first."""
+        return statistics.median(self._steps) if self._steps else 0.0
+
+    def add_repeats(self, num: int) -> None:
+        """Add steps without statistics; their time is included in the next ``add_step``."""
+        self._num_steps += num
+        self._num_untimed += num
+
+    def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
+        """Add the time of a step, including the untimed steps before it.
+
+        Statistics at a step that was not due do not delay the next sample.
+
+        Args:
+            step_ns: Time of all these steps, including statistics [ns].
+            cost_ns: Time of the statistics in it [ns]; 0 for no statistics.
+
+        Returns:
+            Whether the next step has statistics.
+        """
+        self._steps.append((step_ns - cost_ns) // (self._num_untimed + 1))
+        self._num_untimed = 0
+        if cost_ns and self._num_steps >= self._due:
+            self._schedule_next(cost_ns)
+        self._num_steps += 1
+        return self._num_steps >= self._due
+
+    def restart(self) -> None:
+        """Sample the next step, and those after it as often as at the beginning."""
+        self._origin = self._due = self._num_steps
+        self._norm_samples_left = 0
+
+    def _schedule_next(self, cost_ns: int) -> None:
+        past = self._num_steps - self._origin
+        if self._norm_samples_left:
+            self._norm_samples_left -= 1
+        else:
+            self._costs.append(cost_ns)
+            cost = statistics.median(self._costs) + self._flush_cost
+            step = max(self.step_ns, 1)
+            ideal_interval = max(math.ceil(cost / (self._share * step)), 1)
+            self.interval = min(ideal_interval, self._max_interval)
+            if past >= self._max_interval:
+                self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
+        gap = min(self.interval, max(past, 1))
+        # Odd, so that of two alternating optimizers both are sampled.
+        self._due = self._num_steps + gap - (gap % 2 == 0)

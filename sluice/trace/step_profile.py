@@ -1,0 +1,164 @@
+"""Profile of the step time: shares of its phases, the bottleneck, and the first change to try.
+
+Times are wall-clock times of the program's thread. GPU operations run asynchronously: the wait
+falls into the phase that next reads a value. So shares show where the program waits, not what the
+GPU computes.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.trace.records.events import RecentStep, StepSequence, TraceEventKind
+from sluice.trace.records.trace import Trace
+
+Phase = Literal["data", "forward", "backward", "optimizer", "evaluation", "other"]
+
+PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "evaluation", "other")
+
+_PHASE_OF: Mapping[TraceEventKind, Phase] = {
+    "epoch": "data",
+    "batch": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "grad": "backward",
+    "zero": "optimizer",
+    "clip": "optimizer",
+    "unscale": "optimizer",
+    "update scale": "optimizer",
+    "schedule": "optimizer",
+    "stepped": "optimizer",
+}
+"""Phase of the time between the previous event and an event of this kind."""
+
+_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
+"""Phases in the order in which one is chosen for a block of repeated events."""
+
+_MIN_STEPS = 5
+_BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
+    ("data", 0.25),
+    ("other", 0.35),
+    ("optimizer", 0.35),
+)
+"""Shares from which these phases are the bottleneck: waiting is easier to fix than computing."""
+
+
+class PhaseTime(Record):
+    """One kind of work in a step."""
+
+    phase: Phase
+    share: float = Field(ge=0, le=1, description="Share of the time of all steps.")
+    mean_us: float = Field(
+        ge=0, description="Mean time per step, over the same steps as the share [us]."
+    )
+
+
+class StepProfile(Record):
+    """Profile of the recent steps of a run."""
+
+    steps: int = Field(ge=1)
+    step_us: float = Field(
+        description="Mean time from the end of one step to the end of the next; the sum of the "
+        "phases [us]."
+    )
+    median_us: float = Field(description="Median time of a step [us].")
+    phases: tuple[PhaseTime, ...] = Field(description="Phases by time, the longest first.")
+    bottleneck: Phase
+    advice: str = Field(description="First change to try.")
+    peak_host_bytes: int = Field(description="Peak host memory; 0 for unknown [bytes].")
+    peak_device_bytes: int
+
+
+def profile_steps(trace: Trace) -> StepProfile | None:
+    """Return the profile of a run; None if fewer than five consecutive steps have times."""
+    step_times = [times for times in _steps(trace) if times]
+    if len(step_times) < _MIN_STEPS:
+        return None
+    totals = [sum(times.values()) for times in step_times]
+    total = sum(totals) or 1
+    phases = [
+        PhaseTime(
+            phase=phase,
+            share=sum(column) / total,
+            mean_us=sum(column) / len(step_times),
+        )
+        for phase in PHASES
+        if any(column := [times.get(phase, 0) for times in step_times])
+    ]
+    phases.sort(key=lambda one: -one.share)
+    bottleneck = _bottleneck(phases)
+    return StepProfile(
+        steps=len(step_times),
+        step_us=sum(totals) / len(step_times),
+        median_us=statistics.median(totals),
+        phases=tuple(phases),
+        bottleneck=bottleneck,
+        advice=_advice(trace, bottleneck),
+        peak_host_bytes=0 if trace.end is None else trace.end.peak_host_bytes,
+        peak_device_bytes=0 if trace.end is None else trace.end.peak_device_bytes,
+    )
+
+
+def _steps(trace: Trace) -> Iterator[dict[Phase, int]]:
+    """Yield the time of each phase [us]; without the first step, which includes one-time work."""
+    for recent in trace.recent_steps:
+        if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
+            yield _phases(trace.sequences[recent.sequence], recent.began_us, recent)
+
+
+def _phases(sequence: StepSequence, began_us: int, recent: RecentStep) -> dict[Phase, int]:
+    times = [began_us, *recent.times_us, recent.ended_us or began_us]
+    time_by_phase: dict[Phase, int] = {}
+    phases = [_phase(sequence, position) for position in range(len(sequence.events))]
+    # The time of the last event of a block is the end of its repeats.
+    for position, event in enumerate(sequence.events):
+        if event.repeat_length:
+            block = phases[position + 1 - event.repeat_length : position + 1]
+            phases[position] = _slowest_phase(block)
+    for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times), strict=True):
+        time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
+    return time_by_phase
+
+
+def _slowest_phase(block: Sequence[Phase]) -> Phase:
+    """Return the phase that usually takes the most time of a block; its repeats have no times."""
+    return next((phase for phase in _SLOWEST_FIRST if phase in block), block[-1])
+
+
+def _phase(sequence: StepSequence, position: int) -> Phase:
+    event = sequence.events[position]
+    if event.kind == "forward" and "grad" not in event.flags:
+        return "evaluation"
+    return _PHASE_OF.get(event.kind, "other")
+
+
+def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
+    shares = {one.phase: one.share for one in phases}
+    for phase, min_share in _BOTTLENECK_SHARES:
+        if shares.get(phase, 0.0) >= min_share:
+            return phase
+    return phases[0].phase
+
+
+def _advice(trace: Trace, bottleneck: Phase) -> str:
+    workers = max((loader.num_workers for loader in trace.loaders), default=0)
+    return {
+        "data": f"The step waits for its batch. The loader has {workers} workers: use more, set "
+        "persistent_workers=True, and preprocess rows once instead of in every epoch."
+        if trace.loaders
+        else "The step waits for its batch: use a DataLoader with workers.",
+        "forward": "Most time goes into the network itself: try a larger batch, bf16 autocast or "
+        "torch.compile.",
+        "backward": "Most time goes into the network itself: try a larger batch, bf16 autocast or "
+        "torch.compile; activation checkpointing costs time here.",
+        "optimizer": "The optimizer takes a large share: use fused=True, fewer and larger "
+        "parameters, or a larger batch, so that it steps less often.",
+        "evaluation": "Most time goes into passes without gradients: validate less often, on fewer "
+        "rows, and in torch.inference_mode().",
+        "other": "Most time goes into the program's own code between the passes, such as .item(), "
+        "logging, or copying tensors at every step.",
+    }[bottleneck]

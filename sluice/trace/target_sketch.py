@@ -1,0 +1,107 @@
+"""Bounded sketch of input rows with their targets, to test whether targets depend on inputs."""
+
+import base64
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_NUM_MEANS, _NUM_BANDS = 24, 8
+"""Number of features of a long row: means of its parts, and bands of its spectrum."""
+_FLOAT16_LIMIT = 6e4
+"""Bound below the largest float16, which is 65,504."""
+_NUM_BUCKETS = 24
+
+
+@dataclass(slots=True)
+class FeatureScaling:
+    """Mean and standard deviation of the features, from the first batch."""
+
+    mean: Tensor
+    std: Tensor
+
+
+def row_features(batch: Tensor) -> Tensor:
+    """Return features that distinguish rows, (rows, features), for a batch of any shape."""
+    rows = batch.detach().reshape(batch.shape[0], -1)
+    if not rows.is_floating_point():
+        buckets = rows.to(torch.int64) % _NUM_BUCKETS
+        counts = torch.zeros(rows.shape[0], _NUM_BUCKETS, device=rows.device)
+        counts.scatter_add_(1, buckets, torch.ones_like(buckets, dtype=torch.float32))
+        return torch.cat([counts, rows[:, :_NUM_BANDS].float()], 1)
+    rows = torch.nan_to_num(rows.float(), 0.0, 0.0, 0.0)
+    if rows.shape[1] <= _NUM_MEANS + _NUM_BANDS:
+        return rows
+    parts = F.adaptive_avg_pool1d(rows[:, None], _NUM_MEANS)[:, 0]
+    bands = F.adaptive_avg_pool1d(torch.fft.rfft(rows).abs()[:, None], _NUM_BANDS)[:, 0]
+    return torch.cat([parts, bands], 1)
+
+
+def fit_scaling(features: Tensor) -> FeatureScaling:
+    """Return the scaling that standardizes the features of a first batch."""
+    mean = features.mean(0)
+    std = (features - mean).square().mean(0).sqrt()
+    return FeatureScaling(mean, torch.where(std > 0, std, torch.ones_like(std)))
+
+
+def encode_features(features: Tensor, scaling: FeatureScaling) -> str:
+    """Return standardized features as base64 text of float16 values."""
+    standardized = ((features - scaling.mean) / scaling.std).clamp(-_FLOAT16_LIMIT, _FLOAT16_LIMIT)
+    flat = standardized.to("cpu", torch.float16).contiguous().view(torch.uint8).flatten()
+    return base64.b64encode(bytes(flat.tolist())).decode()
+
+
+def decode_features(text: str, num_features: int) -> Tensor:
+    """Return the features of a text from ``encode_features``, (rows, features), float32."""
+    content = bytearray(base64.b64decode(text))
+    if not content:
+        return torch.zeros(0, num_features)
+    found = torch.frombuffer(content, dtype=torch.float16).reshape(-1, num_features)
+    return found.float()
+
+
+def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor, bool, int] | None:
+    """Return one target per row, whether it is a class, and its column.
+
+    Args:
+        targets: Targets of a batch.
+        rows: Number of rows of the input.
+        index: Column to use; None for the one with the largest variance.
+
+    Returns:
+        None if the targets have no such column.
+    """
+    if not targets.dim() or targets.shape[0] != rows:
+        return None
+    if targets.dim() == 1 or (targets.dim() == 2 and targets.shape[1] == 1):
+        column = targets.detach().reshape(-1)
+        return column.double(), not column.is_floating_point(), 0
+    if targets.dim() == 2 and targets.is_floating_point():
+        table = targets.detach()
+        is_one_hot = bool(((table.sum(1) - 1).abs() < 1e-3).all()) and bool((table >= 0).all())
+        if is_one_hot:
+            return table.argmax(1).double(), True, 0
+        chosen = int(table.float().var(0, correction=0).argmax()) if index is None else index
+        return (table[:, chosen].double(), False, chosen) if chosen < table.shape[1] else None
+    return None
+
+
+def constant_loss(kind: str, targets: Tensor) -> float | None:
+    """Return the loss of the best constant prediction for targets with several columns.
+
+    None for targets with one column, and for losses without a closed form.
+    """
+    if targets.dim() != 2 or targets.shape[1] < 2 or targets.shape[0] < 2:
+        return None
+    table = targets.detach().double()
+    if kind == "mse_loss":
+        return float(table.var(0).mean())
+    if kind == "l1_loss":
+        return float((table - table.median(0).values).abs().mean())
+    if kind.startswith("binary_cross_entropy") and bool(((table >= 0) & (table <= 1)).all()):
+        share = table.mean(0)
+        entropy = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
+        # The plug-in entropy of few rows is biased downwards (Miller 1955).
+        return float((entropy + (entropy > 0) / (2 * table.shape[0])).mean())
+    return None

@@ -1,0 +1,118 @@
+"""Statistics of token batches, and of the alignment of targets with input tokens."""
+
+import torch
+from torch import Tensor
+
+from sluice.trace.records.inputs import TokenRecord
+from sluice.trace.records.losses import NextTokenTargets
+
+_MIN_POSITIONS = 3
+IGNORE_INDEX = -100
+"""Target value that torch losses ignore by default (``ignore_index``)."""
+
+
+def is_token_sequence(batch: Tensor) -> bool:
+    """Return whether a batch consists of integers of shape (rows, positions)."""
+    return (
+        batch.dim() == 2
+        and batch.shape[1] >= _MIN_POSITIONS
+        and batch.dtype in (torch.int64, torch.int32, torch.int16)
+    )
+
+
+class TokenCounts:
+    """Counts over batches of tokens, such as rows that begin with one or several BOS tokens.
+
+    Args:
+        batch: First batch, (rows, positions).
+    """
+
+    def __init__(self, batch: Tensor) -> None:
+        self._first = int(batch[:, 0].to(torch.int64).mode().values)
+        """Most frequent first token of a row in the first batch, for example BOS."""
+        self._rows = self._positions = self._num_first = 0
+        self._num_doubled = 0
+        """Number of rows that begin with this token twice and do not contain it again."""
+        self._num_longer = 0
+        """Number of rows that begin with this token three or more times."""
+        self._ignored = 0
+        self._low, self._high = 2**63 - 1, -(2**63)
+
+    def add(self, batch: Tensor) -> None:
+        """Add one batch."""
+        ids = batch.detach()
+        is_first = ids == self._first
+        begins = is_first[:, 0]
+        doubled = begins & is_first[:, 1] & (is_first.sum(1) == 2)
+        longer = begins & is_first[:, 1] & is_first[:, 2]
+        low, high = torch.aminmax(ids)
+        values = torch.stack([begins.sum(), doubled.sum(), longer.sum(), low, high]).tolist()
+        self._num_first += values[0]
+        self._num_doubled += values[1]
+        self._num_longer += values[2]
+        self._low, self._high = min(self._low, values[3]), max(self._high, values[4])
+        self._ignored += values[3] == values[4] == IGNORE_INDEX
+        self._positions = ids.shape[1]
+        self._rows += ids.shape[0]
+
+    def record(self) -> TokenRecord:
+        """Return the counts so far."""
+        return TokenRecord(
+            num_positions=self._positions,
+            smallest=self._low,
+            largest=self._high,
+            first=self._first,
+            num_rows=self._rows,
+            num_ignored=self._ignored,
+            num_first=self._num_first,
+            num_doubled=self._num_doubled,
+            num_longer=self._num_longer,
+        )
+
+
+def align_with_next_tokens(
+    ids: Tensor, targets: Tensor, included: Tensor
+) -> NextTokenTargets | None:
+    """Return how targets are aligned with the input tokens of a network.
+
+    Args:
+        ids: Input tokens, (rows, positions).
+        targets: Targets of any shape with rows x positions elements, or one position less.
+        included: Which targets are not ignored; same shape as ``targets``.
+
+    Returns:
+        The alignment; None if the number of targets does not match.
+    """
+    rows, positions = ids.shape
+    if targets.numel() not in (rows * positions, rows * (positions - 1)):
+        return None
+    targets, included = targets.reshape(rows, -1), included.reshape(rows, -1)
+    width = targets.shape[1]
+    # Target t corresponds to token t + 1; the last target may have no token.
+    next_ids = ids[:, 1 : width + 1]
+    included_next = included[:, : next_ids.shape[1]]
+    is_next = (targets[:, : next_ids.shape[1]] == next_ids) & included_next
+    # Networks that shift the targets internally receive targets equal to their input.
+    is_same = (targets == ids[:, :width]) & included
+    next_share = float(is_next.sum()) / max(int(included_next.sum()), 1)
+    same_share = float(is_same.sum()) / max(int(included.sum()), 1) if width == positions else 0.0
+    position = torch.arange(width, device=ids.device)
+    last = torch.where(included, position, -1).amax(1)
+    tails = width - 1 - last
+    ends = (tails > 0) & (last >= 0)
+    final = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][ends]
+    kinds, frequency = final.unique(return_counts=True)
+    num_ends = int(ends.sum())
+    return NextTokenTargets(
+        num_rows=rows,
+        num_positions=width,
+        is_shifted=width < positions,
+        targets_are_inputs=same_share > next_share,
+        next_share=max(next_share, same_share),
+        num_tails=int((tails > 0).sum()),
+        shortest_tail=int(tails.min()) if rows else 0,
+        longest_tail=int(tails.max()) if rows else 0,
+        num_last=kinds.numel(),
+        last_share=int(frequency.max()) / num_ends if num_ends else 0.0,
+        num_unsupervised=int((last < 0).sum()),
+    )

@@ -1,0 +1,280 @@
+"""Reads the trace of a process that ended, was killed or is still running."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sluice.base.errors import ContractError, StorageError
+from sluice.base.settings import Record
+from sluice.trace.event_interner import OVERFLOW, decode_event
+from sluice.trace.records.batches import (
+    BatchRecord,
+    EpochRecord,
+    LoaderRecord,
+    RandomStateRecord,
+    StateLoadRecord,
+)
+from sluice.trace.records.environment import (
+    DataParallelRecord,
+    FileReadRecord,
+    LearningRateRecord,
+    RankWeightsRecord,
+    StateSaveRecord,
+    WorkerRandomnessRecord,
+)
+from sluice.trace.records.events import RecentStep, StepSequence
+from sluice.trace.records.forward_passes import ForwardPassRecord, PaddingMaskRecord, ProbeRecord
+from sluice.trace.records.inputs import (
+    InputRecord,
+    NonFiniteTensorRecord,
+    OutOfRangeIndexRecord,
+    RowsRecord,
+    TargetSampleRecord,
+)
+from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
+from sluice.trace.records.membership import Membership
+from sluice.trace.records.parameter_values import (
+    CorruptedWeightsRecord,
+    NonFiniteGradientRecord,
+    ParameterValuesRecord,
+)
+from sluice.trace.records.step_statistics import StepScalars, StepStatistics
+from sluice.trace.records.trace import (
+    VERSION,
+    SchedulerRecord,
+    Trace,
+    TraceEnd,
+    TraceNote,
+    TraceStart,
+)
+from sluice.trace.storage import HISTORY, RECENT, workers_file
+
+_END_FIELDS = ("ended_us", "began_us")
+"""Fields of a recent step that early versions did not write."""
+
+R = TypeVar("R", bound=Record)
+ByStep = TypeVar("ByStep", StepStatistics, StepScalars)
+
+
+def find_traces(out: Path) -> tuple[Path, ...]:
+    """Return the folders of the traced processes, sorted by rank.
+
+    Args:
+        out: Folder of traces, or folder of one process.
+
+    Raises:
+        StorageError: The folder contains no trace.
+    """
+    if (out / HISTORY).exists():
+        return (out,)
+    folders = sorted(out.glob(f"*/{HISTORY}"), key=lambda file: file.stat().st_mtime_ns)
+    if not folders:
+        raise StorageError(
+            f"{out} contains no trace: expected {HISTORY} in a subfolder for each process.",
+            cause="The program did not use torch, ended before its first step, or runs Python with "
+            "an option that ignores the environment (-I, -E, -S).",
+            fix="Check the path, or trace the program again and read its output.",
+        )
+    ranked = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
+    return tuple(folder for _, folder in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def read_trace(folder: Path) -> Trace:
+    """Return the trace of one process, up to its last flush.
+
+    An incomplete last line of a file is skipped and counted.
+
+    Raises:
+        StorageError: The files do not exist or cannot be read.
+        ContractError: A line other than the last one is damaged, or a newer version of Sluice
+            wrote the trace.
+    """
+    lines = _Lines(folder)
+    kept = list(lines.of(HISTORY))
+    recent = [line for name in RECENT for line in lines.of(name)]
+    starts = [line for line in kept if line["record"] == "start"]
+    if not starts or starts[0].get("version", VERSION + 1) > VERSION:
+        raise ContractError(
+            f"{folder / HISTORY} must begin with a start record of version {VERSION} or older; got "
+            f"{starts[0].get('version') if starts else 'none'}.",
+            cause="Another version of Sluice wrote the trace, or its first line is incomplete.",
+            fix="Read the trace with the version of Sluice that wrote it.",
+        )
+    both = [*kept, *recent]
+    try:
+        ends = _all(TraceEnd, kept, "end")
+        sequences, positions, num_untold = _step_sequences(kept)
+        return Trace(
+            start=_record(TraceStart, starts[0]),
+            end=ends[-1] if ends else None,
+            sequences=sequences,
+            memberships=_all(Membership, kept, "membership"),
+            schedulers=_all(SchedulerRecord, kept, "scheduler"),
+            loaders=_all(LoaderRecord, kept, "loader"),
+            statistics=_by_step(_all(StepStatistics, both, "measures")),
+            scalars=_by_step(
+                _numbers(*row)
+                for line in both
+                if line["record"] == "numbers"
+                for row in line["rows"]
+            ),
+            batches=tuple(sorted(_all(BatchRecord, recent, "batch"), key=lambda b: b.step)),
+            epochs=_all(EpochRecord, kept, "epoch"),
+            random_states=tuple(
+                sorted(_all(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+            ),
+            loads=_all(StateLoadRecord, kept, "load"),
+            saves=_all(StateSaveRecord, kept, "save"),
+            reads=_all(FileReadRecord, kept, "read"),
+            rates=tuple(
+                LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
+                for line in kept
+                if line["record"] == "rates"
+                for step, optimizer, rates in line["rows"]
+            ),
+            workers=_all(WorkerRandomnessRecord, lines.of_workers(), "worker"),
+            wrappers=_all(DataParallelRecord, kept, "wrapper"),
+            rank_weights=_all(RankWeightsRecord, kept, "parallel"),
+            values=_all(ParameterValuesRecord, kept, "value"),
+            nonfinite_gradients=_all(NonFiniteGradientRecord, kept, "gradient"),
+            corrupted_weights=_all(CorruptedWeightsRecord, kept, "spoiled"),
+            forward_passes=_all(ForwardPassRecord, kept, "flow"),
+            padding_masks=_all(PaddingMaskRecord, kept, "mask"),
+            probes=_all(ProbeRecord, kept, "probe"),
+            losses=_all(LossRecord, kept, "loss"),
+            evaluations=_all(EvaluationPassRecord, kept, "evaluation"),
+            inputs=_all(InputRecord, kept, "input"),
+            rows=_all(RowsRecord, kept, "rows"),
+            target_samples=_all(TargetSampleRecord, kept, "pair"),
+            nonfinite_tensors=_all(NonFiniteTensorRecord, kept, "bad_numbers"),
+            out_of_range_indices=_all(OutOfRangeIndexRecord, kept, "ids"),
+            notes=_all(TraceNote, kept, "note"),
+            recent_steps=_recent(recent, positions),
+            num_steps_without_sequence=num_untold,
+            truncated_lines=lines.torn,
+        )
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        raise ContractError(
+            f"{folder} contains a damaged record ({error}).",
+            cause="A file was changed after it was written.",
+            fix="Trace the program again.",
+        ) from error
+
+
+class _Lines:
+    """Lines of the trace files, and the number of incomplete ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.torn = 0
+
+    def of_workers(self) -> Iterator[dict[str, Any]]:
+        """Return the lines that DataLoader workers wrote; most programs have none."""
+        path = workers_file(self._folder)
+        return self._read(path) if path.exists() else iter(())
+
+    def of(self, name: str) -> Iterator[dict[str, Any]]:
+        return self._read(self._folder / name)
+
+    def _read(self, path: Path) -> Iterator[dict[str, Any]]:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StorageError(
+                f"Cannot read {path} ({error.strerror or error}).",
+                fix="Pass the folder of one traced process.",
+            ) from error
+        *whole, last = content.split(b"\n")
+        self.torn += bool(last)
+        for number, line in enumerate(whole, start=1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ContractError(
+                    f"{path}, line {number}: the line must be one JSON object, got {line[:60]!a}.",
+                    cause="The file was changed after it was written.",
+                    fix="Trace the program again.",
+                ) from error
+
+
+def _record(cls: type[R], line: dict[str, Any]) -> R:
+    return cls.model_validate({key: value for key, value in line.items() if key != "record"})
+
+
+def _all(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
+    return tuple(_record(cls, line) for line in lines if line["record"] == record)
+
+
+def _numbers(
+    step: int, losses: list[float], clips: list[list[float]], scale: float | None
+) -> StepScalars:
+    return StepScalars.model_validate(
+        {
+            "step": step,
+            "losses": losses,
+            "clips": [
+                {"optimizer": index, "norm": norm, "max_norm": max_norm}
+                for index, norm, max_norm in clips
+            ],
+            "scale": scale,
+        }
+    )
+
+
+def _step_sequences(
+    kept: Iterable[dict[str, Any]],
+) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
+    """Return the sequences by first step, their positions, and the number of overflow steps."""
+    events_by_index: dict[int, dict[str, Any]] = {}
+    counts: dict[int, tuple[int, int, int]] = {}
+    for line in kept:
+        if line["record"] == "word":
+            events_by_index[line["index"]] = line
+        elif line["record"] == "order":
+            for key, first, last, count in line["rows"]:
+                before = counts.get(key, (first, last, 0))
+                counts[key] = before[0], last, before[2] + count
+    _, _, num_untold = counts.pop(OVERFLOW, (0, 0, 0))
+    sequences: list[StepSequence] = []
+    positions: dict[int, int] = {}
+    for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
+        is_open = key < 0
+        line = events_by_index[-1 - key if is_open else key]
+        if not is_open:
+            positions[key] = len(sequences)
+        sequences.append(
+            StepSequence(
+                events=tuple(map(decode_event, line["marks"])),
+                thread=line["thread"],
+                first_step=first,
+                last_step=last,
+                count=count,
+                is_open=is_open,
+            )
+        )
+    return tuple(sequences), positions, num_untold
+
+
+def _recent(lines: Iterable[dict[str, Any]], positions: dict[int, int]) -> tuple[RecentStep, ...]:
+    steps = [
+        RecentStep(
+            step=step,
+            sequence=positions[sequence],
+            times_us=tuple(times),
+            **dict(zip(_END_FIELDS, ends, strict=False)),
+        )
+        for line in lines
+        if line["record"] == "steps"
+        for step, sequence, times, *ends in line["rows"]
+        if sequence in positions
+    ]
+    return tuple(sorted(steps, key=lambda recent: recent.step))
+
+
+def _by_step(records: Iterable[ByStep]) -> tuple[ByStep, ...]:
+    """Return records in the order of their steps, without duplicates from a second file."""
+    by_step = {record.step: record for record in records}
+    return tuple(by_step[step] for step in sorted(by_step))

@@ -1,0 +1,91 @@
+"""Tied parameters of a program, and whether their ties are still intact.
+
+A tie is one parameter registered in two modules. It is stored as two paths (module and name), which
+stay valid when a module is replaced by another one under the same name.
+"""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn import Parameter
+
+
+@dataclass(slots=True)
+class _ParameterPath:
+    """Path of a parameter: a module, and a dotted name below it."""
+
+    owner: "weakref.ref[nn.Module]"
+    path: str
+
+    def current(self) -> Parameter | None:
+        """Return the parameter that the path contains now; None if there is no parameter."""
+        owner = self.owner()
+        try:
+            return None if owner is None else owner.get_parameter(self.path)
+        except AttributeError:  # the replaced module has other children
+            return None
+
+
+@dataclass(slots=True)
+class _Tie:
+    parameter: "weakref.ref[Parameter]"
+    paths: tuple[_ParameterPath, _ParameterPath]
+
+    @property
+    def is_alive(self) -> bool:
+        return all(path.owner() is not None for path in self.paths)
+
+
+class TiedParameters:
+    """Records every registration of a module or parameter, and finds ties in them."""
+
+    def __init__(self) -> None:
+        self._first_paths: dict[int, tuple[weakref.ref[Parameter], _ParameterPath]] = {}
+        """Path where each parameter was registered first, by the id of the parameter."""
+        self._ties: list[_Tie] = []
+
+    def on_register(self, module: nn.Module, name: str, parameter: Parameter | None) -> None:
+        """Record a parameter, before it is registered in a module."""
+        if parameter is None or module._parameters.get(name) is parameter:
+            return
+        key, path = id(parameter), _ParameterPath(weakref.ref(module), name)
+        _, first_path = self._first_paths.get(key, (None, path))
+        if first_path.current() is not parameter:  # the parameter moved, or is new
+            ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
+            self._first_paths[key] = ref, path
+            return
+        self._ties = [tie for tie in self._ties if tie.is_alive and tie.paths != (first_path, path)]
+        self._ties.append(_Tie(weakref.ref(parameter), (first_path, path)))
+
+    def on_replace(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
+        """Record a module, before it is registered in its parent.
+
+        Paths into the replaced module become paths into the new one.
+        """
+        old = parent._modules.get(name)
+        if old is None or old is module or not self._ties:
+            return
+        inside = {id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()}
+
+        def updated(path: _ParameterPath) -> _ParameterPath:
+            prefix = inside.get(id(path.owner()))
+            if prefix is None:
+                return path
+            return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.path}")
+
+        for tie in self._ties:
+            first, second = tie.paths
+            tie.paths = updated(first), updated(second)
+
+    def broken(self) -> Iterator[tuple[Parameter, Parameter]]:
+        """Yield the two parameters of each broken tie; the newer one first."""
+        for tie in self._ties:
+            first, second = (path.current() for path in tie.paths)
+            if (
+                not (type(first) is type(second) is Parameter)
+                or first.data_ptr() == second.data_ptr()
+            ):
+                continue
+            yield (second, first) if first is tie.parameter() else (first, second)

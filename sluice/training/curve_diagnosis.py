@@ -1,0 +1,334 @@
+"""Diagnoses the learning curves of a finished training: symptoms, and what to try first.
+
+A symptom requires a trend over at least five epochs or an extreme value, so that an ordinary noisy
+curve has none. Losses may have any unit and sign: changes are relative to the decrease of the train
+loss.
+
+Shape legend: E = epochs, T = epochs of the tail that a trend is fitted to.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sluice.base.settings import Record, Settings
+from sluice.training.loop import EpochResult
+
+SymptomKind = Literal[
+    "overfitting",
+    "stopped too early",
+    "underfitting",
+    "loss not decreasing",
+    "explosion",
+    "non-finite loss",
+    "dead units",
+    "fp16 abandoned",
+]
+
+_MIN_EPOCHS = 6
+"""Minimum number of epochs for trends: five differences between neighbours."""
+
+_CLEAR_STANDARD_ERRORS = 4.0
+"""Standard errors above which a trend is significant."""
+
+
+class DiagnosisSettings(Settings):
+    """Thresholds of the symptoms of a learning curve."""
+
+    gap_epochs: int = Field(
+        5,
+        ge=3,
+        description="Number of epochs over which the generalisation gap must grow [epochs].",
+    )
+    gap_share: float = Field(
+        0.1,
+        gt=0,
+        description="Minimum increase of the validation loss after its best epoch, as a share of "
+        "the decrease of the train loss.",
+    )
+    unfinished_share: float = Field(
+        0.05,
+        gt=0,
+        description="Decrease of the validation loss over the last epochs above which a training "
+        "is unfinished, as a share of its total decrease.",
+    )
+    common_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of trainings that must have a symptom for the verdict to name it "
+        "first, or whose best epoch must be max_epochs for 'stopped too early'.",
+    )
+    trivial_share: float = Field(
+        0.99,
+        gt=0,
+        le=1,
+        description="Share of the best constant prediction's loss above which a "
+        "train loss underfits.",
+    )
+    min_loss_decrease: float = Field(
+        1e-3,
+        ge=0,
+        description="Relative decrease of the train loss below which it counts as constant.",
+    )
+    max_gradient_norm: float = Field(
+        100.0, gt=0, description="Maximum gradient norm, multiplied by the loss if that is above 1."
+    )
+    max_gradient_jump: float = Field(
+        30.0,
+        gt=1,
+        description="Maximum gradient norm, as a multiple of the earlier epochs' largest mean.",
+    )
+    dead_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of rectifier neurons that are never active above "
+        "which they are a symptom.",
+    )
+
+
+class Symptom(Record):
+    """One abnormal property of a training."""
+
+    kind: SymptomKind
+    what: str = Field(description="Observation, with numbers and epochs.")
+    cause: str
+    fix: str = Field(description="What to try first.")
+
+
+class CurveDiagnosis(Record):
+    """Symptoms of one training's learning curves, most urgent first.
+
+    An empty result does not prove a good training.
+    """
+
+    symptoms: tuple[Symptom, ...]
+    epochs: int = Field(description="Number of epochs that were analysed.")
+    enough: bool = Field(
+        description="Whether there are enough epochs for trends; explosions are "
+        "detected with fewer."
+    )
+
+    @property
+    def summary(self) -> str:
+        """One sentence for reports."""
+        if self.symptoms:
+            return " ".join(f"{symptom.kind}: {symptom.what}" for symptom in self.symptoms)
+        if not self.enough:
+            return f"{self.epochs} epochs are too few for a trend; no gradient exploded."
+        return f"No symptom in {self.epochs} epochs."
+
+
+def diagnose_curves(
+    history: Sequence[EpochResult],
+    settings: DiagnosisSettings,
+    *,
+    max_epochs: int,
+    expects_signal: bool,
+    trivial_loss: float | None = None,
+    dead_units: tuple[int, int] | None = None,
+) -> CurveDiagnosis:
+    """Diagnose the learning curves of one training.
+
+    Args:
+        history: Its epochs, in order.
+        settings: Thresholds of the symptoms.
+        max_epochs: As in the training settings.
+        expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant
+            loss is no symptom.
+        trivial_loss: Mean train loss of the best constant prediction, if known.
+        dead_units: Number of neurons that were never active, and their total, as returned by
+            ``count_dead_units``.
+    """
+    if not history:
+        return CurveDiagnosis(symptoms=(), epochs=0, enough=False)
+    enough = len(history) >= _MIN_EPOCHS
+    found = [_explosion(history, settings), _dead(dead_units, settings), _fp16_abandoned(history)]
+    if enough and found[0] is None:
+        not_learning = _not_learning(history, settings, trivial_loss) if expects_signal else None
+        found.append(not_learning)
+        if not_learning is None:
+            found.append(_overfitting(history, settings))
+            found.append(_unfinished(history, settings, max_epochs))
+    return CurveDiagnosis(
+        symptoms=tuple(symptom for symptom in found if symptom is not None),
+        epochs=len(history),
+        enough=enough,
+    )
+
+
+def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
+    """Return the change along a fitted straight line, and whether it is significant.
+
+    Significant means four times its own standard error, which occurs by chance in about one of a
+    hundred windows of six independent values.
+    """
+    x_T = np.arange(len(values_T)) - (len(values_T) - 1) / 2
+    slope = float(x_T @ values_T / (x_T @ x_T))
+    change = slope * (len(values_T) - 1)
+    residual_T = values_T - values_T.mean() - slope * x_T
+    variance = float(residual_T @ residual_T) / max(len(values_T) - 2, 1)
+    error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
+    return change, abs(change) > _CLEAR_STANDARD_ERRORS * error
+
+
+def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Symptom | None:
+    val_E, train_E = _curves(history)
+    best = int(val_E.argmin())
+    after = len(history) - 1 - best
+    if after < settings.gap_epochs:
+        return None
+    # Without the best epoch: it was selected for its low loss, which would bias the slope.
+    tail = slice(best + 1, None)
+    rise, clear = trend(val_E[tail])
+    gap, gap_clear = trend((val_E - train_E)[tail])
+    decrease = float(train_E[0] - train_E.min())
+    if not (clear and gap_clear and gap > 0 and rise > settings.gap_share * decrease > 0):
+        return None
+    return Symptom(
+        kind="overfitting",
+        what=f"the validation loss is lowest at epoch {best + 1} ({val_E[best]:.4g}) and "
+        f"increases by {rise:.3g} over the {after} epochs after it, while the gap to the "
+        f"train loss grows by {gap:.3g}.",
+        cause="The network memorises the train rows: it is too large for their number.",
+        fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
+        "hidden. The kept weights are those of the best epoch.",
+    )
+
+
+def _unfinished(
+    history: Sequence[EpochResult], settings: DiagnosisSettings, max_epochs: int
+) -> Symptom | None:
+    val_E, _ = _curves(history)
+    if len(history) < max_epochs or int(val_E.argmin()) < len(history) - 2:
+        return None
+    change, clear = trend(val_E[-settings.gap_epochs - 1 :])
+    decrease = float(val_E[0] - val_E[-1])
+    if not (clear and -change > settings.unfinished_share * decrease > 0):
+        return None
+    return Symptom(
+        kind="stopped too early",
+        what=f"the validation loss still decreases at the last epoch, by {-change:.3g} over the "
+        f"last {settings.gap_epochs} ({-change / decrease:.0%} of its total decrease).",
+        cause="max_epochs ended the training before it converged.",
+        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+    )
+
+
+def _not_learning(
+    history: Sequence[EpochResult], settings: DiagnosisSettings, trivial_loss: float | None
+) -> Symptom | None:
+    _, train_E = _curves(history)
+    lowest = float(train_E.min())
+    learns = trivial_loss is not None and lowest < settings.trivial_share * trivial_loss
+    late = float(np.median(train_E[1:]))
+    if not learns and not train_E[0] - late > settings.min_loss_decrease * abs(float(train_E[0])):
+        return Symptom(
+            kind="loss not decreasing",
+            what=f"the train loss is {train_E[0]:.4g} in epoch 1, and its median over the later "
+            f"epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
+            cause="The learning rate is far too low or too high, layers are frozen, or the "
+            "features carry no information about the target.",
+            fix="Run the learning-rate range test first; then check that every layer requires "
+            "gradients, and compare features with targets.",
+        )
+    if trivial_loss is None or not trivial_loss > 0 or learns:
+        return None
+    return Symptom(
+        kind="underfitting",
+        what=f"the lowest train loss is {lowest:.4g}, {lowest / trivial_loss:.0%} of the loss of "
+        f"the best constant prediction ({trivial_loss:.4g}).",
+        cause="The network is too small or too strongly regularised, the learning rate is too "
+        "low, or the features carry little information about the target.",
+        fix="Double hidden first, set weight_decay and dropout to 0, and run the learning-rate "
+        "range test.",
+    )
+
+
+def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Symptom | None:
+    for index, result in enumerate(history):
+        fp16 = result.skipped_steps > 0
+        losses = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
+        if not losses and not fp16:
+            return _not_finite(result)
+        norm = result.grad_norm_max
+        limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
+        means = (r.grad_norm_mean for r in history[:index])
+        before = max((mean for mean in means if math.isfinite(mean)), default=math.inf)
+        # Not in the first epoch: gradients may be large at the start of a training.
+        if index and not fp16 and not norm <= limit:
+            return _exploded(
+                f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
+                f"{limit:.3g} for a loss of {result.train_loss:.3g}."
+            )
+        if not fp16 and not norm <= settings.max_gradient_jump * max(before, 1e-12):
+            return _exploded(
+                f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
+                f"of the epochs before is {before:.3g}."
+            )
+    return None
+
+
+def _not_finite(result: EpochResult) -> Symptom:
+    return Symptom(
+        kind="non-finite loss",
+        what=f"at epoch {result.epoch} the train loss is {result.train_loss:.4g} and the "
+        f"validation loss {result.val_loss:.4g}; largest gradient norm {result.grad_norm_max:.3g}.",
+        cause="The loss takes the logarithm of 0, divides by 0, or overflows on extreme outputs; "
+        "or the learning rate is too high.",
+        fix="Clamp the arguments of log, exp and division in the loss first. If the gradient norm "
+        "was increasing, divide learning_rate by 3.",
+    )
+
+
+def _exploded(what: str) -> Symptom:
+    return Symptom(
+        kind="explosion",
+        what=what,
+        cause="The learning rate is too high, clip_norm too large, or a row is far out of range.",
+        fix="Divide learning_rate by 3 first, then clip_norm (0.5 to 1 for a Transformer, 5 to 10 "
+        "for recurrent networks), and inspect the rows with the highest loss.",
+    )
+
+
+def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Symptom | None:
+    if dead_units is None or not dead_units[1]:
+        return None
+    dead, total = dead_units
+    if dead / total <= settings.dead_share:
+        return None
+    return Symptom(
+        kind="dead units",
+        what=f"{dead} of {total} rectifier neurons ({dead / total:.0%}) are not active on any row.",
+        cause="A neuron whose input is never above 0 gets no gradient. A too high learning rate "
+        "or a bad initialisation causes that.",
+        fix="Divide learning_rate by 3 first, check the initial bias, or use GELU or LeakyReLU.",
+    )
+
+
+def _fp16_abandoned(history: Sequence[EpochResult]) -> Symptom | None:
+    epochs = [r.epoch for r in history if r.skipped_steps and r.precision == "fp32"]
+    if not epochs:
+        return None
+    return Symptom(
+        kind="fp16 abandoned",
+        what=f"five consecutive steps overflowed at epoch {epochs[0]}; the rest of the training "
+        "used fp32.",
+        cause="Gradients or outputs exceed fp16's largest number, 65,504.",
+        fix="Use bf16, which has the range of fp32; or scale the target.",
+    )
+
+
+def _curves(
+    history: Sequence[EpochResult],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    val_E = np.array([result.val_loss for result in history])
+    train_E = np.array([result.train_loss for result in history])
+    # An epoch in which fp16 skipped every step has no train loss.
+    finite_E = np.isfinite(val_E) & np.isfinite(train_E)
+    return val_E[finite_E], train_E[finite_E]

@@ -1,0 +1,67 @@
+"""The event log of one fold run, truncated to the epochs of its checkpoint."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sluice.base.files import storage_error, write_atomic
+from sluice.eventlog.event_log import EventLog
+from sluice.training.loop import EpochResult
+from sluice.workloads.workload import Examples
+
+
+def rewind(
+    path: Path,
+    seed: int,
+    fold_id: int,
+    rows: Mapping[str, Examples],
+    history: Sequence[EpochResult],
+    *,
+    clock: Callable[[], datetime],
+) -> None:
+    """Make the log contain exactly the start of the fold run and the epochs of ``history``.
+
+    Later lines, as a killed process leaves them, are removed. If a line is missing, the log is
+    rewritten from ``history``. So the log of a resumed fold run differs from that of an
+    uninterrupted one only in its times.
+
+    Raises:
+        StorageError: The log cannot be read or written.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    except OSError as error:
+        raise storage_error(path, error) from error
+    covered = lines[: 1 + len(history)]
+    if history and _covers(covered, history):
+        write_atomic(path, b"".join(covered))
+        return
+    write_atomic(path, b"")
+    with EventLog(path, clock=clock) as log:
+        log.write(
+            "fold_start",
+            fold_id=fold_id,
+            seed=seed,
+            train_size=len(rows["train"]),
+            val_size=len(rows["val"]),
+            test_size=len(rows["test"]),
+        )
+        for result in history:
+            log.write("epoch_complete", **epoch_fields(seed, fold_id, result))
+
+
+def epoch_fields(seed: int, fold_id: int, result: EpochResult) -> dict[str, Any]:
+    """Return the fields of one ``epoch_complete`` event."""
+    return {"fold_id": fold_id, "seed": seed, **dataclasses.asdict(result)}
+
+
+def _covers(lines: Sequence[bytes], history: Sequence[EpochResult]) -> bool:
+    expected = ["fold_start", *(result.epoch for result in history)]
+    try:
+        events = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [event.get("epoch", event["event"]) for event in events] == expected
+    except (ValueError, KeyError, AttributeError):
+        return False

@@ -1,0 +1,45 @@
+"""Trains one fold run on several processes."""
+
+import dataclasses
+import functools
+
+from sluice.base.errors import SluiceError
+from sluice.cluster.ray_train import Emit, run_on_ranks
+from sluice.cluster.settings import ComputeSettings
+from sluice.training.distributed import DistributedRanks, raising_rank_lost
+from sluice.training.fold_run import Clock, FoldRunSpec, OnFoldRunEvent, train_fold_run, utc_now
+from sluice.training.members import Member
+
+
+def train_fold_run_on_ranks(
+    spec: FoldRunSpec, on_event: OnFoldRunEvent, *, compute: ComputeSettings, clock: Clock = utc_now
+) -> Member:
+    """Train one fold run with ``spec.ranks`` processes, or return its member if it is finished.
+
+    If a process is lost, all ranks start again from the last checkpoint, and the result has the
+    bits of an undisturbed training.
+
+    Args:
+        spec: The fold run. On a cluster its folders must be shared by all machines.
+        on_event: Called in this process with the events of the fold run. If processes are lost, it
+            starts more than once.
+        compute: Machines, and the resources that each process reserves.
+        clock: Time of the log's events; must be importable.
+
+    Raises:
+        SluiceError: The fold run failed; the message names its seed and fold.
+        SettingsError: The resources do not suffice for all ranks at the same time.
+    """
+    spec = dataclasses.replace(spec, artifacts=spec.artifacts.absolute(), runs=spec.runs.absolute())
+    fit = functools.partial(_fit, spec, clock)
+    try:
+        return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_event)
+    except SluiceError as error:
+        what = f"{spec.name}: {error.what}"
+        raise type(error)(what, cause=error.cause, fix=error.fix) from error
+
+
+def _fit(spec: FoldRunSpec, clock: Clock, emit: Emit) -> Member:
+    ranks = DistributedRanks()
+    with raising_rank_lost(ranks.shard.rank):
+        return train_fold_run(spec, emit, clock=clock, ranks=ranks)

@@ -1,0 +1,91 @@
+"""Traces the training of one fold run, and diagnoses its faults."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import TrainingFailed
+from sluice.base.files import DISK_FULL_MESSAGE
+from sluice.trace.attach import traced
+from sluice.trace.diagnosis import Diagnosis, diagnose
+from sluice.trace.replay.page import replay_page
+from sluice.trace.rules.library import judge_all
+from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import read_trace
+from sluice.trace.tracer import print_to_stderr
+
+TRACES = "traces"
+"""Folder of a fold run's traces, one for each attempt."""
+
+SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
+"""Small limits, because a candidate may have hundreds of fold runs."""
+
+
+class FoldRunTrace:
+    """The trace of one attempt, to be read after its end."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        """Folder of the trace; None without tracing. It is created with the first event."""
+        self.messages: list[str] = []
+        """Messages of the tracer for the user, such as that tracing stopped."""
+
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """Return the ranked diagnoses; () without a trace."""
+        if self.folder is None or not self.folder.exists():
+            return ()
+        return diagnose(judge_all(read_trace(self.folder))[0])
+
+    def keep_replay(self, diagnoses: tuple[Diagnosis, ...], store: ArtifactStore) -> str:
+        """Store the page that replays the training; return its digest, '' without a trace."""
+        if self.folder is None or not self.folder.exists():
+            return ""
+        return store.put(replay_page(read_trace(self.folder), diagnoses).encode())
+
+    def print_messages(self) -> None:
+        """Print the messages of the tracer after the fold run has finished.
+
+        A full disk is not reported here: the next write to it, by this fold run or another, reports
+        it.
+        """
+        for message in self.messages:
+            if DISK_FULL_MESSAGE not in message:
+                print_to_stderr(message)
+
+
+@contextmanager
+def watched(run_folder: Path, *, on: bool) -> Iterator[FoldRunTrace]:
+    """Trace the training inside the context.
+
+    Args:
+        run_folder: Folder of the fold run.
+        on: Whether to trace.
+
+    Raises:
+        TrainingFailed: As raised inside; if the trace shows the reason, with that as its cause.
+    """
+    attempt = FoldRunTrace()
+    if not on:
+        yield attempt
+        return
+    try:
+        with traced(
+            run_folder / TRACES, SETTINGS, print_line=attempt.messages.append
+        ) as attempt.folder:
+            yield attempt
+    except TrainingFailed as error:
+        errors = [d for d in attempt.diagnoses() if d.finding.severity == "error"]
+        if not errors:
+            raise
+        raise explained_by(errors[0], error) from error
+
+
+def explained_by(diagnosis: Diagnosis, error: TrainingFailed) -> TrainingFailed:
+    """Return the error with the cause that its trace shows."""
+    finding = diagnosis.finding
+    return type(error)(
+        error.what,
+        cause=f"{diagnosis.fault} since step {diagnosis.step}: {finding.what} {finding.cause}",
+        fix=finding.fix,
+    )

@@ -1,0 +1,58 @@
+"""Number of concurrent trials of a search, and the order in which their results are applied."""
+
+from sluice.cluster.settings import ComputeSettings
+from sluice.tuning.schedulers import is_population
+from sluice.tuning.settings import SearchSettings
+
+ORDERED_TRIALS = 8
+"""Concurrent trials of an ordered search unless the settings name another number. It affects the
+decisions, so it does not depend on the number of cores."""
+
+
+def is_ordered(settings: SearchSettings, compute: ComputeSettings) -> bool:
+    """Return whether the order of results is independent of the speed of workers."""
+    return compute.address is None if settings.ordered is None else settings.ordered
+
+
+def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) -> int | None:
+    """Return the maximum number of concurrent trials; None for as many as the cluster has slots."""
+    if settings.concurrent_trials is not None:
+        return min(settings.concurrent_trials, settings.num_trials)
+    if is_population(settings.scheduler):
+        return settings.num_trials
+    return min(ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
+
+
+def describe_idle_workers(
+    settings: SearchSettings, compute: ComputeSettings, *, available: int | None = None
+) -> str:
+    """Return a sentence if a limit leaves workers idle; empty otherwise.
+
+    Args:
+        settings: The budget and the limits.
+        compute: Number of requested workers.
+        available: Number of workers that fit on the cluster; None if unknown.
+    """
+    max_trials = max_concurrent_trials(settings, compute)
+    if max_trials is None:
+        max_trials = settings.num_trials
+    requested = compute.workers if compute.workers is not None else available
+    if requested is None or requested <= max_trials:
+        return ""
+    source = (
+        f"compute.workers requests {requested} workers"
+        if compute.workers is not None
+        else f"The cluster has slots for {requested} workers"
+    )
+    text = f"{source}, but the search uses at most {max_trials}"
+    if max_trials == settings.num_trials:
+        return f"{text}: it has no more trials (search.num_trials)."
+    if settings.concurrent_trials is None:
+        return (
+            f"{text}, the default of an ordered search. Set search.concurrent_trials to about "
+            f"{2 * requested}, or search.ordered to false; both start a new search."
+        )
+    return (
+        f"{text} (search.concurrent_trials). The number affects the decisions: raising it, to "
+        f"about {2 * requested}, starts a new search."
+    )

@@ -1,0 +1,271 @@
+"""The two orders in which a study applies events: by a virtual clock, and by arrival."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from sluice.base.errors import ContractError
+from sluice.tuning.resumable.clock import VirtualClock
+from sluice.tuning.resumable.events import StudyEvent
+from sluice.tuning.resumable.proxies import TrialProxy
+from sluice.tuning.resumable.study import Study, as_json
+
+
+class OrderedStudy(Study):
+    """Applies events in the order of a virtual clock, independent of the speed of workers.
+
+    Every report takes one unit of virtual time on its slot, and the report that is due first is
+    applied first. A trial is suggested when a slot is free.
+
+    Args:
+        num_slots: Number of trials that run at a time by the virtual clock. Affects the decisions.
+        arguments: Arguments of ``Study``.
+    """
+
+    def __init__(self, *arguments: Any, num_slots: int, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._clock = VirtualClock(num_slots)
+        self._received: dict[int, deque[StudyEvent]] = {}
+        self._queued: deque[Mapping[str, Any]] = deque()
+        self._expected: deque[Mapping[str, Any]] = deque()
+        """Suggestions in the journal that were not repeated yet."""
+        self._num_recorded = 0
+        """Number of queued configurations in the journal."""
+        self._has_begun = False
+
+    def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the lines of a journal."""
+        lines = list(lines)
+        suggested = [line for line in lines if "config" in line]
+        if self._searcher is None:
+            self._queued.extend(line["config"] for line in suggested)
+            self._num_recorded += len(suggested)
+        else:
+            self._expected = deque(suggested)
+        events = [line for line in lines if "config" not in line]
+        if self._searcher is not None or events:
+            self._begin(is_new=not events)
+        for number, line in enumerate(events, 1):
+            event = self._lines.decode(line)
+            self._require_running(event)
+            if self._clock.first() != event.trial:
+                raise ContractError(
+                    f"Report {number} of the journal is from trial {event.trial}, but trial "
+                    f"{self._clock.first()} is due.",
+                    fix="Resume with the releases that started the study, or start it in another "
+                    "folder.",
+                )
+            self._apply_and_fill(event, is_new=number == len(events))
+        if self._expected:
+            raise ContractError(
+                f"The journal contains a suggestion for trial {self._expected[0]['trial']} that "
+                "the searcher does not repeat.",
+                fix="Give the searcher and its sampler a fixed seed.",
+            )
+
+    def enqueue(self, config: Mapping[str, Any]) -> int:
+        """Queue a configuration that was chosen outside the study."""
+        self._queued.append(dict(config))
+        return len(self.trials) + len(self._queued) - 1
+
+    def num_known(self) -> int:
+        """Return the number of existing and queued trials."""
+        return len(self.trials) + len(self._queued)
+
+    def start(self) -> None:
+        """Start the first trials; no more trials are queued."""
+        first = len(self.trials)
+        for index in range(max(self._num_recorded - first, 0), len(self._queued)):
+            line = {"trial": first + index, "config": as_json(self._queued[index])}
+            self._record(line, False)
+            self._num_recorded += 1
+        self._begin(is_new=True)
+
+    def _begin(self, *, is_new: bool) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            with self._draws.step():
+                self._fill(is_new=is_new)
+
+    def suggest(self) -> bool:
+        """Return False: trials are created as soon as a slot is free."""
+        return False
+
+    def next_to_start(self) -> int | None:
+        """Return None: trials that do not run have no slot."""
+        return None
+
+    def receive(self, event: StudyEvent) -> list[StudyEvent]:
+        """Store an event and apply all that are due."""
+        self._received.setdefault(event.trial, deque()).append(event)
+        self._changed[event.trial] = None
+        return list(self._advance())
+
+    def sort_key(self, trial: int) -> tuple[int, int]:
+        """Return time and slot of a running trial."""
+        return self._clock.sort_key(trial)
+
+    def has_pending_event(self, trial: int) -> bool:
+        """Return whether an event of the trial was received and is not due yet."""
+        return trial in self._received
+
+    def checkpoints_needed(self) -> frozenset[str]:
+        """Return the paths of checkpoints from which a trial may still start."""
+        received = {event.checkpoint for queue in self._received.values() for event in queue}
+        return super().checkpoints_needed() | (received - {""})
+
+    def _advance(self) -> Iterator[StudyEvent]:
+        while (due := self._clock.first()) is not None and due in self._received:
+            queue = self._received[due]
+            event = queue.popleft()
+            if not queue:
+                del self._received[due]
+            self._record(self._lines.encode(event), True)
+            self._apply_and_fill(event, is_new=True)
+            yield event
+
+    def _apply_and_fill(self, event: StudyEvent, *, is_new: bool) -> None:
+        self._clock.tick(event.trial)
+        with self._draws.step():
+            self._apply(event)
+            self._fill(is_new=is_new)
+
+    def _fill(self, *, is_new: bool) -> None:
+        """Start the trial that the scheduler selects on each free slot."""
+        while self._clock.has_free_slot():
+            if not self._num[Trial.PENDING]:
+                self._suggest(is_new=is_new)
+            chosen = self._choose()
+            if chosen is None:
+                return
+            self._clock.start(chosen.number)
+            self._run(chosen)
+
+    def _suggest(self, *, is_new: bool) -> None:
+        if self._exhausted or len(self.trials) >= self._num_samples:
+            return
+        if self._searcher is None:
+            if self._queued:
+                self._add(self._queued.popleft())
+            return
+        config = self._request_config()
+        if config is None:
+            return
+        if self._expected:
+            self._require_same(self._expected.popleft(), config)
+        elif is_new:
+            self._record({"trial": len(self.trials), "config": as_json(config)}, False)
+        else:
+            raise ContractError(
+                f"The searcher suggests trial {len(self.trials)} earlier than in the journal.",
+                fix="Give the searcher and its sampler a fixed seed.",
+            )
+        self._add(config)
+
+    def _observe(self, trial: TrialProxy, before: str) -> None:
+        super()._observe(trial, before)
+        if before == Trial.RUNNING != trial.status:
+            self._clock.stop(trial.number)
+
+
+class ArrivalStudy(Study):
+    """Applies events in the order of arrival, and suggests a trial when Tune requests one.
+
+    Args:
+        num_slots: Maximum number of trials that run at a time; None for no limit.
+        max_pending: Maximum number of suggested trials without a worker.
+        arguments: Arguments of ``Study``.
+    """
+
+    def __init__(
+        self, *arguments: Any, num_slots: int | None, max_pending: int = 1, **settings: Any
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self._limit, self._max_pending = num_slots, max_pending
+        self._chosen: TrialProxy | None = None
+        self._has_chosen = False
+        """Whether the scheduler selected a trial since the last line of the journal."""
+
+    def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the lines of a journal in their order."""
+        for line in lines:
+            if "config" in line:
+                self._repeat(line)
+            else:
+                self._receive(self._lines.decode(line))
+
+    def _repeat(self, line: Mapping[str, Any]) -> None:
+        if line.get("chosen"):
+            self.next_to_start()
+        config = line["config"]
+        if self._searcher is not None:
+            suggested = self._request_config()
+            self._require_same(line, suggested or {})
+            config = suggested
+        self._append(config)
+
+    def enqueue(self, config: Mapping[str, Any]) -> int:
+        """Add a trial whose configuration was chosen outside the study."""
+        self._record_suggestion(config)
+        self._append(config)
+        return len(self.trials) - 1
+
+    def start(self) -> None:
+        """Do nothing: trials start when they get a worker."""
+
+    def suggest(self) -> bool:
+        """Request a trial from the searcher, unless enough trials wait for a worker."""
+        pending = self._num[Trial.PENDING]
+        full = self._limit is not None and pending + self._num[Trial.RUNNING] >= self._limit
+        if self.is_exhausted() or full or pending >= self._max_pending:
+            return False
+        config = self._request_config()
+        if config is None:
+            return False
+        self._record_suggestion(config)
+        self._append(config)
+        return True
+
+    def next_to_start(self) -> int | None:
+        """Return the trial that the scheduler starts next."""
+        if not self._has_chosen:
+            full = self._limit is not None and self._num[Trial.RUNNING] >= self._limit
+            self._chosen, self._has_chosen = None if full else self._choose(), True
+        return None if self._chosen is None else self._chosen.number
+
+    def receive(self, event: StudyEvent) -> list[StudyEvent]:
+        """Record an event and apply it."""
+        self.next_to_start()
+        self._record(self._lines.encode(event), event.kind != "start")
+        self._receive(event)
+        return [event]
+
+    def sort_key(self, trial: int) -> tuple[int, int]:
+        """Return the trial's number: the oldest is first."""
+        return trial, 0
+
+    def has_pending_event(self, trial: int) -> bool:
+        """Return False: events are applied on arrival."""
+        del trial
+        return False
+
+    def _receive(self, event: StudyEvent) -> None:
+        # As in Tune, the scheduler selects the next trial, then one event is handled.
+        self.next_to_start()
+        self._has_chosen = False
+        with self._draws.step():
+            if event.kind == "start":
+                self._run(self.trials[event.trial])
+            else:
+                self._apply(event)
+
+    def _record_suggestion(self, config: Mapping[str, Any]) -> None:
+        line = {"trial": len(self.trials), "config": as_json(config)}
+        self._record({**line, "chosen": 1} if self._has_chosen else line, False)
+
+    def _append(self, config: Mapping[str, Any]) -> None:
+        self._has_chosen = False
+        with self._draws.step():
+            self._add(config)

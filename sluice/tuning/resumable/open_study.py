@@ -1,0 +1,160 @@
+"""Opens a study by replaying its journal, starting at the last snapshot if there is one."""
+
+import copy
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from sluice.tuning.resumable.driver import StudyDriver
+from sluice.tuning.resumable.event_order import ArrivalStudy, OrderedStudy
+from sluice.tuning.resumable.events import StudyEvent
+from sluice.tuning.resumable.journal import StudyJournal
+from sluice.tuning.resumable.snapshots import read_header, read_study, write_snapshot
+from sluice.tuning.resumable.study import Study
+
+_SNAPSHOT_AFTER_S = 2.0
+"""A snapshot is written when the replay since the last one would take this long [s]."""
+
+_MAX_SNAPSHOT_SHARE = 0.1
+"""Maximum share of the decision time that may be spent on snapshots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySettings:
+    """Settings that determine the order of a study, besides its scheduler and its searcher."""
+
+    time_attr: str
+    ordered: bool
+    concurrency: int | None
+    seed: int
+    errors: Literal["record", "stop"]
+    workers: int | None = None
+    """Maximum number of workers; does not change the decisions of an ordered study."""
+
+
+class OpenStudy:
+    """A study with its journal.
+
+    Args:
+        path: Path of the journal.
+        settings: The arguments of ``resumable``.
+        scheduler: The wrapped scheduler, which is copied.
+        searcher: The wrapped searcher, which is copied; None without one.
+        metric: Name of the metric.
+        num_samples: Total number of trials.
+
+    Raises:
+        ContractError: The journal belongs to another study or another version, or the replay gives
+            other decisions.
+        StorageError: The journal cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: StudySettings,
+        scheduler: TrialScheduler,
+        searcher: Searcher | None,
+        *,
+        metric: str,
+        num_samples: int,
+    ) -> None:
+        self._path, self._settings, self._metric = path, settings, metric
+        subject = {
+            "scheduler": describe_class(scheduler),
+            "searcher": describe_class(searcher),
+            "metric": metric,
+            "time_attr": settings.time_attr,
+            "num_samples": num_samples,
+            "concurrency": settings.concurrency,
+            "ordered": settings.ordered,
+            "seed": settings.seed,
+        }
+        self.journal = StudyJournal(path, subject)
+        self._snapshot = path.with_name(path.name + ".copy")
+        self._decided_s = self._snapshot_s = 0.0
+        self._may_snapshot = True
+        try:
+            self.study, since = self._from_snapshot()
+            if self.study is None:
+                self.study = self._fresh(scheduler, searcher, num_samples)
+            started = time.perf_counter()
+            self.study.replay(self.journal.restored(since))
+            self._decided_s = time.perf_counter() - started
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def driver(self, on_applied: Callable[[StudyEvent], None]) -> StudyDriver:
+        """Return the driver that binds Tune's trials to the study."""
+        return StudyDriver(
+            self.study,
+            metric=self._metric,
+            time_attr=self._settings.time_attr,
+            stop_on_error=self._settings.errors == "stop",
+            workers=self._settings.workers,
+            on_applied=on_applied,
+        )
+
+    def add_decision_time(self, seconds: float) -> None:
+        """Add time that was spent on decisions; write a snapshot if it is due."""
+        self._decided_s += seconds
+        if not self._may_snapshot or self._decided_s < max(
+            _SNAPSHOT_AFTER_S, self._snapshot_s / _MAX_SNAPSHOT_SHARE
+        ):
+            return
+        started = time.perf_counter()
+        self._may_snapshot = write_snapshot(
+            self._snapshot,
+            self.study,
+            size=self.journal.size,
+            digest=self.journal.digest.hexdigest(),
+        )
+        self._snapshot_s, self._decided_s = time.perf_counter() - started, 0.0
+
+    def _from_snapshot(self) -> tuple[Any, int]:
+        header = read_header(self._snapshot)
+        if not header or header.get("digest") != self.journal.digest_of(header.get("size", 0)):
+            return None, 0
+        study = read_study(self._snapshot, header)
+        if study is None:
+            return None, 0
+        study.set_recorder(self.journal.append)
+        return study, header["size"]
+
+    def _fresh(
+        self, scheduler: TrialScheduler, searcher: Searcher | None, num_samples: int
+    ) -> Study:
+        common: dict[str, Any] = {
+            "metric": self._metric,
+            "time_attr": self._settings.time_attr,
+            "num_samples": num_samples,
+            "seed": self._settings.seed,
+            "folder": str(self._path.parent),
+            "record": self.journal.append,
+            "num_slots": self._settings.concurrency,
+        }
+        wrapped = copy.deepcopy(scheduler), copy.deepcopy(searcher)
+        if self._settings.ordered:
+            return OrderedStudy(*wrapped, **common)
+        pending = os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "")
+        max_pending = int(pending) if pending.isdigit() else 1
+        return ArrivalStudy(*wrapped, max_pending=max_pending, **common)
+
+
+def describe_class(wrapped: object) -> dict[str, Any]:
+    """Return the class of a scheduler or searcher, and its scalar attributes."""
+    if wrapped is None:
+        return {}
+    scalars = {
+        name.lstrip("_"): value
+        for name, value in sorted(vars(wrapped).items())
+        if isinstance(value, str | int | float | bool)
+    }
+    return {"class": f"{type(wrapped).__module__}:{type(wrapped).__qualname__}", **scalars}

@@ -1,0 +1,87 @@
+"""Stores results and checkpoints of a study's trials, by attempt."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from sluice.tuning.resumable.events import CheckpointKey, TrialAttempt
+from sluice.tuning.resumable.proxies import TrialProxy
+
+
+class ReportStore:
+    """Reported results, and the checkpoints that were reported with them."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, int], dict[float, tuple[dict[str, Any], str]]] = {}
+        """Result and checkpoint path by time, for each attempt of each trial; in order."""
+        self._saved: WeakValueDictionary[tuple[int, int, float], CheckpointKey]
+        self._saved = WeakValueDictionary()
+        """Checkpoints that a scheduler requested and still references, such as those of PBT's best
+        trials."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_results": self._results, "_saved": list(self._saved.values())}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._results = state["_results"]
+        keys = state["_saved"]
+        self._saved = WeakValueDictionary({(k.trial, k.attempt, k.time): k for k in keys})
+
+    def add(self, trial: TrialProxy, result: dict[str, Any], checkpoint: str) -> None:
+        """Add the last result of a trial."""
+        attempt = self._results.setdefault((trial.number, trial.attempt), {})
+        attempt[trial.time] = (result, checkpoint)
+
+    def save(self, trial: TrialProxy) -> CheckpointKey:
+        """Return the key of a trial's checkpoint, which is kept while the key is referenced."""
+        key = trial.checkpoint
+        return self._saved.setdefault((key.trial, key.attempt, key.time), key)
+
+    def latest(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
+        """Return the path from which a trial continues, and its result."""
+        found = self._results.get((trial.number, trial.attempt))
+        if found:
+            for result, path in reversed(found.values()):
+                if path:
+                    return path, result
+        return self.checkpoint_at(trial.start)
+
+    def last_written(self, trial: TrialProxy) -> str:
+        """Return the path of the last checkpoint that a trial wrote in any of its attempts."""
+        for attempt in range(trial.attempt, -1, -1):
+            for _, path in reversed(self._results.get((trial.number, attempt), {}).values()):
+                if path:
+                    return path
+        return ""
+
+    def checkpoint_at(self, key: CheckpointKey | None) -> tuple[str, dict[str, Any]]:
+        """Return the path of a checkpoint and its result; empty without one."""
+        if key is None:
+            return "", {}
+        result, path = self._results.get((key.trial, key.attempt), {}).get(key.time, ({}, ""))
+        return path, result
+
+    def results_of_attempt(self, number: int, attempt: int) -> Iterator[dict[str, Any]]:
+        """Yield the results of one attempt of a trial."""
+        for result, _ in self._results.get((number, attempt), {}).values():
+            yield result
+
+    def results_along(
+        self, lineage: tuple[TrialAttempt, ...], last: CheckpointKey
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the results of a chain of attempts, each up to the start of the next one."""
+        ends = [attempt.start for attempt in lineage[1:]] + [last]
+        for attempt, end in zip(lineage, ends, strict=True):
+            started = attempt.start.time if attempt.start else float("-inf")
+            assert end is not None
+            for time, (result, _) in self._results.get((end.trial, end.attempt), {}).items():
+                if started < time <= end.time:
+                    yield result
+
+    def needed_checkpoints(self, live: Iterable[TrialProxy]) -> Iterator[str]:
+        """Yield the paths from which the given trials continue, or that a scheduler references."""
+        for trial in live:
+            yield self.latest(trial)[0]
+            yield self.checkpoint_at(trial.start)[0]
+        for key in list(self._saved.values()):
+            yield self.checkpoint_at(key)[0]

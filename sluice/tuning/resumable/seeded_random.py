@@ -1,0 +1,46 @@
+"""Seeds the global random generators that Tune's schedulers use."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from sluice.base.seeding import derive_seed
+
+
+class SeededRandom:
+    """Seeds the global generators for each step of a study.
+
+    Args:
+        seed: Seed from which the seeds of all steps are derived.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._steps, self._is_open = seed, 0, False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Seed the generators; the program's own generator states are restored afterwards.
+
+        A nested step is part of the outer one.
+        """
+        if self._is_open:
+            yield
+            return
+        self._steps, self._is_open = self._steps + 1, True
+        seed = derive_seed(self._seed, f"tune_{self._steps}")
+        state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that ASHA uses
+        try:
+            yield
+        finally:
+            self._is_open = False
+            random.setstate(state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+    def undo(self) -> None:
+        """Uncount the last step, which changed nothing, unless it is still open."""
+        if not self._is_open:
+            self._steps -= 1

@@ -1,0 +1,145 @@
+"""State that the scheduler and the searcher of one ``Tuner`` share, by the path of their journal.
+
+Tune copies both, so neither can hold a reference to the other.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray.tune.search import Searcher
+
+from sluice.base.errors import ContractError
+from sluice.tuning.resumable import tune_trials
+from sluice.tuning.resumable.driver import StudyDriver
+from sluice.tuning.resumable.events import StudyEvent
+from sluice.tuning.resumable.journal import StudyJournal
+from sluice.tuning.resumable.study import Study
+
+Listener = Callable[[Study, StudyEvent], None]
+
+_runs: dict[Path, "TunerRun"] = {}
+_listeners: dict[Path, list[Listener]] = {}
+
+
+class StudyHandle(Protocol):
+    """A study with its journal."""
+
+    study: Study
+    journal: StudyJournal
+
+    def driver(self, on_applied: Callable[[StudyEvent], None]) -> StudyDriver:
+        """Return the driver of the study."""
+
+    def add_decision_time(self, seconds: float) -> None:
+        """Add time that was spent on decisions."""
+
+
+class TunerRun:
+    """The study of one run of a ``Tuner``.
+
+    Args:
+        path: Path of the journal.
+        open_study: Opens the journal and replays it into a copy of the searcher.
+    """
+
+    def __init__(self, path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
+        self._path, self._open = path, open_study
+        self._opened: StudyHandle | None = None
+        self._driver: StudyDriver | None = None
+        self.controller: Any = None
+        """Tune's controller, set by its first call."""
+
+    @contextmanager
+    def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
+        """Yield the driver for a call of Tune; the first call opens the journal and replays it."""
+        if self._opened is None or self._driver is None:
+            self._opened = self._open(searcher)
+            self._driver = self._opened.driver(self._on_applied)
+        started = time.perf_counter()
+        yield self._driver
+        self._opened.add_decision_time(time.perf_counter() - started)
+
+    def study(self) -> Study | None:
+        """Return the study; None before the first call of ``driver``."""
+        return None if self._opened is None else self._opened.study
+
+    def close(self) -> None:
+        """Release the journal for another process; the study can still be queried."""
+        if self._opened is not None:
+            self._opened.journal.close()
+
+    def _on_applied(self, event: StudyEvent) -> None:
+        assert self._opened is not None
+        study = self._opened.study
+        for listener in tuple(_listeners.get(self._path, ())):
+            listener(study, event)
+
+
+def begin_run(path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
+    """Register a new run of the study of a journal."""
+    if path in _runs:
+        _runs[path].close()
+    _runs[path] = TunerRun(path, open_study)
+
+
+def latest_run(path: Path) -> TunerRun | None:
+    """Return the latest run of the study of a journal."""
+    return _runs.get(path)
+
+
+def get_study(journal: str | Path) -> Study:
+    """Return the study of the latest ``Tuner`` in this process with a journal.
+
+    It can be queried while the ``Tuner`` runs, as in a callback, and after ``fit``.
+
+    Args:
+        journal: Path of the journal.
+
+    Raises:
+        ContractError: No ``Tuner`` ran with the journal in this process.
+    """
+    run = latest_run(Path(journal).absolute())
+    study = None if run is None else run.study()
+    if study is None:
+        raise ContractError(
+            f"No Tuner ran with the journal {journal} in this process.",
+            fix="Call Tuner.fit with resumable(scheduler, journal=...) first.",
+        )
+    return study
+
+
+def release_workers(journal: str | Path) -> None:
+    """Release the resources of a ``Tuner`` run that ``KeyboardInterrupt`` ended.
+
+    Tune keeps its workers alive then, and the next run would wait forever for their resources.
+
+    Args:
+        journal: Path of the journal.
+    """
+    run = latest_run(Path(journal).absolute())
+    if run is None:
+        return
+    run.close()
+    if run.controller is not None:
+        tune_trials.cleanup(run.controller)
+
+
+@contextmanager
+def listening(journal: str | Path, listener: Listener) -> Iterator[None]:
+    """Call ``listener(study, event)`` after every event of a study inside the context.
+
+    Replayed events are skipped. An exception of the listener ends ``fit``.
+
+    Args:
+        journal: Path of the journal.
+        listener: Called in the thread of ``Tuner.fit``.
+    """
+    listeners = _listeners.setdefault(Path(journal).absolute(), [])
+    listeners.append(listener)
+    try:
+        yield
+    finally:
+        listeners.remove(listener)

@@ -1,0 +1,104 @@
+"""Summary of a finished search, with the importance of its parameters."""
+
+from collections.abc import Sequence
+
+from sluice.base.settings import Record
+from sluice.tuning.importance import Importance, measure_importance
+from sluice.tuning.parameters import Params, describe_range
+from sluice.tuning.records import SearchResult, TrialRecord
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.tuning.tune_space import paths_outside_space
+
+STATES = {"pruned": "stopped early"}
+"""Display names of trial states."""
+
+
+class StudySummary(Record):
+    """The searched space, the result, and the importance of the parameters."""
+
+    space: Space
+    base: TrialSettings
+    result: SearchResult
+    importance: Importance
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings for reviewers: edges of the space, failed trials, too few trials.
+
+        Also values of the file that are outside the space: then no trial has the file's settings.
+        """
+        failed = [trial for trial in self.result.trials if trial.state == "failed"]
+        lines = [report.advice for report in self.importance.parameters if report.advice]
+        outside = paths_outside_space(
+            self.space.leading(len(self.result.strategy.parameters)), self.base
+        )
+        if outside:
+            named = "; ".join(
+                _outside(path, self.base, describe_range(self.space.parameters[path]))
+                for path in outside
+            )
+            lines.append(
+                "No trial has the settings of the file, so the winner may be worse than "
+                f"them: {named}."
+            )
+        if failed:
+            lines.append(
+                f"{len(failed)} of {self.result.num_trials} trials failed; trial {failed[0].id}: "
+                f"{failed[0].reason}"
+            )
+        if self.importance.outcome == "insufficient":
+            lines.append(self.importance.reason)
+        elif not self.importance.clear:
+            lines.append(
+                "The losses depend little on the parameters (a forest explains "
+                f"{self.importance.fit:.0%} of their rank variance), so the winner may be best by "
+                "chance."
+            )
+        return tuple(lines)
+
+    @property
+    def ranking(self) -> tuple[TrialRecord, ...]:
+        """The trials by loss, the lowest first."""
+        return tuple(sorted(self.result.trials, key=lambda trial: (trial.loss, trial.id)))
+
+
+def _outside(path: str, base: TrialSettings, ends: str) -> str:
+    value = base.value(path)
+    where = "is not set in the file" if value is None else f"{value} is outside the space"
+    return f"{path} {where} ({ends})"
+
+
+def summarize_study(
+    result: SearchResult, space: Space, base: TrialSettings, *, seed: int
+) -> StudySummary:
+    """Return the summary of a finished search.
+
+    Cost:
+        About half a second for the random forest.
+    """
+    importance = measure_importance(result, space, seed=seed)
+    return StudySummary(space=space, base=base, result=result, importance=importance)
+
+
+def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
+    """Return a table row per trial: state, epochs, loss, values and the reason of its end."""
+    paths = sorted({path for trial in trials for path in trial.params})
+    return [
+        {
+            "trial": trial.id,
+            "state": STATES.get(trial.state, trial.state),
+            "epochs": len(trial.epochs),
+            "validation loss": trial.loss,
+            **{path.partition(".")[2]: display_value(trial.params, path) for path in paths},
+            "why it ended": trial.reason,
+        }
+        for trial in trials
+    ]
+
+
+def display_value(params: Params, path: str) -> object:
+    """Return a value for display: 'off', 'not active', or the value."""
+    if path not in params:
+        return "not active"
+    value = params[path]
+    return "off" if value == 0.0 and isinstance(value, float) else value

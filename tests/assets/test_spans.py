@@ -1,0 +1,76 @@
+"""OBS-1: the spans of a run's assets share one trace, which is kept with the run."""
+
+import os
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+
+from sluice.assets.spans import TRACEPARENT, spanned
+from sluice.observability import spans
+from tests.support.otlp_receiver import Receiver, receiving
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    with receiving() as receiver:
+        monkeypatch.setenv(spans.ENDPOINT, receiver.url)
+        try:
+            yield receiver
+        finally:
+            spans.shutdown()
+
+
+@dg.asset(key=["pipe", "rows"])
+@spanned
+def rows(context: dg.AssetExecutionContext) -> int:
+    assert context.run.run_id
+    return 3
+
+
+@dg.asset(key=["pipe", "model"], ins={"rows": dg.AssetIn(key=["pipe", "rows"])})
+@spanned
+def model(context: dg.AssetExecutionContext, rows: int) -> int:
+    assert context.run.run_id
+    if rows:
+        raise RuntimeError("secret")
+    return rows
+
+
+@pytest.mark.parametrize("given", ["", "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"])
+def test_the_assets_of_a_run_share_its_trace(receiver: Receiver, given: str) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            [rows, model],
+            instance=instance,
+            tags={TRACEPARENT: given} if given else {},
+            raise_on_error=False,
+        )
+        run = instance.get_run_by_id(result.run_id)
+    spans.shutdown()
+
+    first, second = receiver.one("asset rows"), receiver.one("asset model")
+    assert run is not None
+    kept = spans.TraceContext.parse(run.tags[TRACEPARENT])
+    assert kept is not None
+    assert first.trace == second.trace == kept.trace_id
+    assert second.parent == kept.span_id
+    assert first.parent == (kept.span_id if given else "")
+    assert first.facts == {
+        "sluice.asset": "rows",
+        "sluice.pipeline": "pipe",
+        "sluice.run": result.run_id,
+        "sluice.outcome": "materialized",
+    }
+    assert (second.facts["sluice.outcome"], second.failed) == ("failed", "RuntimeError")
+
+
+def test_off_an_asset_is_as_it_was() -> None:
+    assert spans.ENDPOINT not in os.environ
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([rows], instance=instance)
+        run = instance.get_run_by_id(result.run_id)
+
+    assert result.output_for_node("pipe__rows") == 3
+    assert run is not None
+    assert TRACEPARENT not in run.tags

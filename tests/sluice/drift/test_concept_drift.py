@@ -1,0 +1,103 @@
+"""The mean loss of two windows that share no row (ROLL-3)."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.concept_drift import ConceptDriftReport, evaluate_losses
+from tests.sluice.evaluation.loss_samples import ar1
+
+SETTINGS = DriftSettings(alpha=0.05)
+
+
+def judge(was, now, settings=SETTINGS, horizon_rows=1) -> ConceptDriftReport:
+    return evaluate_losses(was, now, settings, horizon_rows=horizon_rows, window="w")
+
+
+def losses(seed: int, num_rows: int, *, mean: float = 1.0, rho: float = 0.0) -> np.ndarray:
+    return mean + ar1(np.random.default_rng(seed), rho, num_rows)
+
+
+def test_on_independent_rows_it_is_welchs_test():
+    was, now = losses(0, 400), 1.5 * losses(1, 150)
+
+    report = judge(was, now, horizon_rows=0)
+
+    welch = stats.ttest_ind(now, was, equal_var=False, alternative="greater")
+    assert report.p_value == pytest.approx(welch.pvalue)
+    assert report.block_length == 1
+
+
+@pytest.mark.parametrize(
+    ("rise", "verdict"), [(0.0, "STABLE"), (0.5, "DRIFT"), (-0.5, "STABLE"), (0.1, "STABLE")]
+)
+def test_only_a_significant_increase_is_drift(rise, verdict):
+    report = judge(losses(0, 1000), losses(2, 400, mean=1 + rise))
+
+    assert report.verdict == verdict
+    assert report.rise == pytest.approx(rise, abs=0.15)
+    assert report.lower_bound < report.rise < report.upper_bound
+
+
+def test_a_tolerated_increase_is_not_drift():
+    allowed = SETTINGS.model_copy(update={"min_loss_increase": 0.6})
+
+    assert judge(losses(0, 1000), losses(2, 400, mean=1.5), allowed).verdict == "STABLE"
+
+
+def test_dependent_losses_need_a_larger_rise():
+    bounds = [
+        judge(losses(0, 1000, rho=rho), losses(1, 400, rho=rho, mean=1.4)) for rho in (0.0, 0.8)
+    ]
+
+    reach = [report.rise - report.lower_bound for report in bounds]
+    assert reach[1] > 2 * reach[0]
+
+
+def test_false_alarms_hold_on_dependent_losses():
+    found = [
+        judge(losses(2 * at, 800, rho=0.5), losses(2 * at + 1, 400, rho=0.5)).verdict
+        for at in range(200)
+    ]
+
+    assert found.count("INCONCLUSIVE") == 0
+    assert found.count("DRIFT") <= 18  # 5 % of 200, and what chance adds in 1 of 100 runs
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        (losses(0, 99), losses(1, 400), "The reference has 99 labelled rows, required 100"),
+        (losses(0, 400), losses(1, 50), "The window has 50 labelled rows, required 100"),
+        (np.r_[losses(0, 400), np.nan], losses(1, 400), "1 of 401 losses of the reference"),
+        (losses(0, 400), np.r_[losses(1, 400), np.inf], "1 of 401 losses of the window"),
+        (np.ones(400), np.ones(400), "variance is unknown"),
+    ],
+)
+def test_too_little_evidence_is_inconclusive(was, now, said):
+    report = judge(was, now)
+
+    assert report.verdict == "INCONCLUSIVE"
+    assert said in report.reason
+    assert report.remedy
+
+
+def test_a_longer_horizon_needs_more_labels():
+    report = judge(losses(0, 1000), losses(1, 200), horizon_rows=60)
+
+    assert report.verdict == "INCONCLUSIVE"
+    assert "required 476" in report.reason  # four blocks of 119
+
+
+def test_an_effect_of_nothing_is_not_computable():
+    assert math.isnan(judge(np.ones(400), np.ones(400)).effect)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 100)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ContractError, match=r"must have shape \(rows,\)"):
+        judge(np.zeros(shape), losses(0, 100))

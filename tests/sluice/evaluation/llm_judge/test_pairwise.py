@@ -1,0 +1,84 @@
+"""LLM-1: pairwise, both orders, temperature 0, repeats."""
+
+import itertools
+
+import pytest
+
+from sluice.base.errors import ContractError
+from sluice.evaluation.llm_judge.pairs import AnswerPair
+from sluice.evaluation.llm_judge.pairwise import PairVotes, ask_pair
+from tests.sluice.evaluation.llm_judge.judges import answers_in, better_answer, first_answer
+
+PAIR = AnswerPair(prompt="Why {not}?", candidate="a good {one}", baseline="another")
+
+
+def test_each_order_is_asked_each_time_at_temperature_0() -> None:
+    heard = []
+
+    def ask(question: str, temperature: float) -> str:
+        heard.append((answers_in(question), temperature))
+        assert "Why {not}?" in question
+        return "[[C]]"
+
+    ask_pair(ask, PAIR, repeats=3)
+
+    one, other = {"A": "a good {one}", "B": "another"}, {"A": "another", "B": "a good {one}"}
+    assert heard == [(one, 0.0)] * 3 + [(other, 0.0)] * 3
+
+
+def test_the_better_answer_wins_in_either_position() -> None:
+    votes = ask_pair(better_answer, PAIR, repeats=3)
+
+    assert votes.candidate_first == votes.baseline_first == ("candidate",) * 3
+    assert (votes.choice, votes.agree) == ("candidate", True)
+
+
+def test_a_judge_with_position_bias_prefers_neither() -> None:
+    votes = ask_pair(first_answer, PAIR, repeats=3)
+
+    assert (votes.candidate_first, votes.baseline_first) == (("candidate",) * 3, ("baseline",) * 3)
+    assert (votes.choice, votes.agree) == ("tie", False)
+
+
+def test_the_last_choice_counts_and_an_answer_without_one_is_none() -> None:
+    said = itertools.cycle(["At first [[A]], then [[B]].", "A", "[[D]]"])
+
+    votes = ask_pair(lambda *_: next(said), PAIR, repeats=3)
+
+    assert votes.candidate_first == ("baseline", None, None)
+    assert (votes.choice, votes.agree) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "choice"),
+    [
+        (("candidate", "candidate", "tie"), ("candidate", "candidate", None), "candidate"),
+        (("candidate", "candidate", "tie"), ("tie", "tie", "tie"), "tie"),
+        (("candidate", "baseline", "tie"), ("candidate",) * 3, "tie"),
+        (("baseline",) * 3, (None, None, "baseline"), None),
+        ((None,) * 3, (None,) * 3, None),
+    ],
+)
+def test_most_repeats_of_both_orders_decide(one, other, choice) -> None:
+    votes = PairVotes(candidate_first=one, baseline_first=other)
+
+    assert votes.choice == choice
+    assert not votes.agree
+
+
+def test_a_judge_that_returns_no_text_is_rejected() -> None:
+    with pytest.raises(ContractError, match="must return a string, got dict"):
+        ask_pair(lambda *_: {"content": "[[A]]"}, PAIR, repeats=1)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("429: too many requests"), SystemExit(0)])
+def test_an_error_of_the_judge_is_reported_with_its_line(error: BaseException) -> None:
+    def ask(*_: object) -> str:
+        raise error
+
+    kind = type(error).__name__
+    with pytest.raises(
+        ContractError,
+        match=rf"The judge raised {kind}.*test_pairwise\.py:\d+ in .*ask",
+    ):
+        ask_pair(ask, PAIR, repeats=1)

@@ -1,0 +1,525 @@
+"""Attacks by a writer of the database without the key."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked, IntegrityError, StorageError
+from sluice.registry import append_only, log
+from sluice.registry.anchor import registry_identity
+from sluice.registry.database import Database
+from sluice.registry.keyring import KNOWN_KEYS
+from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
+from sluice.registry.tables import APPEND_ONLY, LOGGED, log_head, signatures
+from sluice.registry.tables import log as log_table
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    poc_receipt,
+    promote_chain,
+    register_sample,
+)
+
+
+def key_in(folder: Path, letter: bytes = b"k") -> SigningKey:
+    """Return the key whose file, known keys and anchor are in a folder."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "registry.key"
+    path.write_bytes(letter * 32)
+    path.chmod(0o600)
+    return SigningKey.read(path)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    return key_in(tmp_path / "keys")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "r.db"
+
+
+@pytest.fixture
+def signed(path: Path, key: SigningKey, store: ArtifactStore) -> str:
+    """A registry with two versions promoted in turn, every change signed; its URL."""
+    url = f"sqlite:///{path}"
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        promote_chain(ledger, store, 2)
+        assert ledger.verify(None, store=store, key=key) == []
+    return url
+
+
+def attack(path: Path, *statements: str) -> None:
+    """Change the database as a writer can: drop the triggers and recreate them."""
+    _without_triggers(path, *statements)
+    _restore_triggers(path)
+
+
+def _restore_triggers(path: Path) -> None:
+    database = Database.open(f"sqlite:///{path}", create=False)
+    with database.write() as connection:
+        append_only.restore_triggers(connection)
+    database.close()
+
+
+def _without_triggers(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as connection:
+        for table in APPEND_ONLY:
+            for action in ("update", "delete"):
+                connection.execute(f"DROP TRIGGER IF EXISTS {table.name}_no_{action}")
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def rewrite(path: Path) -> None:
+    """Change the actors in the history, rewrite the chain, and remove the signatures."""
+    _without_triggers(path, "UPDATE sluice_history SET actor = 'eve' WHERE id = 1")
+    database = Database.open(f"sqlite:///{path}", create=False)
+    with database.write() as connection:
+        for table in (signatures, log_table, log_head):
+            connection.execute(sa.delete(table))
+        log.create_head(connection)
+        rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
+        log.append_existing_rows(connection, rows)
+        append_only.restore_triggers(connection)
+    database.close()
+
+
+def forge_candidate(url: str, store: ArtifactStore) -> int:
+    """Insert a candidate with forged receipts in a correct chain; return its number."""
+    with Ledger.open(url, clock=Clock()) as ledger:
+        return register_sample(ledger, store, salt=9, reference=ledger.version(MODEL, 2).candidate)
+
+
+def honest_change(url: str, store: ArtifactStore, key: SigningKey) -> None:
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        ledger.rollback(MODEL, expected=2, actor="honest", reason="r", store=store)
+
+
+def file_receipt(url: str, key: SigningKey) -> None:
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        ledger.record_receipt(poc_receipt(data="f" * 64))
+
+
+def findings(url: str, store: ArtifactStore, key: SigningKey) -> list[str]:
+    with Ledger.open(url, clock=Clock()) as ledger:
+        return [f.what for f in ledger.verify(None, store=store, key=key)]
+
+
+def anchor_file(key: SigningKey) -> Path:
+    assert key.path is not None
+    (found,) = key.path.parent.glob("registry.key.*.anchor.json")
+    return found
+
+
+@pytest.mark.parametrize("has_anchor", [True, False])
+def test_rewritten_chain_without_signatures_is_never_signed(
+    has_anchor: bool, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    rewrite(path)
+    if not has_anchor:
+        anchor_file(key).unlink()
+
+    what = r"contains line \d+ \(.*line \d+ of the database differs" if has_anchor else r"line 1 of"
+    with pytest.raises(IntegrityError, match=what):
+        honest_change(signed, store, key)
+    found = findings(signed, store, key)
+    assert "the whole log" in found[-1]
+    assert len(found) == 1 + has_anchor
+
+
+def test_forged_candidate_is_not_signed_by_an_honest_promotion(
+    signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        first = ledger.unsigned_lines()[0].lines + 1
+    number = forge_candidate(signed, store)
+
+    with (
+        Ledger.open(signed, clock=Clock(), key=key) as ledger,
+        pytest.raises(IntegrityError, match=rf"line {first} of the log .* not signed .*registry s"),
+    ):
+        ledger.promote(MODEL, number, expected=2, actor="honest", reason="r", store=store)
+    assert "are not signed with a known key" in findings(signed, store, key)[0]
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        assert ledger.production_number(MODEL) == 2
+        head, lines = ledger.unsigned_lines()
+        assert [line.line for line in lines] == list(range(first, head.lines + 1))
+        assert f"register {MODEL} version {number}" in " ".join(line.what for line in lines)
+        ledger.sign(head, actor="ada")
+        ledger.promote(MODEL, number, expected=2, actor="honest", reason="r", store=store)
+    assert findings(signed, store, key) == []
+    database = Database.open(signed, create=False)
+    with database.read() as connection:
+        bridges = connection.execute(
+            sa.select(signatures.c.actor, signatures.c.since, signatures.c.line).where(
+                signatures.c.kind == "bridge"
+            )
+        ).all()
+    database.close()
+    assert [tuple(row) for row in bridges] == [("ada", first - 1, head.lines)]
+
+
+def test_only_reviewed_lines_are_signed(signed: str, store: ArtifactStore, key: SigningKey) -> None:
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        shown, _ = ledger.unsigned_lines()
+        forge_candidate(signed, store)
+        with pytest.raises(GateBlocked, match="when its lines were shown"):
+            ledger.sign(shown, actor="ada")
+        assert ledger.unsigned_lines()[1] != []
+
+
+def test_removed_signature_in_the_middle_is_found(
+    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with sqlite3.connect(path) as connection:
+        lines = [line for (line,) in connection.execute("SELECT line FROM sluice_signatures")]
+    connection.close()
+    assert len(lines) == 4
+    attack(path, f"DELETE FROM sluice_signatures WHERE line = {lines[1]}")
+
+    assert findings(signed, store, key) == [
+        f"The signature of line {lines[1]} is missing; line {lines[2]} follows it."
+    ]
+    attack(path, f"UPDATE sluice_signatures SET since = {lines[0]} WHERE line = {lines[2]}")
+    assert findings(signed, store, key) == [
+        f"The signature of line {lines[2]} was not made with the key that it names."
+    ]
+    attack(path, f"DELETE FROM sluice_signatures WHERE line = {lines[2]}")
+    with pytest.raises(IntegrityError, match=f"signature of line {lines[2]} is missing"):
+        honest_change(signed, store, key)
+
+
+@pytest.mark.parametrize("how", ["old copy", "truncated", "empty"])
+def test_database_that_lost_signed_lines_is_found(
+    how: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with sqlite3.connect(path) as connection:
+        (line, digest) = connection.execute("SELECT lines, digest FROM sluice_log_head").fetchone()
+        (before,) = connection.execute(
+            "SELECT max(line) FROM sluice_signatures WHERE line < ?", [line]
+        ).fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    if how == "old copy":
+        shutil.copy(path, path.with_suffix(".old"))
+        honest_change(signed, store, key)
+        line += 1
+        shutil.copy(path.with_suffix(".old"), path)
+        ends = rf"ends with line {line - 1} \({digest[:12]}\)"
+    elif how == "truncated":
+        attack(
+            path,
+            f"DELETE FROM sluice_signatures WHERE line > {before}",
+            f"DELETE FROM sluice_log WHERE number > {before}",
+            "DELETE FROM sluice_history WHERE id = (SELECT max(id) FROM sluice_history)",
+            f"UPDATE sluice_log_head SET lines = {before}, digest = "
+            f"(SELECT digest FROM sluice_log WHERE number = {before})",
+        )
+        ends = f"ends with line {before} "
+    else:
+        path.unlink()
+        Ledger.open(signed, clock=Clock()).close()
+        ends = "ends with line 0 "
+
+    expected = rf"{anchor_file(key)} contains line {line} \(.*the database {ends}"
+    with pytest.raises(IntegrityError, match=expected):
+        file_receipt(signed, key)
+    with (
+        Ledger.open(signed, clock=Clock(), key=key) as ledger,
+        pytest.raises(IntegrityError, match=expected),
+    ):
+        ledger.sign(ledger.unsigned_lines()[0], actor="ada")
+    assert any(f"contains line {line} " in what for what in findings(signed, store, key))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("signed_at = 'x'", "signed_at = '2020-01-01T00:00:00+00:00'", "actor = 'b'"),
+        *("kind = x'00'", "since = 'a'", "digest = x'ff'", "signature = 'x'", "line = 'a'"),
+    ],
+)
+def test_edited_signature_is_a_finding(
+    change: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with sqlite3.connect(path) as connection:
+        (last,) = connection.execute("SELECT max(line) FROM sluice_signatures").fetchone()
+    connection.close()
+    attack(path, f"UPDATE sluice_signatures SET {change} WHERE line = {last}")
+
+    with pytest.raises(IntegrityError):
+        honest_change(signed, store, key)
+    assert findings(signed, store, key) != []
+
+
+def test_swapped_lines_are_not_signed(
+    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    """Lines of the last signature; verify, which reads all lines, finds older ones."""
+    with sqlite3.connect(path) as connection:
+        (last,) = connection.execute("SELECT max(since) FROM sluice_signatures").fetchone()
+    connection.close()
+    honest = forge_candidate(signed, store)  # several lines under one signature
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        ledger.sign(ledger.unsigned_lines()[0], actor="ada")
+        head = ledger.unsigned_lines()[0].lines
+    one, other = head - 2, head - 1
+    assert honest == 3
+    assert last < one
+    columns = ("entity", "key", "content")
+    attack(
+        path,
+        "CREATE TEMP TABLE kept AS SELECT * FROM sluice_log",
+        f"UPDATE sluice_log SET key = 'x' || key WHERE number IN ({one}, {other})",
+        *(
+            f"UPDATE sluice_log SET {c} = (SELECT {c} FROM kept WHERE number = {a}) "
+            f"WHERE number = {b}"
+            for c in columns
+            for a, b in ((one, other), (other, one))
+        ),
+    )
+
+    with pytest.raises(IntegrityError, match=f"Line {one} of the log does not match its sign"):
+        honest_change(signed, store, key)
+
+
+def test_edit_below_an_older_signature_blocks_moves(
+    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    """A line changed with its digest; only its neighbors and the whole chain reveal it."""
+    with sqlite3.connect(path) as connection:
+        values = connection.execute(
+            "SELECT number, entity, key, previous FROM sluice_log WHERE number = 3"
+        ).fetchone()
+    connection.close()
+    line = dict(zip(("number", "entity", "key", "previous"), values, strict=True))
+    digest = log.line_digest(**line, content="f" * 64)
+    attack(
+        path,
+        f"UPDATE sluice_log SET content = '{'f' * 64}', digest = '{digest}' WHERE number = 3",
+    )
+
+    with pytest.raises(IntegrityError, match=r"does not match line 3|Line 4 of the log"):
+        honest_change(signed, store, key)
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        number = register_sample(
+            ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
+        )
+        with pytest.raises(IntegrityError, match=r"does not match line 3|Line 4 of the log"):
+            ledger.promote(MODEL, number, expected=2, actor="a", reason="r", store=store)
+        assert ledger.production_number(MODEL) == 2
+
+
+def test_concurrent_writers_sign_one_after_the_other(
+    url: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        register_sample(ledger, store, salt=1)
+
+    def write(number: int) -> None:
+        with Ledger.open(url, clock=Clock(), key=key) as ledger:
+            for part in range(3):
+                ledger.record_receipt(poc_receipt(data=f"{number}{part}" + "f" * 62))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        head, lines = ledger.unsigned_lines()
+        assert lines == []
+        assert ledger.verify(None, store=store, key=key) == []
+    assert json.loads(anchor_file(key).read_text())["line"] == head.lines
+
+
+def test_lines_signed_with_another_key_are_not_signed(
+    tmp_path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    other = key_in(tmp_path / "eve", b"e")
+    with (
+        Ledger.open(signed, clock=Clock(), key=other) as ledger,
+        pytest.raises(IntegrityError, match="line 1 of the log"),
+    ):
+        register_sample(ledger, store, salt=9)
+    forge_candidate(signed, store)
+    with Ledger.open(signed, clock=Clock(), key=other) as ledger:
+        ledger.sign(ledger.unsigned_lines()[0], actor="honest")
+
+    with pytest.raises(IntegrityError, match="is not signed by a known key"):
+        honest_change(signed, store, key)
+    assert "not signed with a known key" in findings(signed, store, key)[0]
+
+
+def test_crash_before_the_anchor_is_written_is_recovered(
+    signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    before = anchor_file(key).read_bytes()
+    honest_change(signed, store, key)
+    assert anchor_file(key).read_bytes() != before
+    assert anchor_file(key).stat().st_mode & 0o777 == 0o600
+    anchor_file(key).write_bytes(before)
+
+    assert findings(signed, store, key) == []
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        ledger.record_receipt(poc_receipt(data="f" * 64))
+        lines = ledger.unsigned_lines()[0].lines
+    assert json.loads(anchor_file(key).read_text())["line"] == lines
+    assert list(anchor_file(key).parent.glob(".*")) == []  # nothing half-written
+
+
+def test_change_is_not_made_if_the_anchor_is_not_writable(signed: str, key: SigningKey) -> None:
+    folder = anchor_file(key).parent
+    moved = folder.with_name("moved")
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        folder.rename(moved)  # root may write anywhere but into a folder that is not there
+        with pytest.raises(StorageError, match=r"cannot be stored at .*Nothing was changed"):
+            ledger.record_receipt(poc_receipt(data="f" * 64))
+        moved.rename(folder)
+        assert ledger.unsigned_lines()[1] == []
+        ledger.record_receipt(poc_receipt(data="f" * 64))
+
+
+@pytest.mark.slow
+def test_unwritable_object_anchor_is_reported_after_the_change(
+    tmp_path: Path, path: Path, store: ArtifactStore, key: SigningKey
+) -> None:
+    """The object is added after the commit, so the change must not be repeated."""
+    assert key.path is not None
+    known, place = key.path.with_name(KNOWN_KEYS), tmp_path / "kept"
+    known.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: '{place}'\n")
+    known.chmod(0o600)
+    place.mkdir()
+    url = f"sqlite:///{path}"
+    in_the_way = place / registry_identity(url)[:16]
+    in_the_way.write_text("")
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        with pytest.raises(StorageError, match=r"made and signed.*not be stored.*Do not repeat"):
+            register_sample(ledger, store, salt=1)
+        versions = len(ledger.versions(MODEL))
+    in_the_way.unlink()
+    file_receipt(url, key)  # goes on, and keeps its line
+    assert versions == 1
+    assert len(list(place.rglob("*.json"))) == 1
+
+
+def test_two_machines_share_a_registry_and_a_key(
+    tmp_path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    second = key_in(tmp_path / "second")
+    honest_change(signed, store, second)  # has no line yet, and trusts what the key signed
+    file_receipt(signed, key)  # the line beside this key is an older one
+    for machine in (key, second):
+        assert findings(signed, store, machine) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_shared_append_only_anchor_reveals_lost_lines_on_every_machine(
+    form: str, tmp_path: Path, path: Path, store: ArtifactStore
+) -> None:
+    machines = [key_in(tmp_path / "one"), key_in(tmp_path / "two")]
+    place = tmp_path / "kept"
+    for machine in machines:
+        assert machine.path is not None
+        known = machine.path.with_name(KNOWN_KEYS)
+        where = form.format(place)
+        known.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: {where}\n")
+        known.chmod(0o600)
+    url = f"sqlite:///{path}"
+    with Ledger.open(url, clock=Clock(), key=machines[0]) as ledger:
+        register_sample(ledger, store, salt=1)
+        shutil.copy(path, path.with_suffix(".old"))
+        if path.with_name("r.db-wal").exists():
+            shutil.copy(path.with_name("r.db-wal"), path.with_suffix(".old-wal"))
+        register_sample(ledger, store, salt=2)
+    assert findings(url, store, machines[1]) == []
+    (folder,) = place.iterdir()
+    kept = sorted(file.name for file in folder.iterdir())
+    assert len(kept) == 2
+
+    shutil.copy(path.with_suffix(".old"), path)
+    if path.with_suffix(".old-wal").exists():
+        shutil.copy(path.with_suffix(".old-wal"), path.with_name("r.db-wal"))
+    assert any("contains line" in what for what in findings(url, store, machines[1]))
+    with (
+        Ledger.open(url, clock=Clock(), key=machines[1]) as ledger,
+        pytest.raises(IntegrityError, match="but the database ends with line"),
+    ):
+        register_sample(ledger, store, salt=3)
+    assert sorted(file.name for file in folder.iterdir()) == kept
+
+
+def no_json(file: Path) -> None:
+    file.write_text("{")
+
+
+def other_line(file: Path) -> None:
+    file.write_text(file.read_text().replace('"line":', '"line":1'))
+
+
+def folder_there(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (no_json, "is not a signed line"),
+        (other_line, "the signature is not by a known key"),
+        (folder_there, "cannot be read"),
+    ],
+)
+def test_damaged_anchor_is_a_finding(
+    damage: Callable[[Path], None],
+    what: str,
+    signed: str,
+    store: ArtifactStore,
+    key: SigningKey,
+) -> None:
+    damage(anchor_file(key))
+
+    with pytest.raises(StorageError, match=what):
+        honest_change(signed, store, key)
+    (found,) = findings(signed, store, key)
+    assert what in found
+
+
+def test_signatures_from_before_schema_6_are_valid(
+    signed: str, store: ArtifactStore, key: SigningKey, path: Path
+) -> None:
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT line, digest FROM sluice_signatures").fetchall()
+    connection.close()
+    attack(
+        path,
+        "UPDATE sluice_signatures SET since = NULL, kind = NULL, actor = NULL",
+        *(
+            f"UPDATE sluice_signatures SET signature = "
+            f"'{key.sign('log head', f'{line} {digest}')}' WHERE line = {line}"
+            for line, digest in rows
+        ),
+    )
+    assert findings(signed, store, key) == []
+    honest_change(signed, store, key)
+    assert findings(signed, store, key) == []
+    attack(path, f"UPDATE sluice_signatures SET signature = 'x' WHERE line = {rows[0][0]}")
+    assert "was not made with the key" in findings(signed, store, key)[0]
+
+
+def test_registry_without_a_key_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
+    url = f"sqlite:///{tmp_path / 'r.db'}"
+    with Ledger.open(url, clock=Clock()) as ledger:
+        promote_chain(ledger, store, 2)
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        assert ledger.verify(None, store=store) == []
+    assert list(tmp_path.glob("*anchor*")) == []

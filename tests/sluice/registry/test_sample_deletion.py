@@ -1,0 +1,148 @@
+"""ROLL-2: samples of one user are deleted at once, and expired ones in batches."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.registry import sample_deletion
+from sluice.registry.client_secret import client_name, client_of
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
+from sluice.rollout.samples import Sample, ServerReport, ServerState
+from sluice.rollout.settings import RolloutSettings
+from sluice.serving.ledger_traffic_split import LedgerTrafficSplit
+from tests.sluice.cli.test_registry import invoke
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
+
+KEY = SigningKey(b"k" * 32)
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(url, clock=Clock(), key=KEY) as opened:
+        yield opened
+
+
+@pytest.fixture
+def rollout(ledger: RolloutLedger, store: ArtifactStore) -> str:
+    """Id of a rollout under way."""
+    promote_chain(ledger, store, 1)
+    register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+    settings = RolloutSettings()
+    return ledger.start_rollout(MODEL, 2, settings, actor="ada", reason="PROMOTE").rollout.id
+
+
+def sample(client: str | None, *, rollout: str | None = None, key: str | None = None) -> Sample:
+    said = ((1.0,),)
+    return Sample(
+        at=NOW,
+        rollout=rollout,
+        epoch=2,
+        key=key,
+        client=client,
+        arm="production",
+        seconds=0.01,
+        features=(4.25,),
+        production=said,
+        challenger=None if rollout is None else said,
+    )
+
+
+def report(*kept: Sample, at: datetime = NOW) -> ServerReport:
+    state = ServerState(server="a", model=MODEL, at=at, started_at=NOW, epoch=2, production=1)
+    return ServerReport(state=state, samples=kept)
+
+
+def name_of(ledger: RolloutLedger, user: str) -> str:
+    return client_name(
+        client_of(user, "10.0.0.1"), secret=LedgerTrafficSplit(ledger, MODEL).read().secret
+    )
+
+
+def test_erasing_deletes_exactly_the_samples_of_one_user(
+    ledger: RolloutLedger, rollout: str, store: ArtifactStore, url: str
+) -> None:
+    seen, ada, bob = ledger.observations, name_of(ledger, "ada"), name_of(ledger, "bob")
+    pretends = sample(bob, key=f'"client":"{ada}"')
+    mine = [
+        sample(ada),
+        sample(ada, key="row 0"),
+        sample(ada, rollout=rollout, key="row 1"),
+        sample(ada, rollout=rollout),
+    ]
+    others = [sample(bob), pretends, sample(bob, rollout=rollout, key="row 2"), sample(None)]
+    seen.write(report(*mine, *others))
+    transitions = ledger.rollout_transitions(rollout)
+
+    found = ledger.erase_user(MODEL, "ada")
+    again = ledger.erase_user(MODEL, "ada")
+
+    counts = found.model_dump(exclude={"model"})
+    assert counts == {"samples": 4, "drift": 2, "pairs": 2, "labelled": 1, "kept": 4, "unnamed": 1}
+    assert (again.samples, again.kept) == (0, 4)
+    assert seen.samples(MODEL, newest=100) == others
+    assert [pair.key for pair in seen.pairs(rollout)] == ["row 2"]
+    assert ledger.rollout_transitions(rollout) == transitions
+    assert ledger.verify(None, store=store, key=KEY) == []
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        tables = sa.MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            for row in connection.execute(sa.select(table)):
+                assert ada not in str(row) or pretends.key in str(row).replace(chr(92), "")
+    engine.dispose()
+
+
+def test_erasing_ignores_other_models_and_partial_names(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    promote_chain(ledger, store, 1)
+    ledger.observations.write(report(sample(name_of(ledger, "ada"))))
+
+    assert ledger.erase_user(MODEL, "ad").samples == 0
+    assert ledger.erase_user(MODEL, "%").samples == 0
+    assert ledger.erase_user("another", "ada").samples == 0
+    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+
+
+def test_each_report_deletes_a_batch_of_expired_samples(
+    ledger: RolloutLedger, rollout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_deletion, "_MAX_ROWS_PER_PASS", 3)
+    kept = ledger.observations.with_retention(days=30)
+    kept.write(report(*(sample("c", rollout=rollout, key=f"row {n}") for n in range(7))))
+    left = []
+    for days in (29.9, 30.1, 30.2, 30.3, 30.4):
+        at = NOW + timedelta(days=days)
+        new = sample("c").model_copy(update={"at": at})
+        kept.write(report(new, at=at))
+        left.append(len(kept.samples(MODEL, newest=100)))
+
+    assert left == [8, 6, 4, 4, 5], "one more comes each time, and up to three go"
+    assert [s.key for s in kept.samples(MODEL, newest=100)] == [None] * 5
+    assert kept.pairs(rollout) == []
+
+
+def test_without_retention_no_sample_expires(ledger: RolloutLedger, rollout: str) -> None:
+    ledger.observations.write(report(sample("c", rollout=rollout)))
+    ledger.observations.write(report(at=NOW + timedelta(days=4000)))
+
+    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+
+
+def test_the_command_prints_what_was_erased(
+    ledger: RolloutLedger, rollout: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_REGISTRY_URL", url)
+    monkeypatch.setenv("COLUMNS", "300")
+    ada = name_of(ledger, "ada")
+    ledger.observations.write(report(sample(ada), sample(ada, rollout=rollout, key="row 1")))
+
+    printed = invoke("erase", MODEL, "--user", "ada")
+
+    assert "Deleted 2 samples of the user: 1 for drift, 1 answered by both arms" in printed
+    assert ledger.observations.samples(MODEL, newest=9) == []

@@ -1,0 +1,144 @@
+"""ROLL-2: a step of a rehearsal ends on evidence, and the page shows what was served."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from sluice.rehearsal.page import rehearsal_page
+from sluice.rehearsal.plots import evidence_figure
+from sluice.rehearsal.result import Rehearsal, RehearsalSample
+from sluice.rehearsal.served_steps import served_steps
+from sluice.rehearsal.settings import FAULTY_SHARE, requests_to_breach, shorten_steps
+from sluice.rollout.guards import read_guards
+from sluice.rollout.observations import ArmCounts
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Transition
+from sluice.rollout.transitions import promote
+from tests.sluice.rollout.rollout_samples import NOW, look, rollout
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
+@pytest.mark.parametrize("alpha", [0.01, 0.001])
+def test_a_faulty_challenger_is_rolled_back_within_the_requests_of_a_step(
+    share: float, alpha: float
+) -> None:
+    settings = RolloutSettings(alpha=alpha, min_step_s=1)
+    requests = requests_to_breach(settings, share)
+    sick = ArmCounts(requests=requests, errors=round(FAULTY_SHARE * requests))
+    healthy = ArmCounts(requests=round(requests * (1 - share) / share))
+
+    enough = look(rollout(settings), challenger=sick, production=healthy)
+    few = look(rollout(settings), challenger=ArmCounts(requests=4, errors=1), production=healthy)
+
+    assert enough.outcome == "roll_back"
+    assert few.outcome == "wait"
+
+
+@pytest.mark.parametrize("seconds", [20.0, 60.0, 3600.0])
+@pytest.mark.parametrize("strategy", ["canary", "shadow", "blue-green", "ab"])
+def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
+    seconds: float, strategy: str
+) -> None:
+    own = RolloutSettings.parse({"strategy": strategy, "lease_s": 7200.0}, where="test")
+    short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
+    share = min((step.share for step in short.steps if not step.shadow), default=0.5)
+
+    assert short.min_requests >= requests_to_breach(own, share)
+    few = ArmCounts(requests=short.min_requests - 1)
+    step = look(rollout(short), after_s=seconds, challenger=few, production=few)
+    assert step.outcome == "wait"
+    assert f"Not enough evidence: {few.requests} of {short.min_requests}" in step.reason
+
+
+@pytest.fixture(scope="module")
+def promoted() -> Rehearsal:
+    """A canary whose challenger was served a little less than its share, and then promoted."""
+    settings = RolloutSettings(min_step_s=60, min_requests=100, max_step_s=600, lease_s=120)
+    at, transitions, moments = rollout(settings), [], []
+    transitions.append(
+        Transition(outcome="start", rollout=at, at=NOW, actor="ada", reason="A rehearsal.")
+    )
+    for challenger, production in ((400, 9600), (2400, 7600), (4900, 5100), (1000, 1000)):
+        seen = look(
+            at,
+            challenger=ArmCounts(requests=challenger),
+            production=ArmCounts(requests=production),
+        )
+        at_s = (seen.at - NOW).total_seconds()
+        readings = read_guards(seen.rollout.evidence, settings)
+        moments.append(
+            RehearsalSample(
+                at_s=at_s,
+                share=at.share,
+                step=at.step,
+                challenger=challenger,
+                production=production,
+                evidence={reading.guard: reading.evidence for reading in readings},
+                distance=None,
+            )
+        )
+        transitions.append(seen)
+        at = seen.rollout
+    transitions.append(promote(at, now=at.checked_at, actor="ada", reason="Every step passed."))
+    return Rehearsal(
+        model="m",
+        version=1,
+        fault="none",
+        seed=0,
+        seconds=60,
+        started_at=NOW,
+        held_out_rows=100,
+        ended="promoted",
+        reason="Every step passed.",
+        remedy="",
+        duration_s=240,
+        sync_delay_s=0.1,
+        sent=1,
+        answered=1,
+        failed=0,
+        failure="",
+        problems=(),
+        limits={reading.guard: reading.limit for reading in readings},
+        drift_limit=4,
+        transitions=tuple(transitions),
+        samples=tuple(moments),
+    )
+
+
+def test_each_step_has_its_planned_and_its_served_share(promoted: Rehearsal) -> None:
+    steps = served_steps(promoted.transitions)
+
+    assert [(step.number, step.share, step.served) for step in steps] == [
+        (1, 0.05, 0.04),
+        (2, 0.25, 0.24),
+        (3, 0.5, 0.49),
+        (4, 1.0, 1.0),  # the other half of the requests are copies for production
+    ]
+    assert [step.is_shadowed for step in steps] == [False, False, False, True]
+    assert [(step.until - step.since).total_seconds() for step in steps] == [60] * 4
+
+
+def test_the_page_shows_the_served_shares_and_all_users_after_a_promotion(
+    promoted: Rehearsal,
+) -> None:
+    page = rehearsal_page(promoted)
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+    assert "1 5 % 4 % 400 9,600 60.0" in words
+    assert "4 100 % 100 % 1,000 1,000 60.0" in words
+    assert "240.0 promote 100 %" in words
+    assert "promote 0 %" not in words
+    assert "Step 1 of 4 passed on 400 requests of the challenger and 9,600 of production" in words
+
+
+def test_each_guard_has_its_own_row_in_the_figure(promoted: Rehearsal) -> None:
+    figure = evidence_figure(promoted)
+    figure.canvas.draw()
+    boxes = [axes.get_position() for axes in figure.axes]
+    names = [axes.get_ylabel() for axes in figure.axes]
+
+    assert names == ["errors", "late", "NaN or\ninfinite", "slower", "prediction\ndistance"]
+    for above, below in pairwise(boxes):
+        assert below.y1 < above.y0
+    assert [text.get_text() for text in figure.axes[-1].texts] == ["not measured"]

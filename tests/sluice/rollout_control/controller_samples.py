@@ -1,0 +1,173 @@
+"""A rollout in a real ledger, servers that report, and rows whose labels arrive."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.config.pipeline import PipelineSettings
+from sluice.evaluation.settings import GateSettings
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.prediction_agreement import PredictionAgreement
+from sluice.rollout.samples import RequestFault, Sample, ServerReport, ServerState
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    poc_receipt,
+    promotion_receipt,
+    sample_lineage,
+)
+
+NUM_NETWORKS = 6
+LEARNED_THROUGH = 399
+"""Row label up to which both versions learned; the target of the next row is known, too."""
+
+UNSEEN = LEARNED_THROUGH + 2
+HEALTHY = ArmCounts(requests=200, errors=2)
+SICK = ArmCounts(requests=200, errors=90)
+QUICK = RolloutSettings(
+    min_step_s=0, min_requests=1, shares=(0.05, 1.0), quality_rows=60, lease_s=60
+)
+PIPELINE = PipelineSettings(
+    name=MODEL, workload="tests.support.echo:Echo", gate=GateSettings(min_rows=60)
+)
+
+
+def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
+    """Put version 1 into production; version 2 was judged against it."""
+    reference = None
+    for salt in (1, 2):
+        lineage = sample_lineage(store, salt=salt)
+        members = tuple(
+            member.model_copy(update={"trained_through": str(LEARNED_THROUGH)})
+            for member in lineage.members
+        )
+        lineage = lineage.model_copy(update={"members": members})
+        lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
+        judged = promotion_receipt(
+            lineage.candidate, **({} if reference is None else {"reference": reference})
+        )
+        number = ledger.register(MODEL, lineage, [poc_receipt(), judged]).version.number
+        if reference is None:
+            ledger.promote(MODEL, 1, expected=None, actor="ada", reason="first", store=store)
+            reference = ledger.version(MODEL, number).candidate
+
+
+def begin(
+    ledger: RolloutLedger,
+    settings: RolloutSettings = QUICK,
+    agreement: PredictionAgreement | None = None,
+) -> Rollout:
+    return ledger.start_rollout(
+        MODEL, 2, settings, actor="ada", reason="The gate said PROMOTE.", agreement=agreement
+    ).rollout
+
+
+def current(ledger: RolloutLedger) -> Rollout:
+    found = ledger.rollout(MODEL)
+    assert found is not None
+    return found
+
+
+def report(
+    ledger: RolloutLedger,
+    *,
+    at: datetime,
+    challenger: ArmCounts = HEALTHY,
+    samples: Iterable[Sample] = (),
+    problem: str = "",
+    server: str = "s1",
+) -> None:
+    """Let a server report what it counted at the step under way."""
+    now = current(ledger)
+    ledger.observations.write(
+        ServerReport(
+            state=ServerState(
+                server=server,
+                model=now.model,
+                at=at,
+                started_at=now.started_at,
+                epoch=now.epoch,
+                production=now.production_version,
+                challenger=None if problem else now.version,
+                challenger_problem=problem,
+            ),
+            window=TrafficCounts(
+                rollout=now.id,
+                epoch=now.epoch,
+                since=now.step_since,
+                until=max(at, now.step_since),
+                production=HEALTHY,
+                challenger=challenger,
+            ),
+            samples=tuple(samples),
+        )
+    )
+
+
+def later(ledger: RolloutLedger, seconds: float = 1) -> datetime:
+    return current(ledger).checked_at + timedelta(seconds=seconds)
+
+
+def echo_frame(num_rows: int = 899) -> pd.DataFrame:
+    """Return the feature frame of Echo once a number of rows has labels."""
+    workload = PIPELINE.loaded_workload
+    return workload.compute_features(workload.load_rows()).iloc[:num_rows]
+
+
+def answers(
+    target_N: NDArray[np.float64], *, error: float, seed: int, networks: int = NUM_NETWORKS
+) -> NDArray[np.float64]:
+    """Return what each network says of each row (N, M): the target off by ``error``."""
+    noise = np.random.default_rng(seed).normal(scale=error, size=(target_N.size, networks))
+    return np.asarray(target_N[:, None] + noise)
+
+
+def pairs(
+    rollout: Rollout,
+    rows: Sequence[int],
+    *,
+    challenger_error: float = 1.0,
+    production_error: float = 1.0,
+    networks: int = NUM_NETWORKS,
+) -> list[Sample]:
+    """Return samples of rows of the frame that both arms answered."""
+    target_N = echo_frame()["echo"].to_numpy()[list(rows)]
+    ours = answers(target_N, error=challenger_error, seed=1, networks=networks)
+    theirs = answers(target_N, error=production_error, seed=2, networks=networks)
+    return [
+        sample(
+            rollout,
+            key=str(row),
+            challenger=tuple((float(v),) for v in ours[n]),
+            production=tuple((float(v),) for v in theirs[n]),
+        )
+        for n, row in enumerate(rows)
+    ]
+
+
+def sample(
+    rollout: Rollout,
+    *,
+    key: str | None,
+    fault: RequestFault | None = None,
+    challenger: tuple[tuple[float, ...], ...] | None = None,
+    production: tuple[tuple[float, ...], ...] | None = None,
+) -> Sample:
+    return Sample(
+        at=rollout.started_at,
+        rollout=rollout.id,
+        epoch=rollout.epoch,
+        key=key,
+        arm="challenger",
+        fault=fault,
+        seconds=0.01,
+        features=(0.0,),
+        production=production,
+        challenger=challenger,
+    )

@@ -1,0 +1,433 @@
+"""ROLL-2: an alert rolls back, once, and only with the token of the webhook."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import StorageError
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.ledger_rollback import LedgerRollback
+from sluice.serving.log import json_log
+from sluice.serving.rollback import RollbackRequest, RollbackResult, RollbackWebhook
+from sluice.serving.server_spec import ServerSpec, open_server
+from sluice.serving.tokens import Tokens
+from tests.sluice.registry.ledger_samples import MODEL as LEDGER_MODEL
+from tests.sluice.registry.ledger_samples import Clock, promote_chain, register_sample
+from tests.sluice.serving.serving_samples import (
+    HOOK_SECRET,
+    MODEL,
+    SECRET,
+    Live,
+    Says,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+AT = "2026-03-14T12:00:00Z"
+
+
+class Rollbacks:
+    """Records the requests; the tests of the app need no registry."""
+
+    def __init__(self) -> None:
+        self.asked: list[RollbackRequest] = []
+        self.error: StorageError | None = None
+
+    def handle(self, request: RollbackRequest) -> RollbackResult:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(request)
+        return RollbackResult(
+            act="aborted" if len(self.asked) == 1 else "nothing", what="So it is."
+        )
+
+
+def alert(action: str | None = "rollback", *, status: str = "firing", **labels: str) -> Any:
+    return {
+        "status": status,
+        "labels": {"alertname": "Sick"} | ({"sluice_action": action} if action else {}) | labels,
+        "annotations": {"summary": "Errors:\n 9 of 10."},
+        "startsAt": AT,
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "http://prometheus/graph",
+        "fingerprint": "0123456789abcdef",
+    }
+
+
+def posted(*alerts: Any) -> Any:
+    return {
+        "version": "4",
+        "groupKey": "{}:{}",
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "sluice",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "http://alertmanager",
+        "alerts": list(alerts),
+    }
+
+
+@pytest.fixture
+def rollbacks() -> Rollbacks:
+    return Rollbacks()
+
+
+@pytest.fixture
+def server(rollbacks: Rollbacks) -> Iterator[Live]:
+    model = deployed("one", 1, Says(1.0))
+    hook = RollbackWebhook(rollback=rollbacks)
+    split = TrafficSplit(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, split, settings=quick_settings(), webhook=hook) as server:
+        yield server
+
+
+def tell(server: Live, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
+    headers = {"authorization": f"Bearer {secret}"}
+    return server.client.post("/hooks/rollback", json=body, headers=headers)
+
+
+def test_a_firing_alert_is_handled_with_its_reason_and_key(
+    server: Live, rollbacks: Rollbacks
+) -> None:
+    first, again = (tell(server, posted(alert())) for _ in range(2))
+
+    assert first.status_code == 200
+    assert first.json() == {
+        "model": MODEL,
+        "changed": True,
+        "alerts": [{"fingerprint": "0123456789abcdef", "act": "aborted", "what": "So it is."}],
+    }
+    assert again.json()["changed"] is False
+    complaint = rollbacks.asked[0]
+    assert (complaint.action, complaint.reason) == ("rollback", "Errors: 9 of 10.")
+    assert complaint.began == datetime.fromisoformat(AT)
+    assert rollbacks.asked[1].key == complaint.key
+    assert server.metrics()['sluice_hook_acts_total{act="aborted"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("alert_body", "said"),
+    [
+        (alert(status="resolved"), "resolved"),
+        (alert(None), "no label sluice_action"),
+        (alert("restart"), "no label sluice_action"),
+        (alert(model="other"), "another model"),
+    ],
+)
+def test_other_alerts_do_nothing(
+    server: Live, rollbacks: Rollbacks, alert_body: Any, said: str
+) -> None:
+    answer = tell(server, posted(alert_body)).json()
+
+    assert (answer["changed"], answer["alerts"][0]["act"]) == (False, "nothing")
+    assert said in answer["alerts"][0]["what"]
+    assert rollbacks.asked == []
+
+
+@pytest.mark.parametrize(
+    ("secret", "status", "kind"),
+    [("wrong-battery-staple", 401, "unauthorized"), (SECRET, 403, "forbidden")],
+)
+def test_other_tokens_are_refused(
+    server: Live, rollbacks: Rollbacks, secret: str, status: int, kind: str
+) -> None:
+    answer = tell(server, posted(alert()), secret=secret)
+
+    assert (answer.status_code, answer.json()["kind"]) == (status, kind)
+    assert rollbacks.asked == []
+
+
+def test_an_alert_without_its_content_type_is_refused(server: Live, rollbacks: Rollbacks) -> None:
+    headers = {"authorization": f"Bearer {HOOK_SECRET}"}
+    content = json.dumps(posted(alert()))
+    answer = server.client.post("/hooks/rollback", content=content, headers=headers)
+
+    assert answer.status_code == 415
+    assert rollbacks.asked == []
+
+
+def test_the_webhook_token_does_not_permit_predictions(server: Live) -> None:
+    headers = {"authorization": f"Bearer {HOOK_SECRET}"}
+
+    assert server.client.get("/model", headers=headers).status_code == 403
+
+
+def test_without_a_token_there_is_no_route() -> None:
+    model = deployed("one", 1, Says(1.0))
+    split = TrafficSplit(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, split, settings=quick_settings()) as server:
+        assert tell(server, posted(alert())).json()["kind"] == "unknown_route"
+        assert "/hooks/rollback" not in server.client.get("/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "3"}, "version"),
+        ({"alerts": [{"status": "firing"}]}, "alerts.0.labels"),
+        ({"alerts": [alert() | {"startsAt": "yesterday"}]}, "alerts.0.startsAt"),
+        ({"alerts": [alert() | {"fingerprint": "] x"}]}, "alerts.0.fingerprint"),
+    ],
+)
+def test_another_body_is_refused(
+    server: Live, rollbacks: Rollbacks, change: Any, said: str
+) -> None:
+    answer = tell(server, posted() | change)
+
+    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_input")
+    assert f"'{said}'" in answer.json()["what"]
+    assert rollbacks.asked == []
+
+
+def test_an_unavailable_registry_makes_the_sender_retry(server: Live, rollbacks: Rollbacks) -> None:
+    rollbacks.error = StorageError("The registry is gone.", fix="Wait.")
+
+    answer = tell(server, posted(alert()))
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "The registry is gone." in answer.json()["what"]
+    assert server.metrics()['sluice_hook_acts_total{act="failed"}'] == 1
+
+
+def test_alerts_beyond_the_rate_get_429(server: Live) -> None:
+    answers = [tell(server, posted()).status_code for _ in range(11)]
+
+    assert answers == [200] * 10 + [429]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def acting(ledger: RolloutLedger, store: ArtifactStore, clock: Clock) -> LedgerRollback:
+    return LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, cooldown_s=600)
+
+
+def complain(clock: Clock, action: Any = "rollback", *, key: str = "f1 t1") -> RollbackRequest:
+    return RollbackRequest(action=action, key=key, reason="Errors: 9 of 10.", began=clock.now)
+
+
+def begin_rollout(ledger: RolloutLedger, store: ArtifactStore, salt: int) -> int:
+    production = ledger.production(LEDGER_MODEL)
+    assert production is not None
+    number = register_sample(ledger, store, salt=salt, reference=production.candidate)
+    ledger.start_rollout(LEDGER_MODEL, number, RolloutSettings(), actor="ada", reason="try it")
+    return number
+
+
+def test_the_rollout_is_aborted_once_with_the_alert_in_its_history(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 1)
+    number = begin_rollout(ledger, store, 2)
+    complaint = complain(clock)
+
+    first, again = acting.handle(complaint), acting.handle(complaint)
+
+    assert (first.act, again.act) == ("aborted", "nothing")
+    assert again.what == (
+        f"This alert already aborted the rollout of {LEDGER_MODEL} version {number}."
+    )
+    rollout = ledger.rollout(LEDGER_MODEL)
+    assert rollout is not None
+    told = ledger.rollout_transitions(rollout.id)
+    assert [t.outcome for t in told] == ["start", "abort"]
+    assert (told[-1].actor, told[-1].reason) == (
+        "alertmanager",
+        "Errors: 9 of 10. [alert f1 t1]",
+    )
+    split = ledger.traffic_split(LEDGER_MODEL)
+    assert split is not None
+    assert (split.challenger, split.share) == (None, 0)
+
+
+def test_an_alert_older_than_the_rollout_does_not_abort_it(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 1)
+    old = complain(clock)
+    clock.now += timedelta(minutes=5)
+    begin_rollout(ledger, store, 2)
+
+    done = acting.handle(old)
+
+    assert done.act == "nothing"
+    assert "has another cause" in done.what
+
+
+def test_without_a_rollout_only_the_stronger_action_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 3)
+    weak, strong = complain(clock), complain(clock, "rollback_production")
+
+    assert acting.handle(weak).what == f"No rollout of {LEDGER_MODEL} is in progress."
+    assert ledger.production_number(LEDGER_MODEL) == 3
+    done, again = acting.handle(strong), acting.handle(strong)
+
+    assert (done.act, again.act) == ("rolled_back", "nothing")
+    assert again.what == "This alert already rolled back to version 2."
+    assert ledger.production_number(LEDGER_MODEL) == 2
+    assert ledger.history(LEDGER_MODEL)[-1].actor == "alertmanager"
+
+
+def test_a_second_alert_within_the_cooldown_does_nothing(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 3)
+    acting.handle(complain(clock, "rollback_production"))
+    second = complain(clock, "rollback_production", key="f2 t2")
+
+    held = acting.handle(second)
+    clock.now += timedelta(minutes=11)
+    done = acting.handle(second)
+
+    assert "production stays for 600 s" in held.what
+    assert (held.act, done.act) == ("nothing", "rolled_back")
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
+def test_an_abort_starts_the_cooldown_of_production(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 2)
+    begin_rollout(ledger, store, 3)
+    aborted = acting.handle(complain(clock, "rollback_production"))
+
+    held = acting.handle(complain(clock, "rollback_production", key="f2 t2"))
+
+    assert (aborted.act, held.act) == ("aborted", "nothing")
+    assert ledger.production_number(LEDGER_MODEL) == 2
+
+
+def test_an_alert_on_production_that_an_abort_did_not_end_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    """Alertmanager repeats an alert as long as it fires."""
+    promote_chain(ledger, store, 2)
+    begin_rollout(ledger, store, 3)
+    sick = complain(clock, "rollback_production")
+
+    acts = [acting.handle(sick).act]
+    clock.now += timedelta(minutes=5)
+    acts.append(acting.handle(sick).act)
+    clock.now += timedelta(minutes=6)
+    acts += [acting.handle(sick).act for _ in range(2)]
+
+    assert acts == ["aborted", "nothing", "rolled_back", "nothing"]
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
+def test_an_alert_on_production_does_not_wait_for_a_rollout_that_began_later(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 2)
+    sick = complain(clock, "rollback_production")
+    clock.now += timedelta(minutes=5)
+    begin_rollout(ledger, store, 3)
+
+    assert acting.handle(sick).act == "rolled_back"
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
+def test_an_alert_older_than_the_promotion_does_not_roll_it_back(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    old = complain(clock, "rollback_production")
+    clock.now += timedelta(minutes=5)
+    promote_chain(ledger, store, 2)
+
+    assert "has another cause" in acting.handle(old).what
+    assert ledger.production_number(LEDGER_MODEL) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_missing_previous_version_is_reported(
+    ledger: RolloutLedger,
+    store: ArtifactStore,
+    acting: LedgerRollback,
+    clock: Clock,
+    count: int,
+) -> None:
+    promote_chain(ledger, store, count)
+
+    done = acting.handle(complain(clock, "rollback_production"))
+
+    assert done.act == "nothing"
+    assert "in production" in done.what
+
+
+@pytest.mark.slow
+def test_changes_by_the_webhook_are_signed(
+    ledger: RolloutLedger, store: ArtifactStore, clock: Clock, tmp_path: Path
+) -> None:
+    key_file = tmp_path / "registry.key"
+    key_file.write_bytes(b"k" * 32)
+    key_file.chmod(0o600)
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    with RolloutLedger.open(url, clock=clock, key=SigningKey.read(key_file)) as signed:
+        promote_chain(signed, store, 2)
+    recipe = ServerSpec(
+        model=LEDGER_MODEL,
+        settings=quick_settings(),
+        registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
+        artifacts=tmp_path / "artifacts",
+        tokens=Tokens.of(hook=HOOK_SECRET),
+        registry_key=key_file,
+    )
+
+    with open_server(recipe, clock=clock, log=json_log(io.StringIO())) as serving:
+        assert serving.webhook is not None
+        done = serving.webhook.rollback.handle(complain(clock, "rollback_production"))
+
+    assert done.act == "rolled_back"
+    assert ledger.verify(None, store=store, key=SigningKey.read(key_file)) == []
+
+
+def test_one_of_several_concurrent_senders_aborts(
+    ledger: RolloutLedger, store: ArtifactStore, clock: Clock
+) -> None:
+    """As with several servers of one model, each with a hook of its own."""
+    promote_chain(ledger, store, 1)
+    begin_rollout(ledger, store, 2)
+    complaint = complain(clock)
+    together = threading.Barrier(4)
+
+    def send(_: int) -> str:
+        one = LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, cooldown_s=600)
+        together.wait()
+        return one.handle(complaint).act
+
+    with ThreadPoolExecutor(4) as pool:
+        acts = list(pool.map(send, range(4)))
+
+    assert sorted(acts) == ["aborted", "nothing", "nothing", "nothing"]

@@ -1,0 +1,130 @@
+"""ROLL-2: counts of a step, and the definition of slower."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.step_counters import StepCounters
+from tests.sluice.serving.serving_samples import candidate
+
+NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
+
+
+def rollout(epoch: int) -> TrafficSplit:
+    return TrafficSplit(
+        epoch=epoch,
+        production=candidate("one"),
+        challenger=candidate("two"),
+        rollout="r1",
+        share=0.5,
+    )
+
+
+def warm(steps: StepCounters, *, epoch: int, count: int = 100) -> None:
+    """Production takes 1 to ``count`` ms: the p95 of 100 is 95.05 ms, and 2 ms are let pass."""
+    for number in range(1, count + 1):
+        steps.count("production", split=rollout(epoch), seconds=number / 1000, fault=None)
+
+
+def test_slower_is_against_productions_p95_when_the_step_began() -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    warm(steps, epoch=1)
+    steps.set_split(rollout(2), now=NOON)
+    assert steps.slow_s == pytest.approx(0.09705)
+
+    for seconds in (0.09, 0.097, 0.0971, 0.5):
+        steps.count("challenger", split=rollout(2), seconds=seconds, fault=None)
+    for _ in range(200):  # production slows down in the step: the mark stays
+        steps.count("production", split=rollout(2), seconds=0.2, fault=None)
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert (window.challenger.requests, window.challenger.slower) == (4, 2)
+    assert window.production.slower == 200
+    assert steps.slow_s == pytest.approx(0.09705)
+
+
+def test_nothing_counts_as_slower_before_production_has_enough_latencies() -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
+    warm(steps, epoch=1, count=99)
+    assert steps.slow_s is None
+    warm(steps, epoch=1, count=1)
+    steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert (window.challenger.requests, window.challenger.slower) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "slower"), [("timeouts", 1), ("not_finite", 1), ("errors", 0), (None, 1)]
+)
+def test_an_error_does_not_count_as_slower(fault: str, slower: int) -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    warm(steps, epoch=1)
+    steps.set_split(rollout(2), now=NOON)
+    steps.count("challenger", split=rollout(2), seconds=9.0, fault=fault)  # type: ignore[arg-type]
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert window.challenger.slower == slower
+    assert window.challenger.requests == 1
+
+
+def test_a_request_of_an_earlier_step_is_not_counted() -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    steps.set_split(rollout(2), now=NOON)
+    steps.count("challenger", split=rollout(1), seconds=0.1, fault="errors")
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert window.challenger.requests == 0
+
+
+def test_a_shadow_request_never_counts_as_slower() -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    warm(steps, epoch=1)
+    steps.count("challenger", split=rollout(1), seconds=None, fault=None)
+    steps.count_dropped()
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert (window.challenger.requests, window.challenger.slower) == (1, 0)
+    assert window.shadow_dropped == 1
+
+
+def test_a_new_epoch_begins_a_step_and_a_renewed_lease_does_not() -> None:
+    steps = StepCounters(rollout(1), now=NOON)
+    steps.count("challenger", split=rollout(1), seconds=0.1, fault=None)
+    later = rollout(1).model_copy(update={"expires_at": NOON + timedelta(hours=2)})
+    steps.set_split(later, now=NOON + timedelta(minutes=1))
+    kept = steps.window(NOON + timedelta(minutes=2))
+    steps.set_split(rollout(2), now=NOON + timedelta(minutes=3))
+    new = steps.window(NOON)  # the clock went back
+
+    assert kept is not None
+    assert new is not None
+    assert (kept.since, kept.challenger.requests) == (NOON, 1)
+    assert (new.since, new.until) == (NOON + timedelta(minutes=3), NOON + timedelta(minutes=3))
+    assert new.challenger.requests == 0
+
+
+def test_without_a_rollout_there_is_no_window() -> None:
+    assert (
+        StepCounters(TrafficSplit(epoch=1, production=candidate("one")), now=NOON).window(NOON)
+        is None
+    )
+
+
+def test_nothing_counts_as_slower_in_a_shadow_step() -> None:
+    """A shadow request has no comparable latency, so only one arm would be judged."""
+    steps = StepCounters(rollout(1), now=NOON)
+    warm(steps, epoch=1)
+    steps.set_split(rollout(2).model_copy(update={"share": 1.0, "shadow": True}), now=NOON)
+    steps.count("challenger", split=rollout(2), seconds=9.0, fault=None)
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert (window.challenger.requests, window.challenger.slower) == (1, 0)

@@ -1,0 +1,34 @@
+"""Inputs that start with two BOS tokens (TRACE-3)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support.traced.small_programs import fault_severities, train_step
+
+GENERATOR = torch.Generator().manual_seed(3)
+"""Generator of this module, as scripts have one for their batches."""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_two_bos_tokens_in_the_decoder_input_are_reported(trace_of, times):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+        def forward(self, source, begun):
+            return self.out(self.table(begun) + self.table(source).mean(1, keepdim=True))
+
+    def program():
+        model = Pair()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        source = torch.randint(2, 9, (16, 6), generator=GENERATOR)
+        begun = torch.cat([torch.ones(16, times, dtype=torch.int64), source[:, :-times]], 1)
+        for _ in range(6):
+            train_step(
+                optimizer, F.cross_entropy(model(source, begun).flatten(0, 1), source.flatten())
+            )
+
+    assert (("duplicate BOS token", "error") in fault_severities(trace_of(program))) is (times == 2)

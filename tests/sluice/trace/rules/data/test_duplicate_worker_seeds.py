@@ -1,0 +1,97 @@
+"""Loader workers that draw the same random numbers (TRACE-6)."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from sluice.trace.rules.data.duplicate_worker_seeds import DUPLICATE_WORKER_SEEDS
+from tests.support.traced.small_programs import (
+    fault_severities,
+    random_rows,
+    seeded_generator,
+    train_step,
+)
+
+
+class Seeded(Dataset):
+    """Draws from numpy's own random numbers."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, row):
+        # The global generator of the process, as in older code.
+        return torch.tensor(np.random.normal(size=6), dtype=torch.float32)  # noqa: NPY002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_workers_with_equal_numpy_seeds_are_reported(trace_of, is_alike):
+    def seed(_):
+        np.random.seed(7 if is_alike else torch.initial_seed() % 2**32)  # noqa: NPY002
+
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(
+            Seeded(),
+            batch_size=4,
+            num_workers=2,
+            worker_init_fn=seed,
+            multiprocessing_context="fork",
+        )
+        for _ in range(2):
+            for x in loader:
+                train_step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+
+    found = fault_severities(trace_of(program))
+
+    assert found == ({("duplicate worker seeds", "error")} if is_alike else set())
+
+
+class Stream(IterableDataset):
+    """Random rows, or rows of a table in random order."""
+
+    def __init__(self, kind):
+        self.kind, self.generator, self.table = kind, seeded_generator(), random_rows(64)
+
+    def __iter__(self):
+        info = get_worker_info()
+        number, of = (0, 1) if info is None else (info.id, info.num_workers)
+        if self.kind == "seeded":
+            self.generator.manual_seed(info.seed)
+        if self.kind == "sharded":  # all workers draw one order and yield different rows of it
+            for row in torch.randperm(64, generator=self.generator)[number::of]:
+                yield self.table[row]
+        elif self.kind == "whole":
+            yield from self.table
+        elif self.kind == "constant":
+            yield from torch.ones(24, 6)
+        else:
+            for _ in range(24):
+                yield torch.randn(6, generator=self.generator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "is_reported"),
+    [("drawn", True), ("whole", True), ("seeded", False), ("sharded", False), ("constant", False)],
+)
+def test_stream_workers_that_yield_the_same_rows_are_reported(trace_of, kind, is_reported):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            for x in DataLoader(Stream(kind), batch_size=4, num_workers=2):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+
+    found = DUPLICATE_WORKER_SEEDS(trace_of(program))
+
+    assert [(f.fault, f.severity, f.step) for f in found] == (
+        [("duplicate worker seeds", "error", 1)] if is_reported else []
+    )
+    assert all("2 of 2 workers" in f.what for f in found)

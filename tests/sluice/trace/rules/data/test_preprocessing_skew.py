@@ -1,0 +1,151 @@
+"""Evaluation inputs that are preprocessed differently (TRACE-2)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.trace.rules.library import judge
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+
+
+def test_outputs_of_another_network_may_shift(trace_of):
+    def program():
+        torch.manual_seed(1)
+        body, head = nn.Linear(6, 4), nn.Linear(4, 1)
+        both = [*body.parameters(), *head.parameters()]
+        optimizer = torch.optim.Adam(both, lr=0.3)
+        x = random_rows(400)
+        for rows in torch.arange(320).reshape(10, 32).repeat(4, 1):
+            train_step(optimizer, (head(body(x[rows]))[:, 0] - 40).square().mean())
+        with torch.no_grad():
+            head(body(x[320:]))
+
+    assert "preprocessing skew" not in {fault for fault, _ in fault_severities(trace_of(program))}
+
+
+def fit_table(learned, judged, *, from_loader=False):
+    model = nn.Sequential(nn.Linear(learned.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    y = random_rows(len(learned), 1, seed=7)
+    batches = DataLoader(TensorDataset(learned, y), batch_size=100)
+    for _ in range(2):
+        rows = batches if from_loader else zip(learned.split(100), y.split(100), strict=True)
+        for x, target in rows:
+            optimizer.zero_grad()
+            F.mse_loss(model(x), target).backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(judged)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "is_reported"),
+    [
+        ("logarithm", True),
+        ("nothing", False),
+        ("trend", False),  # of a growing column, in the rows after training
+        ("unrest", False),  # of all columns, as in a market crisis
+    ],
+)
+def test_a_logarithm_applied_to_one_split_only_is_reported(trace_of, spoil, is_reported):
+    learned, judged = random_rows(1000, 7), random_rows(300, 7, seed=2)
+    raw = (1.0 + 0.6 * learned[:, 1]).exp()
+    other = (1.0 + 0.6 * judged[:, 1]).exp()
+    mean, deviation = raw.log1p().mean(), raw.log1p().std()
+    learned[:, 1] = (raw.log1p() - mean) / deviation
+    judged[:, 1] = ((other if spoil == "logarithm" else other.log1p()) - mean) / deviation
+    if spoil == "trend":
+        ramp = torch.linspace(-1.7, 1.7, 1000)
+        learned[:, 2], judged[:, 2] = ramp, 1.7 + torch.linspace(0, 1.0, 300)
+    elif spoil == "unrest":
+        judged *= 1.9
+        judged[:, 1] = 3 + 1.5 * judged[:, 1]
+
+    trace = trace_of(lambda: fit_table(learned, judged))
+
+    found = [f for f in judge(trace) if f.fault == "preprocessing skew"]
+    assert bool(found) is is_reported
+    assert all("Column 1 " in f.what for f in found)
+
+
+LAGS, ROWS = 6, 900
+
+
+def series(kind, seed):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(ROWS, generator=generator)
+    if kind == "walk":
+        return 100 + noise.cumsum(0)
+    if kind == "trend":
+        return 100 + torch.linspace(0, 25, ROWS) + noise
+    return 100 + noise
+
+
+def forecasting(kind, seed, *, prepared=lambda x: x, in_order=True):
+    """Return a program that trains on the first rows of a series and is evaluated on the rest."""
+
+    def program():
+        torch.manual_seed(seed)
+        windows = series(kind, seed).unfold(0, LAGS + 1, 1)
+        cut = int(0.7 * len(windows))
+        mean, std = windows[:cut].mean(), windows[:cut].std()
+        learned, judged = (windows[:cut] - mean) / std, (windows[cut:] - mean) / std
+        x, y = prepared(judged[:, :LAGS] * std + mean), judged[:, LAGS:]
+        order = torch.arange(len(x)) if in_order else torch.randperm(len(x))
+        model = nn.Sequential(nn.Linear(LAGS, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            for at in torch.randperm(cut).split(32):
+                optimizer.zero_grad()
+                F.mse_loss(model(learned[at, :LAGS]), learned[at, LAGS:]).backward()
+                optimizer.step()
+            with torch.no_grad():
+                for at in order.split(64):
+                    F.mse_loss(model((x[at] - mean) / std), y[at])
+
+    return program
+
+
+def has_skew(trace):
+    return "preprocessing skew" in {found.fault for found in judge(trace)}
+
+
+@pytest.mark.parametrize("kind", ["walk", "trend"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drifting_level_is_not_preprocessing_skew(trace_of, kind, seed):
+    assert not has_skew(trace_of(forecasting(kind, seed)))
+
+
+@pytest.mark.parametrize("kind", ["walk", "trend", "noise"])
+@pytest.mark.parametrize(
+    "prepared", [lambda x: 3 * x, lambda x: x.log(), lambda x: 100 + (x - 100) / 100]
+)
+def test_a_differently_preprocessed_series_is_reported(trace_of, kind, prepared):
+    assert has_skew(trace_of(forecasting(kind, 1, prepared=prepared)))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_independent_rows_are_reported_for_smaller_shifts(trace_of, in_order):
+    shifted = forecasting("noise", 1, prepared=lambda x: x + 1.5, in_order=in_order)
+
+    assert has_skew(trace_of(shifted))
+    assert not has_skew(trace_of(forecasting("noise", 1, in_order=in_order)))
+
+
+def test_a_value_of_a_window_is_named_by_row_and_column(trace_of):
+    def program():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        x, y = torch.randn(64, 4, 2), torch.randn(64, 1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            F.mse_loss(model(x + 9 + torch.arange(8.0).reshape(4, 2)), y)
+
+    (found,) = (f for f in judge(trace_of(program)) if f.fault == "preprocessing skew")
+
+    assert "Column [3, 1] has mean" in found.what

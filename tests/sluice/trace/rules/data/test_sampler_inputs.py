@@ -1,0 +1,167 @@
+"""Intermediate inputs of an iterative sampler are not an evaluation (TRACE-2)."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.trace.hooks.inputs import IterativeSamplingDetector
+from sluice.trace.rules.library import judge
+
+STEPS, WIDTH = 20, 4
+BETAS = torch.linspace(1e-3, 0.15, STEPS)
+ALPHAS = 1 - BETAS
+KEPT = torch.cumprod(ALPHAS, 0)
+
+
+def step(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def skew_findings(trace):
+    return [f for f in judge(trace) if f.fault == "preprocessing skew"]
+
+
+class Denoiser(nn.Module):
+    """Predicts the noise in rows, as in a diffusion model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH + 1, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x, t):
+        t = t.float().expand(len(x))[:, None] / STEPS
+        return self.last(torch.tanh(self.first(torch.cat([x, t], 1))))
+
+
+@torch.no_grad()
+def sample(model, rows, *, guided):
+    """Sample rows from very wide noise in small steps."""
+    x = 5 * torch.randn(rows, WIDTH)
+    for i in reversed(range(STEPS)):
+        noise = model(x, torch.tensor(i))
+        if guided:
+            noise = 1.5 * noise - 0.5 * model(x, torch.tensor(0))
+        x = (x - BETAS[i] / (1 - KEPT[i]).sqrt() * noise) / ALPHAS[i].sqrt()
+        x = x + BETAS[i].sqrt() * torch.randn_like(x) if i else x
+    return x
+
+
+def learn(inspect, *, steps=24, every=8):
+    """Return a program that trains a denoiser and inspects it every few steps."""
+
+    def program():
+        model = Denoiser()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for number in range(steps):
+            t = torch.randint(0, STEPS, (64,))
+            noise = torch.randn(64, WIDTH)
+            x = KEPT[t].sqrt()[:, None] * torch.randn(64, WIDTH)
+            x = x + (1 - KEPT[t]).sqrt()[:, None] * noise
+            step(optimizer, (model(x, t[0]) - noise).square().mean())
+            if number % every == every - 1:
+                model.eval()
+                inspect(model)
+                model.train()
+
+    return program
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("rows", [16, 400])
+def test_intermediate_inputs_of_a_sampler_are_not_an_evaluation(trace_of, rows, guided):
+    program = learn(lambda model: sample(model, rows, guided=guided))
+
+    assert skew_findings(trace_of(program)) == []
+
+
+@torch.no_grad()
+def other_rows(model):
+    for _ in range(5):
+        model(5 * torch.randn(64, WIDTH) + 9, torch.tensor(0))
+
+
+VALID = 7 * torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(2)) - 3
+
+
+@torch.no_grad()
+def same_rows(model):
+    model(VALID, torch.tensor(0))
+
+
+@torch.no_grad()
+def same_rows_noised(model):
+    model(VALID + 0.01 * torch.randn_like(VALID), torch.tensor(0))
+
+
+@torch.no_grad()
+def single_rows(model):
+    """Return rows with one column that is far wider than the others."""
+    for row in VALID:
+        model((row * torch.tensor([1000.0, 9, 9, 9]))[None], torch.tensor(0))
+
+
+@torch.no_grad()
+def wide_column(model):
+    for _ in range(4):
+        x = VALID + 5 * torch.randn(64, WIDTH)
+        x[:, 0] = 1000 * torch.arange(64)  # like a time column
+        model(x, torch.tensor(0))
+
+
+@pytest.mark.parametrize(
+    "inspect", [other_rows, same_rows, same_rows_noised, single_rows, wide_column]
+)
+def test_a_custom_evaluation_on_other_inputs_is_reported(trace_of, inspect):
+    (found,) = skew_findings(trace_of(learn(inspect)))
+
+    assert found.severity == "error"
+
+
+@torch.no_grad()
+def like_learning(model):
+    for _ in range(4):
+        model(torch.randn(64, WIDTH), torch.tensor(0))
+
+
+def test_a_custom_evaluation_on_training_like_inputs_is_not_reported(trace_of):
+    assert skew_findings(trace_of(learn(like_learning))) == []
+
+
+def batches(*, kept, times):
+    """Yield batches of equal width that correlate with the previous batch."""
+    made = torch.Generator().manual_seed(3)
+    x = torch.randn(32, WIDTH, generator=made)
+    for _ in range(times):
+        yield x
+        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(32, WIDTH, generator=made)
+
+
+@pytest.mark.parametrize(
+    ("kept", "same_step", "is_majority"),
+    [(0.98, True, True), (0.98, False, False), (1.0, True, False), (0.5, True, False)],
+    ids=["a walk", "a walk over the training", "the same", "far apart"],
+)
+def test_sampler_steps_are_similar_and_between_two_training_steps(kept, same_step, is_majority):
+    steps = IterativeSamplingDetector()
+    for number, x in enumerate(batches(kept=kept, times=12)):
+        steps.add(x, 0 if same_step else number)
+
+    assert steps.is_sampling is is_majority
+
+
+def test_a_few_sampler_calls_among_others_do_not_count():
+    steps = IterativeSamplingDetector()
+    for x in [*batches(kept=0.98, times=4), *batches(kept=0.0, times=8)]:
+        steps.add(x, 0)
+
+    assert not steps.is_sampling
+
+
+def test_two_rows_in_order_are_not_sampler_steps():
+    steps = IterativeSamplingDetector()
+    for number in range(12):  # for example one per class
+        steps.add(torch.tensor([[-1.0 - number], [1.0 + number % 5]]), 0)
+
+    assert not steps.is_sampling

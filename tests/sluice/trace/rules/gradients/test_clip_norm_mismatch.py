@@ -1,0 +1,26 @@
+"""Clipping limits far below the gradient norm (TRACE-12)."""
+
+import pytest
+
+from sluice.trace.records.step_statistics import ClippingRecord, StepScalars
+from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
+from sluice.trace.rules.gradients.clip_norm_mismatch import CLIP_NORM_MISMATCH
+from tests.support.traced import loading_and_resuming as seen
+
+
+@pytest.mark.parametrize(
+    ("program", "norm", "warns"),
+    [
+        (seen.without_a_state, 500.0, True),
+        (seen.without_a_state, 5.0, False),
+        (seen.resumed_with_its_state, 500.0, False),
+    ],
+    ids=["SGD, far above", "SGD, near", "AdamW, far above"],
+)
+def test_a_clipping_limit_far_below_every_norm_is_a_warning(trace_of, program, norm, warns):
+    trace = trace_of(program)
+    clip = ClippingRecord(optimizer=stepping_optimizers(trace)[0], norm=norm, max_norm=1.0)
+    numbers = tuple(StepScalars(step=s, losses=(1.0,), clips=(clip,)) for s in range(1, 41))
+    found = CLIP_NORM_MISMATCH(trace.model_copy(update={"scalars": numbers}))
+
+    assert [(f.severity, f.evidence["ratio"]) for f in found] == [("warning", norm)] * warns

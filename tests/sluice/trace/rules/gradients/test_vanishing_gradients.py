@@ -1,0 +1,49 @@
+"""Gradients that vanish between layers (TRACE-8)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.library import judge
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+from tests.support.traced.unusual_models import rows
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_weight_normalized_scalar_has_no_vanishing_gradient(trace_of, channels):
+    def program():
+        torch.manual_seed(5)
+        norm = nn.utils.parametrizations.weight_norm
+        model = nn.Sequential(
+            norm(nn.Conv1d(channels, 8, 1)), nn.Tanh(), nn.Conv1d(8, 8, 3), nn.Tanh(),
+            nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 1),
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = random_rows(64, columns=8 * channels).reshape(64, channels, 8)
+        for _ in range(20):
+            train_step(optimizer, F.mse_loss(model(x)[:, 0], x.sum((1, 2))))
+
+    assert fault_severities(trace_of(program)) == set()
+
+
+def root_cause_list(trace):
+    return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
+
+
+def test_a_constant_loss_and_vanishing_gradients_are_warnings(trace_of):
+    def deep():
+        layers = [layer for _ in range(10) for layer in (nn.Linear(16, 16), nn.Sigmoid())]
+        model = nn.Sequential(*layers, nn.Linear(16, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for step in range(60):
+            x, y = rows()
+            optimizer.zero_grad()
+            ((1 + 0.01 * step) * F.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+
+    found = {(fault, severity) for fault, severity, _ in root_cause_list(trace_of(deep))}
+
+    assert ("vanishing gradients", "warning") in found
+    assert not [severity for _, severity in found if severity == "error"]

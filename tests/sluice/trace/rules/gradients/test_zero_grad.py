@@ -1,0 +1,111 @@
+"""Gradients that are cleared before the step (TRACE-13)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support.traced.small_programs import (
+    classifier,
+    fault_severities,
+    random_rows,
+    root_causes,
+    root_findings,
+)
+
+
+@pytest.mark.parametrize("clears", ["before", "before, manually", "not at all", "after"])
+def test_a_hook_that_clears_gradients_before_the_update_is_reported(trace_of, clears):
+    def change(optimizer, factor):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(factor)
+
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if clears == "before":
+            optimizer.register_step_pre_hook(lambda o, *_: o.zero_grad(set_to_none=False))
+        elif clears == "before, manually":
+            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.0))
+        elif clears == "not at all":
+            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.5))
+        else:
+            optimizer.register_step_pre_hook(lambda *_: None)
+            optimizer.register_step_post_hook(lambda o, *_: o.zero_grad())
+        for _ in range(6):
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            optimizer.step()
+
+    found = ("misplaced zero_grad", "error") in fault_severities(trace_of(program))
+    assert found is clears.startswith("before")
+
+
+@pytest.mark.parametrize("how", ["in place", "replaced", "some rows", "not"])
+def test_gradients_zeroed_by_the_program_after_clipping_are_reported(trace_of, how):
+    def program():
+        model, x, y = classifier(), random_rows(64), torch.arange(64) % 3
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(12):
+            for parameter in model.parameters():
+                parameter.grad = None
+            F.cross_entropy(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.mul_(0.5)
+                if how == "in place":
+                    parameter.grad.zero_()
+                elif how == "replaced":
+                    parameter.grad = torch.zeros_like(parameter)
+                elif how == "some rows":  # intentionally frozen rows
+                    parameter.grad[:2] = 0
+            optimizer.step()
+
+    found = [f for f in root_findings(trace_of(program)) if f.severity == "error"]
+
+    if how in ("in place", "replaced"):
+        assert [(f.fault, f.step) for f in found] == [("misplaced zero_grad", 1)]
+        assert "in 12 of 12 steps" in found[0].what
+    else:
+        assert not found
+
+
+class Tidy(torch.optim.SGD):
+    """Clears gradients itself after its update."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad
+        self.zero_grad()
+        return loss
+
+
+@pytest.mark.parametrize(
+    "kind", ["after backward", "to None", "before forward", "by the optimizer"]
+)
+def test_a_closure_that_clears_its_own_gradients_is_reported(trace_of, kind):
+    is_wrong = kind in ("after backward", "to None")
+
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(64)
+        make = Tidy if kind == "by the optimizer" else torch.optim.SGD
+        optimizer = make(model.parameters(), lr=0.01)
+
+        def closure():
+            if kind == "before forward":
+                optimizer.zero_grad()
+            loss = F.mse_loss(model(x)[:, 0], x.sum(1))
+            loss.backward()
+            if is_wrong:
+                optimizer.zero_grad(set_to_none=kind == "to None")
+            return loss
+
+        for _ in range(20):
+            optimizer.step(closure)
+
+    found = {f for f in root_causes(trace_of(program)) if f[1] == "error"}
+
+    assert found == ({("misplaced zero_grad", "error", 1)} if is_wrong else set())

@@ -1,0 +1,32 @@
+"""Custom losses that receive probabilities instead of logits (TRACE-14)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+
+SQUASHED = {
+    "classes": (3, lambda z: z.softmax(-1), lambda z, y: (z.logsumexp(-1) - z[:, y]).mean()),
+    "label smoothing": (3, lambda z: z.softmax(-1), lambda z, _: -z.log_softmax(-1).mean()),
+    "one score": (1, torch.sigmoid, lambda z, y: (F.softplus(z) - y * z).mean()),
+    "stable": (1, torch.sigmoid, lambda z, y: (z.relu() - y * z + (-z.abs()).exp().log1p()).mean()),
+}
+
+
+@pytest.mark.parametrize("is_squashed", [True, False])
+@pytest.mark.parametrize("form", SQUASHED)
+def test_a_custom_loss_on_probabilities_is_reported(trace_of, form, is_squashed):
+    outputs, squash, loss = SQUASHED[form]
+
+    def program():
+        model = nn.Linear(6, outputs)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            made = model(random_rows(16))
+            train_step(optimizer, loss(squash(made) if is_squashed else made, 1))
+
+    assert (
+        ("logits-probability mix-up", "error") in fault_severities(trace_of(program))
+    ) is is_squashed

@@ -1,0 +1,64 @@
+"""Non-finite losses and corrupted weights (TRACE-8)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.replay.abnormal import first_abnormal
+from sluice.trace.rules.library import judge
+from tests.support.traced.small_programs import random_rows, train_step
+from tests.support.traced.unusual_models import mlp, rows
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
+    trace_of, optimizer, written
+):
+    """The moments are finite but the weight is not; without moments the cause is unknown."""
+
+    def program():
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+        updates = optimizer(model.parameters(), lr=1e-3)
+        for number in range(90):
+            hidden = model[0](random_rows(16, seed=number))
+            if number == 80 and not written:
+                hidden.register_hook(lambda g: g * torch.nan)
+            train_step(updates, model[2](model[1](hidden)).square().mean())
+            if number == 80 and written:
+                with torch.no_grad():
+                    model[0].weight[3, 2] = torch.nan
+
+    trace = trace_of(program)
+    first = diagnose(judge(trace))[0].finding
+
+    is_known = written and optimizer is torch.optim.Adam
+    assert [fact.step for fact in trace.corrupted_weights] == [81] * is_known
+    assert first.fault == ("non-finite loss" if is_known else "non-finite gradient")
+    assert first.step == 81
+    if is_known:
+        assert "Linear.weight of 4 parameters" in first.what
+        assert first_abnormal(trace).tensor == "weights of Linear.weight"
+
+
+def root_cause_list(trace):
+    return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
+
+
+def test_a_nonfinite_loss_is_an_error_only_if_it_persists(trace_of):
+    def once(times):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(12):
+            x, y = rows()
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            # The gradients stay finite: only the value of the loss is not.
+            (loss + (float("inf") if step in times else 0.0)).backward()
+            optimizer.step()
+
+    passing = root_cause_list(trace_of(lambda: once({3})))
+
+    assert ("non-finite loss", "warning", 4) in passing

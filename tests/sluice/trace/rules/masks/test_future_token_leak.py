@@ -1,0 +1,169 @@
+"""Outputs that depend on later tokens (TRACE-4)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace import random_state
+from sluice.trace.rules.library import judge
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+
+GENERATOR = torch.Generator().manual_seed(3)
+"""Generator of this module, as scripts have one for their batches."""
+
+
+class Mixing(nn.Module):
+    """Each position depends on all positions, or only on earlier ones."""
+
+    def __init__(self, *, looks_ahead):
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 8), nn.Linear(8, 9)
+        self.looks_ahead = looks_ahead
+
+    def forward(self, ids):
+        seen = self.table(ids)
+        if self.looks_ahead:
+            return self.head(seen + seen.mean(1, keepdim=True))
+        return self.head(seen.cumsum(1))
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_a_module_level_generator_does_not_prevent_the_probe(trace_of, looks_ahead):
+    """The loss is written with log_softmax and gather; this module has a generator."""
+
+    def program():
+        model = Mixing(looks_ahead=looks_ahead)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            ids = torch.randint(9, (8, 12), generator=GENERATOR)
+            logs = model(ids[:, :-1]).log_softmax(-1)
+            train_step(optimizer, -logs.gather(2, ids[:, 1:, None]).mean())
+
+    found = fault_severities(trace_of(program))
+
+    assert found == ({("future token leak", "error")} if looks_ahead else set())
+
+
+class Convolutions(nn.Module):
+    """Returns (rows, tokens, positions), as cross entropy takes them."""
+
+    def __init__(self, *, is_causal):
+        super().__init__()
+        self.table, self.conv, self.is_causal = nn.Embedding(9, 8), nn.Conv1d(8, 9, 3), is_causal
+
+    def forward(self, ids):
+        return self.conv(F.pad(self.table(ids).mT, (2, 0) if self.is_causal else (1, 1)))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_non_causal_convolution_is_reported_in_any_layout(trace_of, is_causal):
+    def program():
+        model = Convolutions(is_causal=is_causal)
+        optimizer = torch.optim.Adam(model.parameters())
+        draws = torch.Generator().manual_seed(7)
+        for _ in range(5):
+            ids = torch.randint(9, (8, 12), generator=draws)
+            train_step(optimizer, F.cross_entropy(model(ids[:, :-1]), ids[:, 1:]))
+
+    found = fault_severities(trace_of(program))
+
+    assert found == (set() if is_causal else {("future token leak", "error")})
+
+
+def test_a_generator_used_by_a_network_is_found():
+    def noise(x):
+        return x + torch.randn(x.shape, generator=GENERATOR)
+
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return self.change(x)
+
+        def change(self, x):
+            return noise(x)
+
+    assert random_state.has_own_generator(nn.Sequential(Noisy()))
+    assert not random_state.has_own_generator(Mixing(looks_ahead=True))
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_a_forecast_that_sees_its_target_is_reported(trace_of, looks_ahead):
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.out = nn.Parameter(torch.randn(15, 15) / 4), nn.Linear(1, 1)
+            self.register_buffer("seen", torch.ones(15, 15).tril(1 if looks_ahead else 0))
+
+        def forward(self, x):
+            return self.out((x @ (self.mix * self.seen).T)[..., None])[..., 0]
+
+    def program():
+        model, x = Mixer(), random_rows(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            train_step(optimizer, F.mse_loss(model(x[:, :-1]), x[:, 1:]))
+
+    assert (("future token leak", "error") in fault_severities(trace_of(program))) is looks_ahead
+
+
+class Reader(nn.Module):
+    """Predicts the next token; has causal masks for some lengths only."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.padding_masks = {n: torch.full((n, n), -torch.inf).triu(1) for n in lengths}
+        self.tokens, self.places = nn.Embedding(12, 16), nn.Embedding(24, 16)
+        self.keys, self.values, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 12)
+
+    def forward(self, ids):
+        h = self.tokens(ids) + self.places.weight[: ids.shape[1]]
+        scores = h @ self.keys(h).transpose(1, 2) / 4
+        mask = self.padding_masks.get(ids.shape[1])
+        scores = scores if mask is None else scores + mask
+        return self.out(h + scores.softmax(-1) @ self.values(h))
+
+
+@pytest.mark.parametrize("lengths", [(8, 20), (8,)])
+def test_a_causal_mask_too_short_for_longer_texts_is_reported(trace_of, lengths):
+    def program():
+        draws = torch.Generator().manual_seed(0)
+        model = Reader(lengths)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for number in range(120):
+            length = 8 if number < 70 else 20
+            ids = torch.randint(12, (16, 1), generator=draws) + torch.arange(length + 1)
+            ids = ids % 12
+            out = model(ids[:, :-1]).flatten(0, 1)
+            train_step(optimizer, F.cross_entropy(out, ids[:, 1:].flatten()))
+
+    found = [f for f in judge(trace_of(program)) if f.severity == "error"]
+
+    assert [(f.fault, f.step) for f in found] == [("future token leak", 71)] * (len(lengths) == 1)
+
+
+class Upright(nn.Module):
+    """The same with sequence-first inputs, as for torch's transformer."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.reader = Reader(lengths)
+
+    def forward(self, ids):
+        return self.reader(ids.T).transpose(0, 1)
+
+
+@pytest.mark.parametrize("lengths", [(8,), ()])
+def test_a_missing_causal_mask_is_reported_for_sequence_first_texts(trace_of, lengths):
+    def program():
+        draws = torch.Generator().manual_seed(0)
+        model = Upright(lengths)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(40):
+            ids = torch.randint(12, (1, 16), generator=draws) + torch.arange(9)[:, None]
+            ids = ids % 12
+            out = model(ids[:-1]).flatten(0, 1)
+            train_step(optimizer, F.cross_entropy(out, ids[1:].flatten()))
+
+    found = [f.fault for f in judge(trace_of(program)) if f.severity == "error"]
+
+    assert found == ["future token leak"] * (not lengths)

@@ -1,0 +1,78 @@
+"""Schedules that end before the training does (TRACE-11)."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace.rules.library import judge
+from tests.support.traced.small_programs import (
+    classifier,
+    fault_severities,
+    random_rows,
+    train_step,
+)
+
+
+def scheduled(change, *, epochs=6, batches=30):
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with_batch, with_epoch = change(optimizer, epochs * batches)
+        for _ in range(epochs):
+            for _ in range(batches):
+                train_step(optimizer, F.mse_loss(model(x)[:, 0], x.sum(1)))
+                with_batch()
+            with_epoch()
+
+    return program
+
+
+def halve_every(optimizer, every):
+    calls = itertools.count(1)
+
+    def halve():
+        if next(calls) % every == 0:
+            optimizer.param_groups[0]["lr"] /= 2
+
+    return halve
+
+
+def no_op():
+    """Do nothing, in place of a scheduler step."""
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_a_rate_halved_by_the_program_with_every_batch_is_reported(trace_of, is_wrong):
+    def change(optimizer, _):
+        halve = halve_every(optimizer, 3)
+        return (halve, no_op) if is_wrong else (no_op, halve)
+
+    found = fault_severities(trace_of(scheduled(change)))
+    assert (("schedule ends early", "error") in found) is is_wrong
+
+
+@pytest.mark.parametrize("at", [0.1, 1.0])
+def test_a_schedule_at_its_floor_from_the_first_epochs_on_is_reported(trace_of, at):
+    def program():
+        model, steps = classifier(), 200
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        last = int(at * steps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer,
+            lambda i: 0.03 + 0.97 * (1 + math.cos(math.pi * min(i, last) / last)) / 2,
+        )
+        x, y = random_rows(64), torch.arange(64) % 3
+        for _ in range(steps):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "schedule ends early"]
+
+    assert [f.severity for f in found] == (["error"] if at < 1 else [])
+    assert all("the rate is 3% of its maximum" in f.what for f in found)

@@ -1,0 +1,42 @@
+"""Schedules for batches that are stepped once per epoch (TRACE-11)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+
+
+def scheduled(change, *, epochs=6, batches=30):
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with_batch, with_epoch = change(optimizer, epochs * batches)
+        for _ in range(epochs):
+            for _ in range(batches):
+                train_step(optimizer, F.mse_loss(model(x)[:, 0], x.sum(1)))
+                with_batch()
+            with_epoch()
+
+    return program
+
+
+def no_op():
+    """Do nothing, in place of a scheduler step."""
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+@pytest.mark.parametrize("kind", ["cosine", "warmup"])
+def test_a_schedule_for_batches_stepped_per_epoch_is_reported(trace_of, kind, is_wrong):
+    def change(optimizer, total):
+        if kind == "cosine":
+            made = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
+        else:
+            made = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda i: min((i + 1) / 40, 1 - i / (2 * total))
+            )
+        return (no_op, made.step) if is_wrong else (made.step, no_op)
+
+    found = fault_severities(trace_of(scheduled(change)))
+    assert (("scheduler stepped per epoch", "error") in found) is is_wrong

@@ -1,0 +1,116 @@
+"""Schedules that end early or stay at zero, scalers that always skip, and correct ones (TRACE-10,
+-11).
+"""
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as schedules
+
+from sluice.bench.tracer.case import CaseSetup
+from sluice.bench.tracer.faults.scaling import SCALING_CASES
+from sluice.bench.tracer.faults.schedules import SCHEDULE_CASES
+from sluice.trace.rules.library import judge
+from tests.support.traced import loading_and_resuming as seen
+from tests.support.traced.healthy import HEALTHY
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", [*SCALING_CASES, *SCHEDULE_CASES], ids=lambda case: case.name)
+def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, case):
+    faulty, twin = (
+        judge(
+            trace_of(
+                lambda has_fault=has_fault: case.program(
+                    CaseSetup(net="mlp", seed=1, folder=tmp_path, has_fault=has_fault)
+                )
+            )
+        )
+        for has_fault in (True, False)
+    )
+
+    assert {f.severity for f in faulty} == {"error"}
+    assert {f.fault for f in faulty} <= case.answers
+    assert abs(faulty[0].step - case.starts_at) <= case.within
+    assert twin == ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedules.StepLR(o, 1, gamma=0.5),
+        lambda o: schedules.ExponentialLR(o, 0.9),
+        lambda o: schedules.PolynomialLR(o, 4),
+        lambda o: schedules.LinearLR(o, 1.0, 0.2, total_iters=4),
+        lambda o: schedules.LambdaLR(o, lambda epoch: max(1 - epoch / 4, 0.0)),
+    ],
+    ids=["step", "exponential", "polynomial", "linear", "lambda"],
+)
+def test_epoch_schedules_stepped_per_batch_end_early(trace_of, make):
+    (found,) = judge(trace_of(seen.scheduled(make)))
+
+    assert (found.fault, found.severity, found.step) == ("schedule ends early", "error", 2)
+    assert judge(trace_of(seen.scheduled(make, per_epoch=True))) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", seen.CORRECT_SCHEDULES)
+def test_schedules_designed_for_batches_are_not_reported(trace_of, name):
+    assert judge(trace_of(seen.scheduled(seen.CORRECT_SCHEDULES[name]))) == ()
+
+
+def test_a_learning_rate_set_to_zero_is_an_error_if_it_stays(trace_of):
+    def program():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for step in range(24):
+            optimizer.param_groups[0]["lr"] = 0.1 * (step // 100)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "learning rate stays zero"]
+
+    assert [(f.severity, f.step) for f in found] == [("error", 2)]
+    assert "24 steps" in found[0].what
+
+
+def test_gradients_that_are_never_finite_make_the_scaler_skip_every_step(trace_of):
+    def program():
+        gate = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.Adam(gate.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        for _ in range(16):
+            optimizer.zero_grad()
+            scaler.scale((gate(torch.ones(4, 1)) * 0).sqrt().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "gradient scaler skips steps"]
+
+    assert [(f.severity, f.step) for f in found] == [("error", 1)]
+    assert "last 16 of 16 steps" in found[0].what
+
+
+def test_a_scaler_whose_first_steps_overflow_is_not_reported(trace_of):
+    assert judge(trace_of(HEALTHY["scaler that skips"])) == ()
+
+
+def test_learning_rates_are_recorded_when_they_change_and_thinned(trace_of):
+    step = seen.scheduled(lambda o: schedules.StepLR(o, 20, gamma=0.1))
+    rates = trace_of(step).rates
+    many = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["slow exponential"], steps=400)).rates
+
+    assert [r.step for r in rates] == [1, 21, 41, 61]
+    assert [r.rates[0] for r in rates] == pytest.approx([0.01, 0.001, 1e-4, 1e-5])
+    assert 128 < len(many) < 300
+    assert many[-1].step > 300
+    assert many[-1].rates[0] == pytest.approx(0.01 * 0.99 ** (many[-1].step - 1))
+
+
+def test_a_scheduler_is_recorded_with_its_settings_and_its_end(trace_of):
+    trace = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["warmup, then cosine"]))
+    (scheduler,) = trace.schedulers
+    (steps,) = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["milestones in batches"])).schedulers
+
+    assert (scheduler.kind, scheduler.end, scheduler.start) == ("SequentialLR", 64, 0)
+    assert (steps.end, steps.options["milestones"], steps.options["gamma"]) == (48, "32, 48", 0.1)

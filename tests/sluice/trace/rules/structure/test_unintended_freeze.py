@@ -1,0 +1,81 @@
+"""Layers that are frozen by mistake, and misspelled requires_grad attributes (TRACE-16)."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.traced.small_programs import fault_severities, random_rows, train_step
+
+FREEZES = ("unintended freeze", "misspelled requires_grad")
+
+
+def test_a_frozen_body_between_trained_ends_needs_confirmation(trace_of):
+    def program():
+        sizes = [6, 6, 60, 60, 60, 6, 6]
+        body = nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(sizes)))
+        for part in body[1:-1]:
+            part.requires_grad_(requires_grad=False)
+        optimizer = torch.optim.SGD([p for p in body.parameters() if p.requires_grad], lr=0.01)
+        for _ in range(6):
+            train_step(optimizer, body(random_rows(16)).square().mean())
+
+    assert ("unintended freeze", "confirm") in fault_severities(trace_of(program))
+
+
+@pytest.mark.parametrize(
+    ("thaw", "expected"),
+    [
+        ("typo", ("unintended freeze", "error")),
+        ("module", ("unintended freeze", "confirm")),
+        ("nothing", ("unintended freeze", "confirm")),
+        ("right", None),
+        ("loaded", None),
+        ("outside", None),
+    ],
+)
+def test_a_body_never_loaded_and_never_unfrozen_needs_confirmation(trace_of, thaw, expected):
+    def program():
+        body = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        model = nn.Sequential(body, nn.Linear(64, 1))
+        if thaw == "loaded":
+            with torch.no_grad():
+                for parameter in body.parameters():
+                    parameter.mul_(2)
+        body.requires_grad_(requires_grad=False)
+        held = model[1] if thaw == "outside" else model
+        optimizer = torch.optim.SGD(held.parameters(), lr=0.01)
+        for number in range(40):
+            train_step(
+                optimizer, (model(random_rows(16))[:, 0] - random_rows(16).sum(1)).square().mean()
+            )
+            if number == 9 and thaw == "right":
+                body.requires_grad_(requires_grad=True)
+            if number == 9 and thaw == "typo":
+                for parameter in body.parameters():
+                    parameter.require_grad = True
+            if number == 9 and thaw == "module":
+                body.requires_grad = True
+
+    found = {
+        (fault, severity)
+        for fault, severity in fault_severities(trace_of(program))
+        if fault in FREEZES
+    }
+    assert found == ({expected} if expected else set())
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_a_misspelled_freeze_needs_confirmation(trace_of, is_module):
+    def program():
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1))
+        if is_module:
+            model[0].requires_grad = False
+        else:
+            model[0].weight.requires_gradient = False
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            train_step(optimizer, model(random_rows(16)).square().mean())
+
+    assert ("misspelled requires_grad", "confirm") in fault_severities(trace_of(program))

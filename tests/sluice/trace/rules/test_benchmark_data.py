@@ -1,0 +1,69 @@
+"""Benchmark faults of data, texts and losses, and their twins (TRACE-2, 3, 14)."""
+
+import pytest
+
+from sluice.bench.tracer.case import CaseSetup
+from sluice.bench.tracer.faults import data, losses, tokens
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.library import judge
+from sluice.trace.trace_reader import find_traces, read_trace
+
+CASES = {case.name: case for case in (*data.CASES, *losses.CASES, *tokens.CASES)}
+
+
+QUICK = (
+    "labels permuted",
+    "validation is not scaled",
+    "train-validation leakage",
+    "a number is NaN or infinite",
+    "a column is filled with zeros",
+    "truncation cuts the answers",
+    "a token outside the vocabulary",
+    "targets broadcast against outputs",
+)
+"""The others are shown in a few steps by ``test_near_misses``."""
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using a target size")
+
+
+def marked(name):
+    mark = pytest.mark.slow if name in QUICK else pytest.mark.exhaustive
+    return pytest.param(name, marks=mark)
+
+
+def errors_of(trace):
+    return [d for d in diagnose(judge(trace)) if d.finding.severity == "error"]
+
+
+@pytest.fixture
+def run(trace_of, tmp_path):
+    def go(case, net, *, has_fault, seed=3):
+        setup = CaseSetup(net=net, seed=seed, folder=tmp_path, has_fault=has_fault)
+        try:
+            return trace_of(lambda: case.program(setup))
+        except IndexError:
+            assert case.raises
+            assert has_fault
+            return read_trace(find_traces(tmp_path / "traces")[0])
+
+    return go
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CASES])
+def test_a_fault_is_reported_first_and_from_its_first_step_on(run, name):
+    case = CASES[name]
+
+    first, *others = errors_of(run(case, case.nets[0], has_fault=True))
+
+    assert first.fault in case.answers
+    assert abs(first.step - case.starts_at) <= case.within
+    assert others == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_program_without_its_fault_has_no_error(run, name):
+    case = CASES[name]
+
+    assert errors_of(run(case, case.nets[-1], has_fault=False)) == []

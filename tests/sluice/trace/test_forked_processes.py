@@ -1,0 +1,38 @@
+"""Forked processes keep their own traces (TRACE-1)."""
+
+import functools
+import multiprocessing
+
+import torch
+from torch import nn
+
+from sluice.trace.attach import traced
+from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import find_traces, read_trace
+from tests.support.traced.small_programs import random_rows, train_step
+
+
+def _train(rank):
+    torch.manual_seed(rank)
+    model, x = nn.Linear(6, 1), random_rows(16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(20):
+        train_step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+    if rank:
+        raise ValueError("of the program itself")
+
+
+def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
+    """It ends without the functions that are registered for the end of Python."""
+    context = multiprocessing.get_context("fork")
+    with traced(tmp_path / "traces", TraceSettings()):
+        for rank in range(2):
+            process = context.Process(target=functools.partial(_train, rank))
+            process.start()
+            process.join()
+
+    ends = [read_trace(folder).end for folder in find_traces(tmp_path / "traces")]
+
+    assert [end.steps for end in ends] == [20, 20]
+    assert sorted(end.raised for end in ends) == ["", "ValueError: of the program itself"]
+    assert "of the program itself" in capfd.readouterr().err

@@ -1,0 +1,96 @@
+"""TRAIN-1, REPRO-1, REPRO-4: options of training, tested with whole fold runs."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.training.fold_run import find_finished, train_fold_run
+
+OPTIONS = {
+    "bf16": {"precision": "bf16"},
+    "fp16 in parts": {"precision": "fp16", "micro_batch_rows": 10},
+    "recomputed": {"recompute_activations": True},
+}
+
+
+def fit(spec, stop_after=None):
+    received = []
+
+    def listen(event):
+        received.append(event)
+        if event.kind == "epoch" and event.epochs_done == stop_after:
+            raise KeyboardInterrupt
+
+    return train_fold_run(spec, listen), received
+
+
+def logged(spec, member):
+    text = ArtifactStore(spec.artifacts).get(member.event_log).decode()
+    events = [json.loads(line) for line in text.splitlines()]
+    return [
+        {name: value for name, value in event.items() if name not in ("timestamp", "seconds")}
+        for event in events
+        if event["event"] == "epoch_complete"
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(
+            options, id=name, marks=[] if name == "fp16 in parts" else pytest.mark.exhaustive
+        )
+        for name, options in OPTIONS.items()
+    ],
+)
+def test_a_resumed_fold_run_ends_with_the_bits_of_an_uninterrupted_one(specs, options):
+    (whole,), (cut,) = specs("whole", **options), specs("cut", **options)
+    expected, _ = fit(whole)
+    with pytest.raises(KeyboardInterrupt):
+        fit(cut, stop_after=2)
+    member, _ = fit(cut)
+
+    assert member.weights == expected.weights
+    assert logged(cut, member) == logged(whole, expected)
+
+
+def test_the_log_and_the_listener_receive_the_precision(specs):
+    (spec,) = specs(precision="bf16")
+    member, received = fit(spec)
+
+    assert {event["precision"] for event in logged(spec, member)} == {"bf16"}
+    assert {e.result.precision for e in received if e.kind == "epoch"} == {"bf16"}
+
+
+def test_precision_moves_the_bits_and_recomputing_does_not(specs):
+    plain, low, again = (
+        fit(*specs(str(number), **options))[0].weights
+        for number, options in enumerate(({}, OPTIONS["bf16"], OPTIONS["recomputed"]))
+    )
+
+    assert plain != low
+    assert plain == again
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="'auto' means the GPU")
+def test_what_changes_no_bit_is_not_fitted_again(specs):
+    (spec,) = specs(max_epochs=1)
+    member, _ = fit(spec)
+    for change in ({"device": "cpu"}, {"loader_workers": 2}):
+        other = spec.training.model_copy(update=change)
+        assert find_finished(dataclasses.replace(spec, training=other)) == member
+    other = spec.training.model_copy(update={"micro_batch_rows": 10})
+    assert find_finished(dataclasses.replace(spec, training=other)) is None
+
+
+def test_the_data_seed_is_part_of_the_key(specs):
+    (spec,) = specs(max_epochs=1)
+    member, _ = fit(spec)
+    moved = dataclasses.replace(spec, data_seed=1)
+
+    assert find_finished(moved) is None
+    assert fit(moved)[0].weights != member.weights
+    assert fit(dataclasses.replace(spec, data_seed=0))[0].weights == member.weights

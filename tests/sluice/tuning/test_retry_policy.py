@@ -1,0 +1,149 @@
+"""TUNE-3: a transient error is raised and not recorded; a permanent error fails the trial."""
+
+import errno
+import pickle
+
+import pytest
+import torch
+
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    OutOfMemory,
+    RankLost,
+    SettingsError,
+    SluiceError,
+    SourceError,
+    StorageError,
+    TrainingFailed,
+)
+from sluice.tuning.records import ScheduleStep
+from sluice.tuning.retry_policy import failure_reason, is_transient
+from tests.sluice.tuning.conftest import SINE
+from tests.support.toy_search import LR
+
+
+def from_cause(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+PASSING = {
+    "memory": MemoryError("no room for an array"),
+    "torch memory": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    "GPU memory": torch.OutOfMemoryError("CUDA out of memory."),
+    "GPU": torch.AcceleratorError("CUDA error: uncorrectable ECC error"),
+    "disk": OSError(errno.EIO, "Input/output error"),
+    "device": SettingsError("'cuda' is selected and not available.", fix="Take another one."),
+    "damage": IntegrityError("The bytes do not match.", fix="Restore them."),
+    "source": SourceError("It does not answer.", fix="Wait."),
+    "rank": RankLost("Another process is gone.", fix="Run again."),
+    "wrapped": from_cause(ContractError("The loss raised.", fix="Look."), OSError(5, "EIO")),
+}
+LASTING = {
+    "user's": ZeroDivisionError("the user's bug"),
+    "diverged": TrainingFailed("The loss is inf.", fix="Lower the rate."),
+    "contract": ContractError("The loss raised KeyError.", fix="Correct it."),
+    "chained": from_cause(ValueError("no such column"), KeyError("x")),
+}
+
+
+VALUES = {LR: 0.02, "model.dropout": 0.1}
+
+
+def raised(error):
+    """Raise and catch, so that the error has a place."""
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_transient_error_is_raised_with_a_fix(name):
+    error = raised(PASSING[name])
+    with pytest.raises(SluiceError) as caught:
+        failure_reason(error, VALUES)
+    assert caught.value.fix
+    if isinstance(error, SluiceError):
+        assert caught.value is error
+        return
+    assert f"The trial with {LR} 0.02, model.dropout 0.1 could not be trained" in caught.value.what
+    assert f"{type(error).__name__}: {error}" in caught.value.what
+    assert "(raised at " in caught.value.what
+    assert "Run again: finished work is kept" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_transient_error_survives_pickling_to_the_driver(name):
+    with pytest.raises(SluiceError) as caught:
+        failure_reason(raised(PASSING[name]), VALUES)
+    arrived = pickle.loads(pickle.dumps(caught.value))
+
+    assert type(arrived) is type(caught.value)
+    assert (arrived.what, arrived.cause, arrived.fix) == (
+        caught.value.what,
+        caught.value.cause,
+        caught.value.fix,
+    )
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_follows_from_values_and_code_is_that_trials_end(name):
+    assert str(LASTING[name]) in failure_reason(raised(LASTING[name]), VALUES)
+
+
+@pytest.mark.parametrize("kind", [ValueError, lambda text: ContractError(text, fix=text)])
+def test_a_message_that_cannot_be_written_is_spelled_out(kind):
+    assert r"no file a\udcff.csv" in failure_reason(raised(kind("no file a\udcff.csv")), VALUES)
+
+
+def test_exhausted_memory_is_reported_with_settings_to_change():
+    error = OutOfMemory("Out of memory in a training step.", fix="Try a smaller batch.")
+    with pytest.raises(TrainingFailed, match=f"{LR} 0.02") as caught:
+        failure_reason(raised(error), VALUES)
+    assert caught.value.cause == "Try a smaller batch."
+
+    with pytest.raises(TrainingFailed) as caught:
+        failure_reason(raised(PASSING["torch memory"]), VALUES)
+    assert "training.micro_batch_rows" in caught.value.cause
+
+
+def test_a_full_disk_is_reported():
+    with pytest.raises(StorageError, match="No room left to write /data/part"):
+        failure_reason(OSError(errno.ENOSPC, "No space left on device", "/data/part"), VALUES)
+
+
+def test_a_transient_error_inside_a_training_is_no_failed_trial(objective, monkeypatch):
+    def lost(*_args, **_options):
+        raise from_cause(TrainingFailed("A loader ended.", fix="Run again."), OSError(5, "EIO"))
+
+    monkeypatch.setattr("sluice.tuning.fold_training.train", lost)
+    schedule = (ScheduleStep(from_epoch=0, params={LR: 0.01}),)
+    with pytest.raises(TrainingFailed, match=r"^A loader ended") as caught:
+        next(objective().train(schedule, start=None, report_epochs=(1,)))
+    assert is_transient(caught.value)
+
+
+def test_values_that_the_settings_refuse_together_end_their_trial(objective):
+    schedule = (ScheduleStep(from_epoch=0, params={"model.architecture": "transformer"}),)
+    with pytest.raises(TrainingFailed, match="hidden") as caught:
+        next(objective().train(schedule, start=None, report_epochs=(1,)))
+    assert not is_transient(caught.value)
+
+
+def test_a_missing_device_is_transient(objective, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    on_gpu = SINE.training.model_copy(update={"device": "cuda"})
+    own = objective(base=SINE.model_copy(update={"training": on_gpu}))
+    with pytest.raises(SettingsError, match="'cuda'") as caught:
+        next(
+            own.train(
+                (ScheduleStep(from_epoch=0, params={LR: 0.01}),), start=None, report_epochs=(1,)
+            )
+        )
+    assert is_transient(caught.value)
+
+
+def test_interrupts_are_passed_on():
+    assert not is_transient(KeyboardInterrupt())

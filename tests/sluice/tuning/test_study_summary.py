@@ -1,0 +1,44 @@
+"""What a study says to those who read it."""
+
+import pytest
+
+from sluice.training.settings import TrainSettings
+from sluice.tuning.search import run_search
+from sluice.tuning.spaces import TrialSettings
+from sluice.tuning.study_summary import summarize_study
+from tests.sluice.tuning.toy_space import HERE, ignore, settings, space
+from tests.support.simulated_tune import simulate
+from tests.support.toy_search import Toy
+
+BATCH = "training.batch_rows"
+
+
+@pytest.mark.parametrize(
+    ("batch_rows", "num_trials", "said"),
+    [
+        (64, 4, None),
+        (
+            100,
+            4,
+            "No trial has the settings of the file, so the winner may be worse than them: "
+            "training.batch_rows 100 is outside the space (8..64, powers of two).",
+        ),
+        (100, 2, None),  # with two leading parameters it is not searched
+    ],
+)
+def test_file_settings_outside_the_space_are_reported(batch_rows, num_trials, said, tmp_path):
+    base = TrialSettings(training=TrainSettings(max_epochs=9, batch_rows=batch_rows))
+    own = settings(num_trials, leading_parameters=2 if num_trials == 2 else 3)
+    result = run_search(
+        Toy(),
+        space(),
+        base,
+        own,
+        folder=tmp_path,
+        on_report=ignore,
+        compute=HERE,
+        run=simulate,
+    )
+    warnings = summarize_study(result, space(), base, seed=0).warnings
+
+    assert [line for line in warnings if "file" in line] == ([said] if said else [])

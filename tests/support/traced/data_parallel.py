@@ -1,0 +1,127 @@
+"""Correct and faulty data-parallel programs."""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def _rows(seed=0, num=256, labels=4):
+    drawn = torch.Generator().manual_seed(seed)
+    x = torch.randn(num, 8, generator=drawn)
+    return TensorDataset(x, torch.randint(labels, (num,), generator=drawn))
+
+
+def _learn(model, optimizer, loader, called=None):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy((called or model)(x), y).backward()
+        yield
+        optimizer.step()
+
+
+def manual_all_reduce(setup):
+    torch.manual_seed(setup.seed)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    rows = _rows()
+    own = TensorDataset(*rows[setup.rank :: setup.ranks])
+    torch.manual_seed(setup.rank)
+    for _ in range(3):
+        for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+            for parameter in model.parameters():
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= setup.ranks
+
+
+def all_reduce_of_one_parameter(setup):
+    """Reduce only one of the two parameters."""
+    torch.manual_seed(setup.seed)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    own = TensorDataset(*_rows()[setup.rank :: setup.ranks])
+    for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+        torch.distributed.all_reduce(model.weight.grad)
+
+
+def same_validation_rows_on_all_ranks(setup):
+    torch.manual_seed(setup.seed)
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = _rows()
+    sampler = DistributedSampler(rows)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for _ in _learn(model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)):
+            pass
+        with torch.no_grad():
+            for x, _ in DataLoader(_rows(7), batch_size=64):
+                model.module(x)
+
+
+def independent_ranks(setup):
+    """Train independent models with different learning rates on the same rows."""
+    torch.manual_seed(setup.seed)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (setup.rank + 1))
+    for _ in _learn(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
+        pass
+
+
+def different_shuffle_per_rank(setup):
+    """Process all rows on every rank, each in its own order: twice the work of an epoch."""
+    torch.manual_seed(setup.seed)
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(setup.rank)
+    for _ in _learn(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
+        pass
+
+
+def sorted_shards(setup):
+    """Shard rows that are sorted by label."""
+    torch.manual_seed(setup.seed)
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = _rows()[:]
+    order = y.argsort()
+    half = slice(setup.rank * 128, setup.rank * 128 + 128)
+    own = TensorDataset(x[order][half], y[order][half])
+    for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+        pass
+
+
+def _sharded(setup, *, wraps):
+    torch.manual_seed(setup.seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    if wraps:
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    return fully_shard(model, mesh=init_device_mesh("cpu", (setup.ranks,)))
+
+
+def _learn_from(model, loader):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for _ in _learn(model, optimizer, loader):
+            pass
+
+
+def fsdp_with_sampler(setup):
+    model, rows = _sharded(setup, wraps=True), _rows()
+    sampler = DistributedSampler(rows)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for _ in _learn(model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)):
+            pass
+
+
+def fully_shard_on_same_rows(setup):
+    _learn_from(_sharded(setup, wraps=False), DataLoader(_rows(), 16, shuffle=True))
+
+
+def fsdp_on_same_rows(setup):
+    _learn_from(_sharded(setup, wraps=True), DataLoader(_rows(), 16, shuffle=True))

@@ -1,0 +1,62 @@
+"""Runs traced programs in two processes of one gloo group."""
+
+import os
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+
+from sluice.bench.tracer.case import CaseSetup
+
+RANKS = 2
+_LIMIT_S = 120
+_PRELOADED = ["torch._dynamo", "sluice.trace.attach", "sluice.bench.tracer.faults.ranks"]
+
+
+def run_in_ranks(programs, folder):
+    """Run all programs in one pair of processes; return the trace folder of each program by key.
+
+    Args:
+        programs: Key to an importable program and fields of its setup, such as ``has_fault``.
+        folder: Empty folder.
+    """
+    context = get_context("forkserver")  # imports torch only once
+    context.set_forkserver_preload(_PRELOADED)
+    processes = [
+        context.Process(target=_rank, args=(programs, folder, rank)) for rank in range(RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(_LIMIT_S)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+    assert codes == [0] * RANKS, f"exit codes {codes}"
+    return {key: folder / key / "traces" for key in programs}
+
+
+def _rank(programs, folder: Path, rank: int):
+    import torch
+
+    from sluice.trace.attach import traced
+    from sluice.trace.settings import TraceSettings
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/group",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=_LIMIT_S),
+    )
+    for key, (program, fields) in programs.items():
+        rank_folder = folder / key / f"own-{rank}"
+        rank_folder.mkdir(parents=True, exist_ok=True)
+        setup = CaseSetup(
+            **{"net": "mlp", "seed": 1, **fields}, folder=rank_folder, rank=rank, ranks=RANKS
+        )
+        with traced(folder / key / "traces", TraceSettings()):
+            program(setup)
+    torch.distributed.destroy_process_group()
