@@ -263,7 +263,7 @@ def test_version_leaves_and_arrives_as_one_file(
     assert "imported from v2.sluice" in audit
     assert "trust 1 eve tests.support.synthetic:SineWorkload" in audit.replace("none -> ", "")
     assert "No problem found" in invoke("verify")
-    with pytest.raises(UnknownVersion, match="holds only imported ones: 1"):
+    with pytest.raises(UnknownVersion, match="has only imported versions: 1"):
         invoke("show", MODEL)
 
 
