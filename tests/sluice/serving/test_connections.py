@@ -191,7 +191,8 @@ def described(server: Live) -> float:
 def test_a_client_that_does_not_read_is_disconnected(server: Live) -> None:
     before, sent = closed(server, "unread"), described(server)
     request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with connect(server) as connection:
+    # The server resets the connection, which the next request may notice first.
+    with connect(server) as connection, contextlib.suppress(ConnectionError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         while sent < 2000 and closed(server, "unread") == before:
             if sent - described(server) < 8:  # more would be refused as too many in advance
