@@ -1,15 +1,18 @@
 """Finds the first non-finite gradients, before a clip and a step spread them."""
 
 import math
-from typing import TYPE_CHECKING
 
 from sluice.trace.object_tracker import OptimizerEntry
 from sluice.trace.parameter_values import corrupted_weights, nonfinite_gradients
+from sluice.trace.program_events import (
+    BackwardEnded,
+    NonFiniteLoss,
+    NonFiniteNorm,
+    TraceBegan,
+)
 from sluice.trace.records.parameter_values import NonFiniteGradientRecord
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-
-if TYPE_CHECKING:  # the tracer creates these checks
-    from sluice.trace.tracer import Tracer
 
 _MAX_RECORDS = 3
 """Maximum number of records of non-finite gradients."""
@@ -23,23 +26,37 @@ checked; a non-finite loss would reveal anything missed. A round of one or two o
 than 10 passes."""
 
 
-class GradientChecks:
+def check_gradients(sink: EventSink) -> None:
+    """Check gradients after backward passes from now on."""
+    _GradientChecks(sink)
+
+
+class _GradientChecks:
     """Checks a few gradients after each backward pass, and all gradients if one is non-finite."""
 
-    def __init__(self, tracer: "Tracer") -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(BackwardEnded, self._after_backward)
+        sink.bus.subscribe(NonFiniteNorm, self._before_clip)
+        sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
+
+    def _reset(self) -> None:
         self._num_passes = self._num_records = 0
 
-    def after_backward(self, thread: ThreadState) -> None:
+    def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
 
         After the initial passes, at most one gradient is checked per pass, in turn. If two
         optimizers alternate, an odd round length ensures that both are checked.
         """
-        if self._num_records >= _MAX_RECORDS:
+        # Overflow under a loss scale that is too large is expected.
+        if self._num_records >= _MAX_RECORDS or ended.is_scaled:
             return
+        thread = ended.thread
         self._num_passes += 1
-        entries = self._tracer.objects.optimizers.entries
+        entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
                 is_dormant = entry.is_dormant and _update_dormant(entry)
@@ -57,39 +74,38 @@ class GradientChecks:
             if not entry.gradient_sample.is_finite(entry, turn % 2):
                 self._record(entry, thread)
 
-    def before_clip(self, thread: ThreadState) -> None:
-        """Record the non-finite gradients. Called when the total gradient norm is non-finite."""
+    def _before_clip(self, found: NonFiniteNorm) -> None:
         # Gradients that overflow under a loss scale are no fault.
-        interner = self._tracer.recorder.interner
+        interner = self._sink.events.interner
         if self._num_records < _MAX_RECORDS and not any(
-            "scaled" in interner.event(code)[3] for code in thread.codes
+            "scaled" in interner.event(code)[3] for code in found.thread.step.codes
         ):
-            for entry in self._tracer.objects.optimizers.entries:
-                self._record(entry, thread)
+            for entry in self._sink.objects.optimizers.entries:
+                self._record(entry, found.thread)
 
-    def on_nonfinite_loss(self) -> None:
+    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
         """At the first non-finite loss, record which weights the last step corrupted."""
-        tracer = self._tracer
-        last = tracer.local.thread.last_loss
+        sink = self._sink
+        last = found.thread.last_loss
         loss = math.nan if last is None else float(last)
         if self._num_records or not math.isfinite(loss):
             return
         self._num_records = _MAX_RECORDS
-        for entry in tracer.objects.optimizers.entries:
-            record = corrupted_weights(entry, tracer.objects, tracer.steps, loss)
+        for entry in sink.objects.optimizers.entries:
+            record = corrupted_weights(entry, sink.objects, sink.steps.last, loss)
             if record is not None:
                 # "spoiled" is the stored record name of corrupted weights.
                 kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"
-                tracer.recorder.write(kind, record)
+                sink.recorder.write(kind, record)
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
-        tracer = self._tracer
-        record = nonfinite_gradients(entry, tracer.objects, tracer.steps + 1, thread)
+        sink = self._sink
+        record = nonfinite_gradients(entry, sink.objects, sink.steps.last + 1, thread.step.losses)
         if record.parameters:
             self._num_records += 1
-            tracer.recorder.write("gradient", record)
+            sink.recorder.write("gradient", record)
             # The program may end before the next step.
-            tracer.membership_sampler.sample_first(tracer.steps)
+            sink.sampling.membership.sample_first(sink.steps.last)
 
 
 def _update_dormant(entry: OptimizerEntry) -> bool:

@@ -132,8 +132,9 @@ class SchedulerEntry:
     index: int
     ref: "weakref.ref[Any]"
     optimizer: int
-    code: int
-    """Event code of its steps."""
+    """Index of its optimizer; -1 if it has none."""
+    code: int = -1
+    """Event code of its steps; -1 before its settings are recorded."""
 
 
 class ObjectTracker:
@@ -147,6 +148,7 @@ class ObjectTracker:
         self.parameters: ObjectIndex[ParameterEntry] = ObjectIndex(
             lambda index, it: ParameterEntry(index, weakref.ref(it))
         )
+        self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler)
         self.tied_parameters = TiedParameters()
         self.is_stale = True
         """Whether an object was added since the last snapshot."""
@@ -159,6 +161,11 @@ class ObjectTracker:
         self._names[kind] = number = self._names.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
         return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
+
+    def _scheduler(self, index: int, scheduler: Any) -> SchedulerEntry:
+        optimizer = getattr(scheduler, "optimizer", None)
+        owner = -1 if optimizer is None else self.optimizers.get_or_add(optimizer).index
+        return SchedulerEntry(index, weakref.ref(scheduler), owner)
 
     def invalidate_modes(self) -> None:
         """Make the next call of each network read its mode again."""

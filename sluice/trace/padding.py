@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.step_statistics import TENSOR_TYPES
+from sluice.trace.plain_tensors import TENSOR_TYPES
 
 _MIN_RUNS = 2
 """Minimum number of rows that end with a repeated token for it to count as padding."""

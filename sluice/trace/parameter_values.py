@@ -1,6 +1,7 @@
 """Inspects the values of all parameters: fingerprints, extremes and non-finite values."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from sluice.trace.records.parameter_values import (
     NonFiniteGradientRecord,
     ParameterValuesRecord,
 )
-from sluice.trace.thread_state import ThreadState
 
 _MAX_PARAMETERS = 256
 _FINGERPRINT_SIZE = 4096
@@ -126,7 +126,7 @@ def corrupted_weights(
 
 
 def nonfinite_gradients(
-    entry: OptimizerEntry, objects: ObjectTracker, step: int, thread: ThreadState
+    entry: OptimizerEntry, objects: ObjectTracker, step: int, losses: Sequence[Any]
 ) -> NonFiniteGradientRecord:
     """Return a record of the parameters with non-finite gradients."""
     parameters = [p for p in entry.parameters() if p.grad is not None]
@@ -136,5 +136,5 @@ def nonfinite_gradients(
         optimizer=entry.index,
         parameters=tuple(objects.parameters.get_or_add(parameters[i]).index for i in positions),
         num_gradients=len(parameters),
-        loss=float(thread.losses[-1]) if thread.losses else float("nan"),
+        loss=float(losses[-1]) if losses else float("nan"),
     )

@@ -7,17 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from sluice.base.settings import Record
 from sluice.trace.device_reads import BatchedDeviceReads
+from sluice.trace.ended_step import EndedStep
 from sluice.trace.event_interner import OVERFLOW, EventInterner
+from sluice.trace.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import TraceFiles, encode_line
-from sluice.trace.thread_state import ThreadState
 
 _RECENT_STEPS = 128
 """Maximum number of steps with detail between two flushes. A fast program has more; then only the
@@ -39,62 +40,6 @@ _STEP_FIELDS, _NUMBER_FIELDS = 6, 5
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(flat)] * fields, strict=True)
-
-
-class EndedStep(NamedTuple):
-    """Buffered data of one fully recorded step, or of several steps that repeated a pattern."""
-
-    step: int
-    thread: int
-    events: list[int]
-    """Event codes and times, alternating."""
-    losses: list[Any]
-    """Losses of the backward passes. For repeated steps: step number, its losses, next step number,
-    its losses, and so on."""
-    clips: list[tuple[int, Tensor | float, float]]
-    scale: Tensor | None
-    ended_ns: int
-    """End time [ns]; 0 for repeated steps."""
-    began_ns: int
-    """End time of the previous step in this thread [ns]."""
-    took_ns: int
-    """Time since the end of the last fully recorded step [ns]."""
-    statistics_ns: int
-    """Part of ``took_ns`` spent on statistics [ns]."""
-
-
-class LogSpacedSampler:
-    """Chooses rows of a series so that their number grows with the logarithm of its length.
-
-    Args:
-        initial_rows: Number of first rows that are all kept. Afterwards the interval between kept
-            rows doubles after every ``initial_rows // 2`` of them.
-    """
-
-    __slots__ = ("_every", "_left", "_next", "_rows", "_seen")
-
-    def __init__(self, initial_rows: int) -> None:
-        self._rows = self._left = initial_rows
-        self._every, self._seen, self._next = 1, 0, 0
-
-    def skips_all(self, num: int) -> bool:
-        """Skip the next ``num`` rows if none of them is kept; return whether they were skipped."""
-        if self._seen + num > self._next:
-            return False
-        self._seen += num
-        return True
-
-    def keeps_next(self) -> bool:
-        """Return whether the next row of the series is kept."""
-        seen = self._seen
-        self._seen = seen + 1
-        if seen < self._next:
-            return False
-        self._left -= 1
-        if not self._left:
-            self._left, self._every = self._rows // 2, self._every * 2
-        self._next = -(-(seen + 1) // self._every) * self._every
-        return True
 
 
 class Recorder:
@@ -196,9 +141,9 @@ class Recorder:
             else:
                 self._numbers += (step, losses, (), None, keep)
 
-    def record_open_events(self, step: int, thread: ThreadState) -> None:
-        """Add the events of the unfinished step at the end of the trace."""
-        sequence, _ = self.interner.intern_step(thread.codes, thread.index)
+    def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
+        """Add the events of the unfinished step of a thread at the end of the trace."""
+        sequence, _ = self.interner.intern_step(codes, thread)
         if sequence != OVERFLOW:
             self._sequence_counts[-1 - sequence] = [step, step, 1]
 

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 from sluice.trace.device_reads import BatchedDeviceReads
 from sluice.trace.gradient_state import with_dense_gradient
 from sluice.trace.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.plain_tensors import TENSOR_TYPES, first_tensor
 from sluice.trace.records.step_statistics import OptimizerStatistics, OutputStatistics
-
-TENSOR_TYPES = (Tensor, nn.Parameter)
-"""Plain tensor types. Operations on other subclasses, as distributed tensors, differ in meaning."""
-
 
 _HALF_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -152,20 +149,6 @@ def request_output_statistics(
 
     device_reads.request(requested, on_values)
     return records
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """Return the first plain tensor of a module output, which may be a container."""
-    if isinstance(output, Tensor):
-        return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
-    if isinstance(output, dict):
-        output = tuple(output.values())
-    if isinstance(output, list | tuple):
-        for item in output:
-            tensor = first_tensor(item)
-            if tensor is not None:
-                return tensor
-    return None
 
 
 def peak_memory() -> tuple[int, int]:

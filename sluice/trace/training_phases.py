@@ -8,15 +8,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from sluice.trace.device_reads import BatchedDeviceReads
-from sluice.trace.recorder import EndedStep
-
-if TYPE_CHECKING:
-    from sluice.trace.tracer import Tracer
+from sluice.trace.ended_step import EndedStep
 
 _MIN_STEPS = 64
 """Number of steps before a second phase may begin."""
@@ -37,8 +34,7 @@ class TrainingPhases:
     a search that creates many optimizers, or of losses that jump all the time, still falls.
     """
 
-    def __init__(self, tracer: "Tracer") -> None:
-        self._tracer = tracer
+    def __init__(self) -> None:
         self._next = _MIN_STEPS
         self._losses: deque[float] = deque(maxlen=_NUM_RECENT + _NUM_BASELINE)
         self._pending_reads, self._is_on_device = BatchedDeviceReads(), False
@@ -48,23 +44,15 @@ class TrainingPhases:
         self.has_loss_jump = False
         """Whether the loss has jumped since the current phase began."""
 
-    def may_begin(self) -> bool:
+    def may_begin(self, step: int) -> bool:
         """Return whether enough steps have passed since the last phase began."""
-        return self._tracer.steps >= self._next
+        return step >= self._next
 
-    def begin(self) -> None:
-        """Restart all sampling that is frequent at the beginning of a training."""
-        tracer = self._tracer
-        self._next = 2 * tracer.steps
+    def begin(self, step: int) -> None:
+        """Begin a phase after a step."""
+        self._next = 2 * step
         self._losses.clear()
         self.has_loss_jump = False
-        tracer.sampling_budget.restart()
-        tracer.membership_sampler.restart(tracer.steps)
-        for network in tracer.objects.networks.entries:
-            network.next_inspection_step = tracer.steps
-        if tracer.losses is not None:
-            tracer.losses.begin_phase()
-        tracer.samples_norms = True
 
     def add_steps(self, rows: Iterable[EndedStep]) -> None:
         """Add the losses of ended steps; losses on a device wait for the next ``read``."""

@@ -11,7 +11,7 @@ from sluice.base.errors import ContractError, StorageError
 from sluice.trace import event_interner
 from sluice.trace.attach import traced
 from sluice.trace.event_interner import EventInterner
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import HISTORY, RECENT

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace import fast_path
+from sluice.trace import step_patterns
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 
@@ -79,7 +79,7 @@ LAST = range(513, 521)
 
 
 def test_losses_of_two_alternating_optimizers_are_compared_in_step_order(trace_of, monkeypatch):
-    monkeypatch.setattr(fast_path, "_MIN_REPEATS", 8)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 8)
 
     def program():
         weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]

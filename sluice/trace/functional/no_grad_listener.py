@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, compiler
 from torch.overrides import TorchFunctionMode
 
+from sluice.trace.functional.functional_models import FunctionalModel, FunctionalModelWatch
 from sluice.trace.functorch import in_functorch_transform
-from sluice.trace.hooks.functional_models import FunctionalModel, FunctionalModelWatch
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.tracer import Tracer
 
 _MAX_BLOCKS, _MAX_UNMATCHED_BLOCKS = 64, 16
 """Observed blocks per call site, and consecutive blocks without a model input before the call site
@@ -58,8 +58,8 @@ class _OpListener(TorchFunctionMode):
 class NoGradListener:
     """Observes operations in blocks with disabled gradients."""
 
-    def __init__(self, tracer: Tracer, model_watch: FunctionalModelWatch) -> None:
-        self._tracer, self._model_watch = tracer, model_watch
+    def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+        self._sink, self._model_watch = sink, model_watch
         self._open: dict[int, _OpListener] = {}
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
         self._sites: dict[int, Any] = {}
@@ -72,7 +72,7 @@ class NoGradListener:
             return
         self._num_blocks[site] += 1
         self._sites[id(block)] = site
-        mode = self._open[id(block)] = _OpListener(self, self._tracer.local.thread)
+        mode = self._open[id(block)] = _OpListener(self, self._sink.local.thread)
         mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, block: Any) -> None:
@@ -101,8 +101,8 @@ class NoGradListener:
     ) -> None:
         """Inspect one operation."""
         positions = _OPERAND_POSITIONS.get(name)
-        if positions is not None and self._tracer.is_on and len(args) > max(positions[:2]):
-            self._tracer.run_safely(self._match, mode, thread, args, positions)
+        if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
+            self._sink.run_safely(self._match, mode, thread, args, positions)
 
     def _match(
         self,
@@ -156,46 +156,32 @@ def _call_site() -> Any:
     return frame.f_code, frame.f_lasti
 
 
-def watch_functional_models(tracer: Tracer) -> None:
-    """Detect models that are not modules. Called from the hook of backward passes.
-
-    Blocks with disabled gradients are observed once the first such model is known.
-    """
-    tracer.functional_models = FunctionalModelWatch(
-        tracer, lambda model_watch: _install(tracer, model_watch)
-    )
-    tracer.on_begin.append(tracer.functional_models.reset)
-
-
-def _install(tracer: Tracer, model_watch: FunctionalModelWatch) -> None:
-    listener, local = NoGradListener(tracer, model_watch), tracer.local
+def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+    """Record what functional models receive in blocks with disabled gradients."""
+    listener = NoGradListener(sink, model_watch)
     for context in _NO_GRAD_CONTEXTS:
-        _patch_context(tracer, model_watch, listener, local, context)
-    tracer.patches.on_restore(listener.end_all)
+        _patch_context(sink, model_watch, listener, context)
+    sink.patches.on_restore(listener.end_all)
 
 
 def _patch_context(
-    tracer: Tracer,
-    model_watch: FunctionalModelWatch,
-    listener: NoGradListener,
-    local: Any,
-    context: Any,
+    sink: EventSink, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
 ) -> None:
     enter, leave = context.__enter__, context.__exit__
 
     @functools.wraps(enter)
     def begin(block: Any) -> Any:
         result = enter(block)
-        thread = local.thread
+        thread = sink.local.thread
         known = model_watch.indices - {-1}
-        if tracer.is_on and not thread.in_backward and thread.last_network in known:
-            tracer.run_safely(listener.begin, block, _call_site())
+        if sink.is_on and not thread.backward.is_running and thread.call.network in known:
+            sink.run_safely(listener.begin, block, _call_site())
         return result
 
     @functools.wraps(leave)
     def end(block: Any, *args: Any) -> Any:
-        tracer.run_safely(listener.end, block)
+        sink.run_safely(listener.end, block)
         return leave(block, *args)
 
-    tracer.patches.replace(context, "__enter__", begin)
-    tracer.patches.replace(context, "__exit__", end)
+    sink.patches.replace(context, "__enter__", begin)
+    sink.patches.replace(context, "__exit__", end)

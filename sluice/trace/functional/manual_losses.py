@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from sluice.trace.autograd_graph import SHAPE_NODES
-from sluice.trace.masked_losses import masked_targets
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.functional.masked_losses import masked_targets
+from sluice.trace.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.program_events import LossComputed
 from sluice.trace.records.losses import (
     MANUAL_CROSS_ENTROPY,
     MANUAL_DIFFERENCE,
@@ -19,8 +20,9 @@ from sluice.trace.records.losses import (
     LossRecord,
     NextTokenTargets,
 )
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
 from sluice.trace.token_statistics import align_with_next_tokens, is_token_sequence
-from sluice.trace.tracer import Tracer
 
 _FIRST_PASSES = 8
 """Backward passes that are inspected at the start and after each new form of loss."""
@@ -67,17 +69,23 @@ _SIGN_NODES = frozenset({"Neg", "Abs", "Exp"})
 class ManualLossWatch:
     """Inspects the first losses of a trace, and a sample of later ones."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
         self.reset()
 
     def reset(self) -> None:
         """Clear all state."""
-        self.passes_left = _FIRST_PASSES
+        self._passes_left = _FIRST_PASSES
         self._sampler, self._inspected_step = LogSpacedSampler(_MAX_LATER_PASSES), -1
         self._forms: set[tuple[type, ...]] = set()
 
-    def track_form(self, loss: Tensor) -> None:
+    def on_loss(self, computed: LossComputed) -> None:
+        """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
+        self._track_form(computed.loss)
+        if self._passes_left or self._sink.sampling.statistics:
+            self._inspect_if_due(computed.thread, computed.loss)
+
+    def _track_form(self, loss: Tensor) -> None:
         """Inspect the next passes if a loss is computed in a new way."""
         form: list[type] = []  # reading the names of nodes would be slow
         node: Any = loss.grad_fn
@@ -87,19 +95,19 @@ class ManualLossWatch:
         key = tuple(form)
         if key not in self._forms and len(self._forms) < _MAX_FORMS:
             self._forms.add(key)
-            self.passes_left = _FIRST_PASSES
+            self._passes_left = _FIRST_PASSES
 
-    def inspect(self, loss: Tensor) -> None:
-        """Check for broadcast targets and for probabilities used as logits, if a check is due."""
-        tracer, thread = self._tracer, self._tracer.local.thread
-        if self.passes_left:
-            self.passes_left -= 1
-        elif self._inspected_step == tracer.steps or not self._sampler.keeps_next():
+    def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
+        """Check for broadcast targets and for probabilities used as logits."""
+        sink = self._sink
+        if self._passes_left:
+            self._passes_left -= 1
+        elif self._inspected_step == sink.steps.last or not self._sampler.keeps_next():
             return
-        self._inspected_step, began = tracer.steps, tracer.clock()
+        self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)
-        if tracer.samples_statistics:
-            thread.statistics_ns += tracer.clock() - began
+        if sink.sampling.statistics:
+            thread.step.statistics_ns += sink.clock() - began
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)
@@ -112,7 +120,7 @@ class ManualLossWatch:
 
     def _inspect_mask(self, targets: Tensor, counts: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        inputs = (ref() for ref in self._tracer.local.thread.inputs)
+        inputs = (ref() for ref in self._sink.local.thread.call.inputs)
         alignments = [
             tokens
             for ids in inputs
@@ -134,12 +142,12 @@ class ManualLossWatch:
         tokens: NextTokenTargets | None = None,
         num_counted: int | None = None,
     ) -> None:
-        tracer, thread = self._tracer, self._tracer.local.thread
+        sink, thread = self._sink, self._sink.local.thread
         rows = shape[0] if shape else 1
         record = LossRecord(
-            step=tracer.steps,
+            step=sink.steps.last,
             kind=kind,
-            network=thread.last_network,
+            network=thread.call.network,
             loader=thread.last_loader,
             is_learning=True,
             reduction="none",
@@ -158,7 +166,7 @@ class ManualLossWatch:
             value=loss.item(),
             tokens=tokens,
         )
-        tracer.recorder.write("loss", record)
+        sink.recorder.write("loss", record)
 
 
 def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
@@ -236,9 +244,3 @@ def _producer(node: Any, place: int) -> tuple[tuple[Any, int] | None, set[str]]:
 def _output_shape(node: Any, place: int) -> tuple[int, ...]:
     metadata: Any = getattr(node, "_input_metadata", ())
     return tuple(metadata[place].shape) if place < len(metadata) else ()
-
-
-def watch_manual_losses(tracer: Tracer) -> None:
-    """Inspect losses that the program computes itself. The hook of backward passes calls this."""
-    tracer.manual_losses = ManualLossWatch(tracer)
-    tracer.on_begin.append(tracer.manual_losses.reset)

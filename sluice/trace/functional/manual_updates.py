@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.functional.functional_models import FunctionalModelWatch
 from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.tracer import Tracer
 
 _BEFORE_STEP = ("backward", "clip")
 _MAX_WATCHED = 2
@@ -35,8 +36,8 @@ class ImplicitOptimizer:
 class ManualUpdateWatch:
     """Detects the steps of a program without an optimizer."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink, models: FunctionalModelWatch) -> None:
+        self._sink, self._models = sink, models
         self._optimizer: ImplicitOptimizer | None = None
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
         self._watched: list[Tensor] = []
@@ -46,8 +47,8 @@ class ManualUpdateWatch:
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that remain from before a step."""
-        models = self._tracer.functional_models
-        if thread.last_network in models.indices:
+        models = self._models
+        if thread.call.network in models.indices:
             self.detect_step(thread)
             self._num_passes = 0 if self._has_stepped else self._num_passes + 1
             # The program may have replaced the watched parameters by others.
@@ -69,7 +70,7 @@ class ManualUpdateWatch:
             self._optimizer = ImplicitOptimizer([])
         known = {id(p) for p in self._optimizer.param_groups[0]["params"]}
         self._optimizer.param_groups[0]["params"] += [p for p in trained if id(p) not in known]
-        self._tracer.objects.is_stale |= len(known) < len(trained)
+        self._sink.objects.is_stale |= len(known) < len(trained)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the last network; without a network, the leaves of the loss.
@@ -77,9 +78,9 @@ class ManualUpdateWatch:
         If the leaves of this pass were not inspected, return the known parameters. If the program
         creates new leaves for each pass, return the first ones, which never change.
         """
-        entries, models = self._tracer.objects.networks.entries, self._tracer.functional_models
-        if thread.last_network not in models.indices:
-            entry = next((e for e in entries if e.index == thread.last_network), None)
+        entries, models = self._sink.objects.networks.entries, self._models
+        if thread.call.network not in models.indices:
+            entry = next((e for e in entries if e.index == thread.call.network), None)
             network = None if entry is None else entry.ref()
             return [] if network is None else [*network.parameters()]
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
@@ -90,7 +91,7 @@ class ManualUpdateWatch:
     def _are_replaced(self) -> bool:
         """Return whether none of the leaves of the loss is known, as for a new model."""
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
-        leaves = self._tracer.functional_models.leaves
+        leaves = self._models.leaves
         return bool(known and leaves) and not {*map(id, known)} & {*map(id, leaves)}
 
     def detect_step(self, thread: ThreadState) -> None:
@@ -104,21 +105,21 @@ class ManualUpdateWatch:
         if all(_is_unchanged(p, old) for p, old in snapshots):
             return
         self._snapshots, self._has_stepped, self._has_updated = [], True, True
-        entry: OptimizerEntry = self._tracer.objects.optimizers.get_or_add(optimizer)
+        entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """End the step after its last backward pass; later events belong to the next step."""
-        tracer, interner = self._tracer, self._tracer.recorder.interner
-        kinds = [interner.event(code)[0] for code in thread.codes]
+        sink, interner = self._sink, self._sink.events.interner
+        kinds = [interner.event(code)[0] for code in thread.step.codes]
         end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
-        later, thread.events = thread.events[end:], thread.events[:end]
+        later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._is_carried)
         self._is_carried = False
-        thread.events += tracer.event_code("step", entry.index, flags=flags), tracer.clock()
-        tracer.membership_sampler.sample_if_due(tracer.steps)
-        tracer.end_step(thread, entry)
-        thread.events += later
+        thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
+        sink.sampling.membership.sample_if_due(sink.steps.last)
+        sink.steps.end(thread, entry)
+        thread.step.events += later
 
 
 def _snapshot(parameter: Tensor) -> Tensor | int:
@@ -143,22 +144,3 @@ def _has_gradient(parameter: Tensor) -> bool:
     grad = parameter.grad
     is_plain = grad is not None and grad.layout == torch.strided
     return is_plain and grad is not None and bool(grad.any())
-
-
-def watch_manual_updates(tracer: Tracer) -> None:
-    """Detect manual updates until an optimizer is created or makes a step.
-
-    The other hooks call the watch. An optimizer that existed before may belong to another program
-    part, so only its step ends the detection.
-    """
-
-    def begin() -> None:
-        tracer.manual_updates = ManualUpdateWatch(tracer)
-
-    def end() -> None:
-        if tracer.manual_updates is not None:
-            tracer.manual_updates.detect_step(tracer.local.thread)
-
-    begin()
-    tracer.on_begin.append(begin)
-    tracer.before_end.append(end)

@@ -21,10 +21,13 @@ from sluice.trace.graph_inputs import (
     graph_leaves,
     inputs_of_leaves,
 )
-from sluice.trace.hooks.inputs import MAX_CALLS
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.hooks.inputs import MAX_CALLS, InputWatch
+from sluice.trace.hooks.losses import LossWatch
+from sluice.trace.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.object_tracker import NetworkEntry
+from sluice.trace.program_events import NetworkCalled
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.tracer import Tracer
 
 _MAX_LATER_PASSES = 128
 """Later backward passes that are inspected, at steps with statistics: a new model may appear."""
@@ -42,7 +45,7 @@ class FunctionalModel:
 
     def __init__(self, leaf: Tensor) -> None:
         self.placeholder = ModulePlaceholder()
-        self.index = -1
+        self.entry: NetworkEntry | None = None
         self.leaf = weakref.ref(leaf)
         self.shape, self.row_shape = leaf.shape, torch.Size()
         self.num_uses, self.is_left_operand, self.kind = 0, True, ""
@@ -88,9 +91,11 @@ class FunctionalModel:
 class FunctionalModelWatch:
     """Inspects the graphs of the first losses of threads that call no ``nn.Module``."""
 
-    def __init__(self, tracer: Tracer, on_first: Callable[["FunctionalModelWatch"], None]) -> None:
-        self._tracer, self._on_first = tracer, on_first
-        self._has_model = False
+    def __init__(
+        self, sink: EventSink, inputs: InputWatch, losses: LossWatch, on_first: Callable[[], None]
+    ) -> None:
+        self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
+        self._on_first, self._has_model = on_first, False
         self.reset()
 
     def reset(self) -> None:
@@ -115,7 +120,7 @@ class FunctionalModelWatch:
         """Inspect the graph of a loss: of the first ones, and of a sample of later ones."""
         if not self._is_due(loss):
             return
-        began = self._tracer.clock()
+        began = self._sink.clock()
         with torch.no_grad():
             nodes = [*graph_nodes(loss)]
             self.leaves = graph_leaves(nodes)
@@ -125,18 +130,15 @@ class FunctionalModelWatch:
                 model.record_input(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record(thread, model, nodes, loss)
-        thread.statistics_ns += self._tracer.clock() - began
+        thread.step.statistics_ns += self._sink.clock() - began
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
-        tracer = self._tracer
-        if tracer.inputs is None:
-            return
-        began = tracer.clock()
-        tracer.inputs.on_call(thread, model.index, model.placeholder, (values,), {})
-        if thread.nonfinite_input is not None:
-            tracer.inputs.on_return(None)
-        thread.statistics_ns += tracer.clock() - began
+        began = self._sink.clock()
+        self._report_call(thread, model, [values])
+        if thread.call.nonfinite_input is not None:
+            self._input_watch.on_return(thread, None)
+        thread.step.statistics_ns += self._sink.clock() - began
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""
@@ -148,10 +150,10 @@ class FunctionalModelWatch:
             return True
         if not bool(loss.detach().isfinite()) if loss.is_cpu else False:
             return True
-        tracer = self._tracer
-        if not tracer.samples_statistics or self._inspected_step == tracer.steps:
+        sink = self._sink
+        if not sink.sampling.statistics or self._inspected_step == sink.steps.last:
             return False
-        self._inspected_step = tracer.steps
+        self._inspected_step = sink.steps.last
         return self._sampler.keeps_next()
 
     def _model_of(self, leaf: Tensor) -> FunctionalModel | None:
@@ -168,29 +170,34 @@ class FunctionalModelWatch:
             return None
         model = FunctionalModel(leaf)
         model.num_inspections = 1
-        model.index = self._tracer.objects.networks.get_or_add(model.placeholder).index
+        model.entry = self._sink.objects.networks.get_or_add(model.placeholder)
         self.models.append(model)
-        self.indices.add(model.index)
+        self.indices.add(model.entry.index)
         self._passes_left = MAX_CALLS
         if not self._has_model:
             self._has_model = True
-            self._on_first(self)
+            self._on_first()
         return model
 
     def _record(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        tracer = self._tracer
-        if tracer.inputs is None:
-            return
         with torch.enable_grad():  # the call is a training call
-            tracer.inputs.on_call(thread, model.index, model.placeholder, self._inputs, {})
-        if thread.nonfinite_input is not None:
-            tracer.inputs.on_return(loss.detach())
+            self._report_call(thread, model, self._inputs)
+        if thread.call.nonfinite_input is not None:
+            self._input_watch.on_return(thread, loss.detach())
         loss_targets = find_loss_targets(nodes)
-        if loss_targets is None or tracer.losses is None:
+        if loss_targets is None:
             return
         kind, target, values = loss_targets
-        tracer.losses.add_targets(kind, values, target)
+        self._loss_watch.add_targets(kind, values, target)
         if not bool(loss.detach().isfinite().all()):
-            tracer.inputs.record_nonfinite(target, "target", learning=True)
+            self._input_watch.record_nonfinite(target, "target", learning=True)
+
+    def _report_call(
+        self, thread: ThreadState, model: FunctionalModel, inputs: list[Tensor]
+    ) -> None:
+        if model.entry is not None:
+            self._input_watch.on_call(
+                NetworkCalled(thread, model.entry, model.placeholder, inputs, {})
+            )
