@@ -234,7 +234,8 @@ def _wrap_call(sink: EventSink, path: FastPath, original: Any, hook: Any) -> Any
         ):
             return hook(module, *args, **kwargs)
         entry = sink.objects.networks.by_id.get(id(module))
-        if entry is None or entry.ref() is not module or not torch.is_grad_enabled():
+        known: Any = None if entry is None else entry.ref()
+        if entry is None or known is not module or not torch.is_grad_enabled():
             sink.run_safely(path.stop, thread)
             return hook(module, *args, **kwargs)
         if entry.has_no_parameters:
