@@ -20,7 +20,6 @@ import torch
 
 from sluice.trace.fast_path import install_fast_path
 from sluice.trace.functional.programs import support_functional_programs
-from sluice.trace.gradient_checks import check_gradients
 from sluice.trace.hooks.backward import watch_backward
 from sluice.trace.hooks.checkpoint_files import watch_checkpoint_files
 from sluice.trace.hooks.checkpoints import watch_loads
@@ -35,10 +34,11 @@ from sluice.trace.hooks.modules import watch_modules
 from sluice.trace.hooks.optimizers import watch_optimizers
 from sluice.trace.hooks.schedulers import watch_schedulers
 from sluice.trace.nonfinite_guard import install_nonfinite_guard
+from sluice.trace.recording.storage import unique_folder
 from sluice.trace.records.trace import VERSION, TraceStart
+from sluice.trace.sampling.gradient_checks import check_gradients
 from sluice.trace.settings import TraceSettings
 from sluice.trace.sink import EventSink
-from sluice.trace.storage import unique_folder
 from sluice.trace.tracer import Tracer, print_to_stderr
 
 

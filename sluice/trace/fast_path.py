@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.trace.plain_tensors import tensor_refs
+from sluice.trace.inspection.plain_tensors import tensor_refs
 from sluice.trace.program_events import (
     BackwardEnded,
     NetworkReturned,

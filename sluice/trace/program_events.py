@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.ended_step import EndedStep
-from sluice.trace.object_tracker import NetworkEntry, OptimizerEntry
+from sluice.trace.objects.object_tracker import NetworkEntry, OptimizerEntry
+from sluice.trace.recording.ended_step import EndedStep
 from sluice.trace.thread_state import ThreadState
 
 

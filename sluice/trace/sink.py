@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sluice.trace.event_bus import EventBus
-from sluice.trace.event_log import EventLog
-from sluice.trace.object_tracker import ObjectTracker
+from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.patches import Patches
-from sluice.trace.recorder import Recorder
-from sluice.trace.sampling import Sampling
+from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.recording.step_recorder import StepRecorder
+from sluice.trace.sampling.sampling import Sampling
 from sluice.trace.settings import TraceSettings
-from sluice.trace.step_recorder import StepRecorder
 from sluice.trace.thread_state import LocalState
 
 

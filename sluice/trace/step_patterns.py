@@ -5,9 +5,9 @@ The previous pattern is usually the same one, or that of the other of two altern
 
 from collections.abc import Iterable, Sequence
 
-from sluice.trace.ended_step import EndedStep
-from sluice.trace.event_interner import EventInterner
-from sluice.trace.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.recording.event_interner import EventInterner
 from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import StepPattern
 

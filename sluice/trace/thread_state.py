@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
-from sluice.trace.step_statistics import PendingStep
+from sluice.trace.sampling.step_statistics import PendingStep
 
 _PARAMETERS_PER_OPTIMIZER = 2
 _MAX_SUMMED_NUMEL = 2**14

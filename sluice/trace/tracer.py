@@ -13,16 +13,16 @@ from typing import Any
 
 from sluice.base.files import DISK_FULL_ERRNOS, DISK_FULL_MESSAGE, free_bytes
 from sluice.trace.event_bus import EventBus
-from sluice.trace.event_log import EventLog
-from sluice.trace.object_tracker import ObjectTracker
+from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.patches import Patches
 from sluice.trace.program_events import TraceBegan, TraceEnded, TraceEnding, UnexpectedEvent
-from sluice.trace.recorder import Recorder
+from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.recording.step_recorder import StepRecorder
 from sluice.trace.records.trace import TraceEnd, TraceNote, TraceStart
-from sluice.trace.sampling import Sampling
+from sluice.trace.sampling.sampling import Sampling
+from sluice.trace.sampling.step_statistics import peak_memory
 from sluice.trace.settings import TraceSettings
-from sluice.trace.step_recorder import StepRecorder
-from sluice.trace.step_statistics import peak_memory
 from sluice.trace.thread_state import LocalState
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.autograd_graph import graph_nodes
-from sluice.trace.graph_inputs import (
+from sluice.trace.hooks.inputs import MAX_CALLS, InputWatch
+from sluice.trace.hooks.losses import LossWatch
+from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.graph_inputs import (
     LOOKUP_NODES,
     LeafInput,
     as_rows,
@@ -21,11 +23,9 @@ from sluice.trace.graph_inputs import (
     graph_leaves,
     inputs_of_leaves,
 )
-from sluice.trace.hooks.inputs import MAX_CALLS, InputWatch
-from sluice.trace.hooks.losses import LossWatch
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.object_tracker import NetworkEntry
+from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import NetworkCalled
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 

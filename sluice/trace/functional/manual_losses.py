@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from sluice.trace.autograd_graph import SHAPE_NODES
 from sluice.trace.functional.masked_losses import masked_targets
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
 from sluice.trace.program_events import LossComputed
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import (
     MANUAL_CROSS_ENTROPY,
     MANUAL_DIFFERENCE,
@@ -22,7 +23,6 @@ from sluice.trace.records.losses import (
 )
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.token_statistics import align_with_next_tokens, is_token_sequence
 
 _FIRST_PASSES = 8
 """Backward passes that are inspected at the start and after each new form of loss."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sluice.trace.functional.functional_models import FunctionalModelWatch
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
 
 _MAX_NODES, _MAX_HOPS = 128, 8
 _NEGATION = "NegBackward0"

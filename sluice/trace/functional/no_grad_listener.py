@@ -15,7 +15,7 @@ from torch import Tensor, compiler
 from torch.overrides import TorchFunctionMode
 
 from sluice.trace.functional.functional_models import FunctionalModel, FunctionalModelWatch
-from sluice.trace.functorch import in_functorch_transform
+from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.fingerprints import state_fingerprint
 from sluice.trace.hooks.calls import report_calls
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import TraceBegan
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.environment import FileReadRecord, StateKind, StateSaveRecord
 from sluice.trace.sink import EventSink
 

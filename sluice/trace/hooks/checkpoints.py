@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from sluice.trace.fingerprints import state_fingerprint
 from sluice.trace.hooks.scheduler_records import scheduler_entry
+from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import WeightsLoaded
 from sluice.trace.records.batches import StateLoadRecord
 from sluice.trace.sink import EventSink

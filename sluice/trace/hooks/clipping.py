@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import NonFiniteNorm, TraceBegan
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from sluice.trace.fingerprints import (
+from sluice.trace.hooks.loader_workers import watch_workers
+from sluice.trace.inspection.fingerprints import (
     LOADER,
     FieldFingerprint,
     OrderFingerprint,
@@ -23,11 +24,10 @@ from sluice.trace.fingerprints import (
     mix64,
     random_state_fingerprints,
 )
-from sluice.trace.hooks.loader_workers import watch_workers
-from sluice.trace.object_index import ObjectIndex
+from sluice.trace.inspection.samplers import sampler_properties
+from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.program_events import TraceBegan, TraceEnded
 from sluice.trace.records.batches import BatchRecord, EpochRecord, LoaderRecord, RandomStateRecord
-from sluice.trace.samplers import sampler_properties
 from sluice.trace.sink import EventSink
 
 _WATCHED_EPOCHS = 4

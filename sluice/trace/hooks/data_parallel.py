@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sluice.trace.fingerprints import row_fingerprints
 from sluice.trace.hooks.calls import report_calls
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.inspection.fingerprints import row_fingerprints
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import StepBegins, StepEnded, TraceBegan, TraceEnded
 from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
 from sluice.trace.sink import EventSink

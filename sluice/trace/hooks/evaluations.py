@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 

@@ -12,16 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.autograd_graph import graph_nodes
-from sluice.trace.functorch import in_functorch_transform
-from sluice.trace.graph_records import (
+from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.graph_records import (
     clamped_index_records,
     masks_from_graph,
     negative_index_records,
 )
-from sluice.trace.object_tracker import NetworkEntry
-from sluice.trace.padding import find_padding, find_paddings, masked_positions, tensor_arguments
-from sluice.trace.perturbation import (
+from sluice.trace.inspection.padding import (
+    find_padding,
+    find_paddings,
+    masked_positions,
+    tensor_arguments,
+)
+from sluice.trace.inspection.perturbation import (
     PerturbationEffect,
     float_tensors,
     perturb_later_tokens,
@@ -29,6 +33,12 @@ from sluice.trace.perturbation import (
     perturb_padding,
     perturb_weights,
 )
+from sluice.trace.inspection.targets import (
+    find_copied_inputs,
+    find_next_token_inputs,
+    find_reached_outputs,
+)
+from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import BackwardBegins, TraceBegan
 from sluice.trace.records.forward_passes import (
     ForwardPassRecord,
@@ -37,7 +47,6 @@ from sluice.trace.records.forward_passes import (
     ProbeRecord,
 )
 from sluice.trace.sink import EventSink
-from sluice.trace.targets import find_copied_inputs, find_next_token_inputs, find_reached_outputs
 
 _MAX_CALLS = 1024
 _MAX_HELD_OUTPUTS = 512

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.trace.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 from sluice.trace.sink import EventSink
 

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.column_statistics import ColumnStatistics, is_channels_first
-from sluice.trace.fingerprints import NETWORK
-from sluice.trace.functorch import in_functorch_transform
-from sluice.trace.plain_tensors import first_tensor, tensor_refs
+from sluice.trace.inspection.column_statistics import ColumnStatistics, is_channels_first
+from sluice.trace.inspection.fingerprints import NETWORK
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.plain_tensors import first_tensor, tensor_refs
+from sluice.trace.inspection.token_statistics import TokenCounts, is_token_sequence
 from sluice.trace.program_events import (
     BackwardBegins,
     NetworkCalled,
@@ -20,7 +21,6 @@ from sluice.trace.program_events import (
 from sluice.trace.records.inputs import InputRecord, NonFiniteTensorRecord, RowsRecord
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.token_statistics import TokenCounts, is_token_sequence
 
 MAX_CALLS = 64
 """Calls of a group that are inspected."""

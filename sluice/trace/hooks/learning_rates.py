@@ -2,8 +2,8 @@
 
 import operator
 
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.program_events import StepBegins, TraceBegan
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")

@@ -13,11 +13,15 @@ from typing import Any
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from sluice.trace.fingerprints import batch_fingerprint
-from sluice.trace.random_generators import GeneratorSource, find_generators, process_generators
+from sluice.trace.inspection.fingerprints import batch_fingerprint
+from sluice.trace.inspection.random_generators import (
+    GeneratorSource,
+    find_generators,
+    process_generators,
+)
+from sluice.trace.recording.storage import encode_line, workers_file
 from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.sink import EventSink
-from sluice.trace.storage import encode_line, workers_file
 
 _INSPECTED_BATCHES = 2
 """First batches of each worker that are inspected."""

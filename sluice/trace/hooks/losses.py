@@ -14,14 +14,15 @@ from torch import Tensor, compiler
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
-from sluice.trace.autograd_graph import SHAPE_NODES
-from sluice.trace.functorch import in_functorch_transform
 from sluice.trace.hooks.evaluations import EvaluationPasses
 from sluice.trace.hooks.index_bounds import CLASS_LOSSES, find_out_of_range
 from sluice.trace.hooks.inputs import InputWatch
 from sluice.trace.hooks.target_sampler import TargetSampler
-from sluice.trace.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.targets import find_shifted_input
+from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
 from sluice.trace.program_events import (
     NonFiniteLoss,
     PhaseBegan,
@@ -29,10 +30,9 @@ from sluice.trace.program_events import (
     TraceEnded,
     WeightsLoaded,
 )
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import LossRecord, NextTokenTargets
 from sluice.trace.sink import EventSink
-from sluice.trace.targets import find_shifted_input
-from sluice.trace.token_statistics import align_with_next_tokens, is_token_sequence
 
 LOSS_FUNCTIONS = (
     "cross_entropy",

@@ -18,18 +18,18 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from sluice.trace.functorch import in_functorch_transform
 from sluice.trace.hooks.forward_passes import ForwardPassInspector
-from sluice.trace.object_tracker import NetworkEntry
-from sluice.trace.plain_tensors import first_tensor
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.plain_tensors import first_tensor
+from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import (
     ModuleCalled,
     NetworkCalled,
     NetworkReturned,
     StructureChanged,
 )
+from sluice.trace.sampling.step_statistics import request_output_statistics
 from sluice.trace.sink import EventSink
-from sluice.trace.step_statistics import request_output_statistics
 from sluice.trace.thread_state import ThreadState
 
 

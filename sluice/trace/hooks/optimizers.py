@@ -12,7 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from sluice.trace.hooks.calls import report_calls
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import (
     BackwardBegins,
     OptimizerCreated,

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from sluice.trace.object_tracker import SchedulerEntry
+from sluice.trace.objects.object_tracker import SchedulerEntry
 from sluice.trace.records.trace import SchedulerRecord
 from sluice.trace.sink import EventSink
 

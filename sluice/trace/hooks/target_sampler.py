@@ -5,11 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.fingerprints import LOSS
-from sluice.trace.plain_tensors import TENSOR_TYPES
-from sluice.trace.records.inputs import TargetSampleRecord
-from sluice.trace.sink import EventSink
-from sluice.trace.target_sketch import (
+from sluice.trace.inspection.fingerprints import LOSS
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.target_sketch import (
     FeatureScaling,
     constant_loss,
     encode_features,
@@ -17,7 +15,9 @@ from sluice.trace.target_sketch import (
     row_features,
     target_column,
 )
-from sluice.trace.targets import find_reached_outputs
+from sluice.trace.inspection.targets import find_reached_outputs
+from sluice.trace.records.inputs import TargetSampleRecord
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_ROWS = 1024

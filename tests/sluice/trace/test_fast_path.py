@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sluice.trace import step_patterns
 from sluice.trace.attach import traced
+from sluice.trace.report.step_profile import profile_steps
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
-from sluice.trace.step_profile import profile_steps
 from sluice.trace.trace_reader import find_traces, read_trace
 
 
