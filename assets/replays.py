@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sluice.assets.resources import SluiceState
 from sluice.reports.folder import save_page
-from sluice.trace.replay.page import rename_replay
+from sluice.trace.report.replay.page import rename_replay
 from sluice.training.members import Member
 
 _MAX_PAGES = 6

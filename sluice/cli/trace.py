@@ -101,7 +101,7 @@ def register(app: typer.Typer) -> None:
 
         Exit code 1 when a trace has an error.
         """
-        from sluice.trace.report import format_report, report_traces
+        from sluice.trace.report.trace_report import format_report, report_traces
 
         reports = report_traces(folder)
         if as_json:
@@ -124,7 +124,7 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Write a page for each process that replays its training."""
-        from sluice.trace.replay.export import write_replays, write_tensorboard
+        from sluice.trace.report.replay.export import write_replays, write_tensorboard
 
         pages = write_replays(folder)
         points = None if tensorboard is None else write_tensorboard(folder, tensorboard)

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from sluice.trace.fast_path import install_fast_path
+from sluice.trace.functional.programs import support_functional_programs
 from sluice.trace.hooks.backward import watch_backward
 from sluice.trace.hooks.checkpoint_files import watch_checkpoint_files
 from sluice.trace.hooks.checkpoints import watch_loads
@@ -25,29 +27,37 @@ from sluice.trace.hooks.clipping import watch_clipping
 from sluice.trace.hooks.data_loaders import watch_loaders
 from sluice.trace.hooks.data_parallel import watch_parallel
 from sluice.trace.hooks.grad_scaler import watch_scalers
-from sluice.trace.hooks.inputs import watch_inputs
+from sluice.trace.hooks.inputs import InputWatch
 from sluice.trace.hooks.learning_rates import watch_learning_rates
-from sluice.trace.hooks.losses import watch_losses
-from sluice.trace.hooks.manual_losses import watch_manual_losses
-from sluice.trace.hooks.manual_updates import watch_manual_updates
+from sluice.trace.hooks.losses import LossWatch
 from sluice.trace.hooks.modules import watch_modules
-from sluice.trace.hooks.no_grad_listener import watch_functional_models
 from sluice.trace.hooks.optimizers import watch_optimizers
 from sluice.trace.hooks.schedulers import watch_schedulers
 from sluice.trace.nonfinite_guard import install_nonfinite_guard
+from sluice.trace.recording.storage import unique_folder
 from sluice.trace.records.trace import VERSION, TraceStart
+from sluice.trace.sampling.gradient_checks import check_gradients
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import unique_folder
+from sluice.trace.sink import EventSink
 from sluice.trace.tracer import Tracer, print_to_stderr
 
+
+def _watch_networks(sink: EventSink) -> None:
+    """Watch the calls of networks and loss functions."""
+    inputs = InputWatch(sink)
+    losses = LossWatch(sink, inputs)
+    watch_modules(sink)
+    # Before the inputs: it reports the inputs of networks without a module.
+    support_functional_programs(sink, inputs, losses)
+    inputs.subscribe()
+    losses.subscribe()
+
+
 _HOOKS = (
-    watch_inputs,
-    watch_losses,
-    watch_manual_losses,
-    watch_functional_models,
-    watch_modules,
+    install_fast_path,  # first, because it wraps the others
+    _watch_networks,
+    check_gradients,
     watch_backward,
-    watch_manual_updates,
     watch_optimizers,
     watch_clipping,
     watch_scalers,
@@ -59,6 +69,7 @@ _HOOKS = (
     watch_parallel,
     install_nonfinite_guard,
 )
+"""Parts of the tracer, in the order in which they receive an event that several subscribe to."""
 
 _active: list[Tracer] = []
 """Active tracer of this process, at most one: patches apply to the whole process."""
@@ -190,7 +201,7 @@ def _describe(environ: Mapping[str, str]) -> TraceStart:
 def flush_traces() -> None:
     """Write all buffered records now, instead of at the next regular flush."""
     for tracer in _active:
-        tracer.run_safely(tracer.flush)
+        tracer.run_safely(tracer.steps.flush)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from pathlib import Path
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
 from sluice.trace.launcher import SIGNAL_EXIT_BASE, check_folder, launch
-from sluice.trace.report import format_report, report_traces
+from sluice.trace.recording.storage import unique_folder
+from sluice.trace.report.trace_report import format_report, report_traces
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import unique_folder
 from sluice.trace.tracer import print_to_stderr
 
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from sluice.trace.object_tracker import OptimizerEntry
-from sluice.trace.tracer import Tracer
+from sluice.trace.program_events import BackwardEnded, StepBegins, StepEnded, TraceBegan
+from sluice.trace.sink import EventSink
 
 LAST_GOOD = "last-good.pt"
 STOPPED_EXIT_CODE = 75
@@ -33,68 +33,70 @@ class NonFiniteGuard:
         ``checkpoint_every`` steps; before that, at steps 1, 2, 4, 8 and so on.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self.reset()
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(BackwardEnded, self._after_backward)
+        sink.bus.subscribe(StepBegins, self._before_step)
+        sink.bus.subscribe(StepEnded, lambda _: self._after_step())
 
-    def reset(self) -> None:
-        """Reset all state: at the start, and in a forked process."""
+    def _reset(self) -> None:
+        self._sink.sampling.every_step_needed_by.add("non-finite guard")
         self._num_nonfinite = self._num_skipped = self._next_copy = 0
         self._last_good: dict[str, Any] | None = None
         self._has_bundle = self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
-    def after_backward(self, loss: Any) -> None:
+    def _after_backward(self, ended: BackwardEnded) -> None:
         """Check the loss; stop the program after too many consecutive non-finite losses.
 
         Raises:
             SystemExit: The program stops; its last good state is on disk.
         """
-        tracer = self._tracer
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:
+        sink, loss = self._sink, ended.tensors
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
             return
         stop = False
 
         def check() -> None:
             nonlocal stop
-            stop = self._must_stop(loss)
+            stop = self._must_stop(loss, is_scaled=ended.is_scaled)
 
-        tracer.run_safely(check)
+        sink.run_safely(check)
         if stop:
             self._stop()
 
-    def before_step(self, _: OptimizerEntry, optimizer: Any) -> None:
+    def _before_step(self, step: StepBegins) -> None:
         """Skip a step on the gradients of a non-finite loss."""
         if not self._skips_step:
             return
         # Optimizers skip parameters without a gradient.
-        for group in optimizer.param_groups:
+        for group in step.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def after_step(self, _: OptimizerEntry, __: Any) -> None:
+    def _after_step(self) -> None:
         """Count a skipped step, and reset the state for the next one."""
         if self._skips_step:
             self._num_skipped += 1
             if self._num_skipped & (self._num_skipped - 1) == 0:
-                self._tracer.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
+                self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
         self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
-    def _must_stop(self, loss: Tensor) -> bool:
-        settings = self._tracer.settings
+    def _must_stop(self, loss: Tensor, *, is_scaled: bool) -> bool:
+        settings = self._sink.settings
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles that.
-        is_nonfinite = math.isnan(value) or (
-            math.isinf(value) and not self._tracer.local.thread.has_scaled_loss
-        )
+        is_nonfinite = math.isnan(value) or (math.isinf(value) and not is_scaled)
         if not is_nonfinite:
             self._num_nonfinite = 0
-            if self._tracer.steps >= self._next_copy and settings.stop_after:
+            if self._sink.steps.last >= self._next_copy and settings.stop_after:
                 self._last_good = self._states()
                 # Doubling intervals: a short run, too, loses at most half of its steps.
-                interval = min(max(1, self._tracer.steps), settings.checkpoint_every)
-                self._next_copy = self._tracer.steps + interval
+                interval = min(max(1, self._sink.steps.last), settings.checkpoint_every)
+                self._next_copy = self._sink.steps.last + interval
             return False
         self._num_nonfinite += 1
         if not self._has_bundle:
@@ -104,7 +106,7 @@ class NonFiniteGuard:
         return bool(settings.stop_after) and self._num_nonfinite >= settings.stop_after
 
     def _stop(self) -> NoReturn:
-        tracer = self._tracer
+        sink = self._sink
         good = self._last_good
         state_text = (
             "no earlier good state exists"
@@ -112,25 +114,25 @@ class NonFiniteGuard:
             else f"the last good state, of step {good['step']}, is saved in {LAST_GOOD}"
         )
         text = (
-            f"Stopped before step {tracer.steps + 1}: {self._num_nonfinite} consecutive losses are "
-            f"non-finite; {state_text}."
+            f"Stopped before step {sink.steps.last + 1}: {self._num_nonfinite} consecutive losses "
+            f"are non-finite; {state_text}."
         )
 
         def write() -> None:
             if good is not None:
                 self._save(LAST_GOOD, good)
-            tracer.note("stopped", text)
+            sink.note("stopped", text)
 
-        tracer.run_safely(write)
-        tracer.print_line(f"sluice trace: {text}")
+        sink.run_safely(write)
+        sink.print_line(f"sluice trace: {text}")
         raise SystemExit(STOPPED_EXIT_CODE)
 
     def _states(self) -> dict[str, Any]:
         """Return CPU copies of the states of all networks and optimizers."""
-        objects = self._tracer.objects
+        objects = self._sink.objects
         with self._untraced():
             return {
-                "step": self._tracer.steps,
+                "step": self._sink.steps.last,
                 "networks": {
                     entry.name: _cpu_copy(network.state_dict())
                     for entry, network in objects.networks.live_items()
@@ -143,28 +145,30 @@ class NonFiniteGuard:
             }
 
     def _save_bundle(self, value: float) -> None:
-        thread, step = self._tracer.local.thread, self._tracer.steps + 1
-        loss_call = thread.last_loss_call
+        thread, step = self._sink.local.thread, self._sink.steps.last + 1
+        loss_call = thread.losses.last
         target = None if loss_call is None else loss_call[2]()
         bundle = {
             **self._states(),
             "step": step,
-            "trace": self._tracer.recorder.folder.name,
+            "trace": self._sink.recorder.folder.name,
             "loss": value,
             "loss function": None if loss_call is None else loss_call[0],
-            "inputs": [_cpu_copy(tensor) for ref in thread.inputs if (tensor := ref()) is not None],
+            "inputs": [
+                _cpu_copy(tensor) for ref in thread.call.inputs if (tensor := ref()) is not None
+            ],
             "target": _cpu_copy(target),
             "random state after the step before": self._rng_state,
         }
         self._save(bundle_name(step), bundle)
-        self._tracer.note(
+        self._sink.note(
             "bundle", f"{bundle_name(step)} reproduces the loss {value} of step {step}."
         )
 
     def _save(self, name: str, content: dict[str, Any]) -> None:
-        folder = self._tracer.recorder.folder
+        folder = self._sink.recorder.folder
         if not folder.exists():
-            self._tracer.flush()
+            self._sink.steps.flush()
         partial = folder / f"{name}.partial"
         with self._untraced():
             torch.save(content, partial)
@@ -173,21 +177,17 @@ class NonFiniteGuard:
     @contextmanager
     def _untraced(self) -> Iterator[None]:
         """Run code that is not recorded in the trace."""
-        self._tracer.is_on = False
+        self._sink.is_on = False
         try:
             yield
         finally:
-            self._tracer.is_on = True
+            self._sink.is_on = True
 
 
-def install_nonfinite_guard(tracer: Tracer) -> None:
+def install_nonfinite_guard(sink: EventSink) -> None:
     """Install the guard if the settings enable it."""
-    if not tracer.settings.stop_after and not tracer.settings.skip_nonfinite:
-        return
-    tracer.nonfinite_guard = guard = NonFiniteGuard(tracer)
-    tracer.before_step.append(guard.before_step)
-    tracer.after_step.append(guard.after_step)
-    tracer.on_begin.append(guard.reset)
+    if sink.settings.stop_after or sink.settings.skip_nonfinite:
+        NonFiniteGuard(sink)
 
 
 def _cpu_copy(value: Any) -> Any:

@@ -16,12 +16,19 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
+        self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper
+        """Returns the function to install, given its owner, its name, the original and the new
+        function. For a hook that is registered: the registering function, '', None and the
+        hook."""
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set ``owner.name`` to ``new`` until ``restore``.
 
         ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
         """
+        self._replace(owner, name, self.wrap(owner, name, getattr(owner, name, None), new))
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
         had_own = name in vars(owner)
         old = vars(owner).get(name)
 
@@ -38,7 +45,8 @@ class Patches:
     def hook(self, register: Callable[[Any], Any], function: Any) -> None:
         """Register a hook until ``restore``."""
         handles: list[Any] = []
-        self._apply(lambda: handles.append(register(function)), lambda: handles.pop().remove())
+        wrapped = self.wrap(register, "", None, function)
+        self._apply(lambda: handles.append(register(wrapped)), lambda: handles.pop().remove())
 
     def _apply(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
         change()
@@ -48,9 +56,10 @@ class Patches:
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
         """Replace a function of torch, also in modules that already imported it by name."""
         old = getattr(owner, name)
+        wrapped = self.wrap(owner, name, old, new)
         for module, attribute in _HOLDERS.of(old):
             if vars(module).get(attribute) is old:
-                self.replace(module, attribute, new)
+                self._replace(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the patches are restored."""
@@ -72,6 +81,10 @@ class Patches:
         finally:
             for change, _ in self._changes:
                 change()
+
+
+def _no_wrapper(_: Any, __: str, ___: Any, new: Any) -> Any:
+    return new
 
 
 class _Holders:

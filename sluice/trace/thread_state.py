@@ -1,11 +1,26 @@
-"""State that the tracer keeps for each thread of the program."""
+"""State that the tracer keeps for each thread of the program.
 
+It consists of small records. Each has one owner, the module that writes it; other modules read it.
+The records have slots, because every event reads some of their fields between two operations of
+the program, where data is not in the processor's cache.
+"""
+
+import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
-from sluice.trace.step_statistics import PendingStep
+from sluice.trace.sampling.step_statistics import PendingStep
+
+_PARAMETERS_PER_OPTIMIZER = 2
+_MAX_SUMMED_NUMEL = 2**14
+"""Largest gradient whose sum is stored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,119 +43,235 @@ class StepPattern:
 
 
 @dataclass(slots=True, eq=False)
-class ThreadState:
-    """Tracing state of one thread. Has slots, because every event reads some of its fields."""
+class Prediction:
+    """Predicted events of the running step. Owner: ``fast_path``."""
 
-    index: int = -1
-    """Index of the thread; -1 before its first event."""
-    max_events_length: int = 0
-    """Length of ``events`` above which repeated blocks are folded; 0 before the first event."""
+    position: int = -1
+    """Index of the next event in ``codes``; -1 if the step is recorded fully."""
+    codes: list[int] = field(default_factory=list)
+    """Event codes of the predicted pattern, with the sentinel."""
+    pattern: StepPattern | None = None
+    """Predicted pattern of the running step."""
+    optimizer_entry: Any = None
+    """Entry of the optimizer that is predicted to end the step."""
+    step_position: int = -1
+    """Index of the optimizer step in ``codes``."""
+    repeats_left: int = 0
+    """Number of predicted steps until the next fully recorded step."""
+    repeated_patterns: list[StepPattern] = field(default_factory=list)
+    """Patterns that were repeated since the last fully recorded step."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenStep:
+    """What was recorded since the last step. Owner: ``step_recorder``."""
+
     events: list[int] = field(default_factory=list)
     """Events since the last step: code in the interner and clock time [ns], alternating. One flat
     list, because recording an event must be fast."""
     losses: list[Any] = field(default_factory=list)
     """Losses of the backward passes since the last step."""
-    expected: StepPattern | None = None
-    """Predicted pattern of the running step."""
-    expected_codes: list[int] = field(default_factory=list)
-    """Event codes of the predicted pattern, with the sentinel."""
-    position: int = -1
-    """Index of the next event in ``expected_codes``; -1 if the step is recorded fully."""
-    step_position: int = -1
-    """Index of the optimizer step in ``expected_codes``."""
-    repeats_left: int = 0
-    """Number of predicted steps until the next fully recorded step."""
-    repeated_patterns: list[StepPattern] = field(default_factory=list)
-    """Patterns that were repeated since the last fully recorded step."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
     """Gradient clips since the last step: optimizer index, norm and maximum norm."""
-    grad_norm: Any = None
-    """Norm of the gradients being clipped, once it was read."""
     loss_scale: Any = None
     """Scale of the gradient scaler in this step."""
-    has_scaled_loss: bool = False
-    """Whether a gradient scaler scaled the loss of the next backward pass."""
-    is_zeroed_after_backward: bool = False
-    """Whether gradients were zeroed between the last backward pass and now."""
-    gradient_snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
-    """State of some gradients after the second and later backward passes of a step, to detect
-    edits: parameter, gradient, its version counter, its sum."""
-    has_gradient_edit: bool = False
-    """Whether the program edited the accumulated gradients of the running step, for example
-    divided them."""
-    inspected_networks: tuple[int, ...] = ()
-    """Indices of the networks whose outputs were measured since the last step."""
-
-    in_forward: bool = False
-    """Whether a forward pass of a network runs."""
-    inspects_modules: bool = False
-    """Whether the modules inside the running forward pass are inspected."""
-    in_backward: bool = False
-    """Whether a backward pass runs."""
-    in_probe: bool = False
-    """Whether the tracer runs its own copy of a network, to probe it."""
-    in_mode_change: bool = False
-    """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
-    in_scheduler: bool = False
-    """Whether a learning-rate scheduler runs."""
-    in_scaler: bool = False
-    """Whether a gradient scaler runs."""
-    stepping_optimizer: Any = None
-    """Optimizer whose step runs."""
-    optimizer_entry: Any = None
-    """Entry of the optimizer whose step runs or is predicted."""
-    has_closure: bool = False
-    """Whether the running step was given a closure."""
-    closure_calls: int = 0
-    """Number of closure calls in the running step."""
-    network_entry: Any = None
-    """Entry of the network whose forward pass runs."""
-    measures_outputs: bool = False
-    """Whether the outputs of the modules inside the running forward pass are measured."""
-    pending_step: PendingStep | None = None
+    statistics_ns: int = 0
+    """Time spent on statistics since the last step [ns]."""
+    pending: PendingStep | None = None
     """Statistics requested before the running step."""
     output_measures: list[list[OutputStatistics]] = field(default_factory=list)
     """Outputs measured since the last step with statistics."""
-    last_network: int = -1
-    """Index of the last called network; modules without parameters (losses) do not count."""
-    inputs: tuple[Any, ...] = ()
-    """Weak references to the tensor arguments of the last called network."""
-    nonfinite_input: Any = None
-    """Record of a non-finite input, while the network runs on it."""
-    output: Any = None
-    """Weak reference to the output of the last called network."""
-    call_group: Any = None
-    """``CallGroup`` of the last network call: its network, loader and mode."""
-    last_loss_call: Any = None
-    """Last differentiable loss call: name, weak references to input and target, other arguments."""
-    shifted_input: Any = None
-    """Weak reference to the input that equals the targets of the last loss shifted by one
-    position."""
-    mean_losses: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
-    """Weak references to the last losses that are means."""
-    is_unscaled_mean: bool = False
-    """Whether the loss of the running backward pass is a mean over the batch that was not divided
-    further, for example by the number of accumulation steps."""
-    last_loss: Any = None
-    """Last loss of the previous step."""
-    last_loader: int = -1
-    """Index of the loader that returned the last batch; -1 before the first batch."""
-    steps: int = 0
-    """Number of steps that ended in this thread."""
-    step_began_ns: int = 0
+    began_ns: int = 0
     """End time of the previous step [ns]; only valid before a fully recorded step."""
-    statistics_ns: int = 0
-    """Time spent on statistics since the last step [ns]."""
 
     @property
     def codes(self) -> list[int]:
         """Event codes since the last step, without times."""
         return self.events[::2]
 
-    def reset_step(self) -> None:
+    def clear(self) -> None:
         """Discard the events, losses and clips of the step that ended."""
-        self.events, self.losses, self.clips = [], [], []
-        self.loss_scale = None
-        self.has_scaled_loss = self.is_zeroed_after_backward = self.has_gradient_edit = False
-        if self.gradient_snapshots or self.inspected_networks:
-            self.gradient_snapshots, self.inspected_networks = [], ()
+        self.events, self.losses, self.clips, self.loss_scale = [], [], [], None
+
+
+@dataclass(slots=True, eq=False)
+class ForwardPass:
+    """The running forward pass. Owner: ``hooks.modules``."""
+
+    is_running: bool = False
+    inspects_modules: bool = False
+    """Whether the modules inside the running forward pass are inspected."""
+    measures_outputs: bool = False
+    """Whether the outputs of the modules inside the running forward pass are measured."""
+    entry: Any = None
+    """Entry of the network whose forward pass runs."""
+    measured_networks: tuple[int, ...] = ()
+    """Indices of the networks whose outputs were measured since the last step."""
+    is_probe: bool = False
+    """Whether the tracer runs its own copy of a network, to probe it."""
+    changes_mode: bool = False
+    """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
+
+
+@dataclass(slots=True, eq=False)
+class NetworkCall:
+    """Last call of a network from outside any network. Owner: ``hooks.inputs``."""
+
+    network: int = -1
+    """Index of the network; modules without parameters (losses) do not count."""
+    inputs: tuple[Any, ...] = ()
+    """Weak references to the tensor arguments."""
+    output: Any = None
+    """Weak reference to the first output tensor."""
+    group: Any = None
+    """``CallGroup`` of the call: its network, loader and mode."""
+    nonfinite_input: Any = None
+    """Record of a non-finite input, while the network runs on it."""
+
+
+@dataclass(slots=True, eq=False)
+class BackwardPass:
+    """The running or last backward pass. Owner: ``hooks.backward``."""
+
+    is_running: bool = False
+    is_scaled: bool = False
+    """Whether a gradient scaler scaled the loss of the next backward pass."""
+    is_unscaled_mean: bool = False
+    """Whether the loss is a mean over the batch that was not divided further, for example by the
+    number of accumulation steps."""
+    is_zeroed_since: bool = False
+    """Whether gradients were zeroed between the last backward pass and now."""
+
+
+@dataclass(slots=True, eq=False)
+class OptimizerCall:
+    """The running optimizer step. Owner: ``hooks.optimizers``."""
+
+    optimizer: Any = None
+    """Optimizer whose step runs; None while no step runs."""
+    entry: Any = None
+    """Entry of the optimizer whose step runs or ran last."""
+    has_closure: bool = False
+    """Whether the step was given a closure."""
+    num_closure_calls: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class LossCalls:
+    """Last calls of loss functions. Owner: ``hooks.losses``."""
+
+    last: Any = None
+    """Last differentiable call: name, weak references to input and target, other arguments."""
+    shifted_input: Any = None
+    """Weak reference to the input that equals the targets of the last loss shifted by one
+    position."""
+    means: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
+    """Weak references to the last losses that are means."""
+
+
+class GradientEdits:
+    """Detects that the program edits the accumulated gradients of the running step.
+
+    A program may for example divide them by the number of accumulation steps.
+    """
+
+    __slots__ = ("is_edited", "snapshots")
+
+    def __init__(self) -> None:
+        self.snapshots: list[tuple[Any, Any, int, Any]] = []
+        """State of some gradients after the second and later backward passes of a step: parameter,
+        gradient, its version counter, its sum."""
+        self.is_edited = False
+
+    def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
+        """Store the state of some gradients after a backward pass."""
+        self.snapshots = [
+            (
+                parameter,
+                parameter.grad,
+                parameter.grad._version,
+                parameter.grad.detach().sum() if parameter.numel() <= _MAX_SUMMED_NUMEL else None,
+            )
+            for entry in entries
+            for group in entry.groups[:1]
+            for parameter in group["params"][:_PARAMETERS_PER_OPTIMIZER]
+            if parameter.grad is not None
+        ]
+
+    def detect(self) -> None:
+        """Check whether the program changed these gradients since, for example by dividing them."""
+        self.is_edited = self.is_edited or any(
+            parameter.grad is not grad or (grad._version != version and _values_differ(grad, total))
+            for parameter, grad, version, total in self.snapshots
+        )
+
+    def clear(self) -> None:
+        """Discard the snapshots at the end of a step."""
+        self.is_edited = False
+        if self.snapshots:
+            self.snapshots = []
+
+
+def _values_differ(grad: Tensor, total: Tensor | None) -> bool:
+    """Return whether a gradient that was written to changed; a division by 1 does not change it."""
+    return total is None or not torch.equal(grad.detach().sum(), total)
+
+
+@dataclass(slots=True, eq=False)
+class ThreadState:
+    """Tracing state of one thread."""
+
+    prediction: Prediction = field(default_factory=Prediction)
+    step: OpenStep = field(default_factory=OpenStep)
+    forward: ForwardPass = field(default_factory=ForwardPass)
+    call: NetworkCall = field(default_factory=NetworkCall)
+    backward: BackwardPass = field(default_factory=BackwardPass)
+    optimizer: OptimizerCall = field(default_factory=OptimizerCall)
+    losses: LossCalls = field(default_factory=LossCalls)
+    edits: GradientEdits = field(default_factory=GradientEdits)
+    skips_details: bool = False
+    """Whether the running step repeats a known one, so that its calls are not inspected."""
+
+    index: int = -1
+    """Index of the thread; -1 before its first event."""
+    max_events_length: int = 0
+    """Length of ``step.events`` above which repeated blocks are folded; 0 before the first
+    event."""
+    num_steps: int = 0
+    """Number of steps that ended in this thread."""
+    last_loss: Any = None
+    """Last loss of the previous step."""
+
+    last_loader: int = -1
+    """Index of the loader that returned the last batch; -1 before the first batch. Owner:
+    ``hooks.data_loaders``."""
+    in_scheduler: bool = False
+    """Whether a learning-rate scheduler runs. Owner: ``hooks.schedulers``."""
+    in_scaler: bool = False
+    """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
+    clipped_norm: Any = None
+    """Norm of the gradients being clipped, once it was read. Owner: ``hooks.clipping``."""
+
+    def clear_step(self) -> None:
+        """Discard what was recorded of the step that ended."""
+        self.step.clear()
+        self.backward.is_scaled = self.backward.is_zeroed_since = False
+        self.edits.clear()
+        if self.forward.measured_networks:
+            self.forward.measured_networks = ()
+
+    def begin_trace(self, began_ns: int) -> None:
+        """Discard what belongs to an earlier trace; flags of running calls remain."""
+        self.prediction, self.step, self.call = Prediction(), OpenStep(), NetworkCall()
+        self.clear_step()
+        self.step.began_ns = began_ns
+        self.optimizer.entry = self.forward.entry = self.last_loss = None
+        self.skips_details = False
+        self.index, self.max_events_length = -1, 0
+
+
+class LocalState(threading.local):
+    """Creates the state of each thread at its first access."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadState()

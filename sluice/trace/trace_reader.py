@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.settings import Record
-from sluice.trace.event_interner import OVERFLOW, decode_event
+from sluice.trace.recording.event_interner import OVERFLOW, decode_event
+from sluice.trace.recording.storage import HISTORY, RECENT, workers_file
 from sluice.trace.records.batches import (
     BatchRecord,
     EpochRecord,
@@ -50,7 +51,6 @@ from sluice.trace.records.trace import (
     TraceNote,
     TraceStart,
 )
-from sluice.trace.storage import HISTORY, RECENT, workers_file
 
 _END_FIELDS = ("ended_us", "began_us")
 """Fields of a recent step that early versions did not write."""

@@ -9,7 +9,7 @@ from sluice.base.errors import TrainingFailed
 from sluice.base.files import DISK_FULL_MESSAGE
 from sluice.trace.attach import traced
 from sluice.trace.diagnosis import Diagnosis, diagnose
-from sluice.trace.replay.page import replay_page
+from sluice.trace.report.replay.page import replay_page
 from sluice.trace.rules.library import judge_all
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace

@@ -26,7 +26,7 @@ from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
 from sluice.bench.tracer.watching import AnomalyFound, watched
 from sluice.trace.attach import traced
-from sluice.trace.report import report_traces
+from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
 
 LIMIT_S = 180.0

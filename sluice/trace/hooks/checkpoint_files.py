@@ -1,6 +1,5 @@
 """Hooks for ``torch.save``, ``torch.load`` and ``state_dict()``."""
 
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -8,70 +7,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.fingerprints import state_fingerprint
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.hooks.calls import report_calls
+from sluice.trace.inspection.fingerprints import state_fingerprint
+from sluice.trace.program_events import TraceBegan
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.environment import FileReadRecord, StateKind, StateSaveRecord
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _MAX_DENSE_ROWS = 128
 """Records of each kind that are all kept; later ones are decimated by powers of two."""
 
 
-def watch_checkpoint_files(tracer: Tracer) -> None:
+def watch_checkpoint_files(sink: EventSink) -> None:
     """Record states that are saved to files, kept in memory, and read from files."""
-    save, load, state_dict = torch.save, torch.load, nn.Module.state_dict
-    watch = _CheckpointWatch(tracer)
-
-    @functools.wraps(save)
-    def watched_save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        result = save(obj, f, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(watch.on_save, obj, f)
-        return result
-
-    @functools.wraps(load)
-    def watched_load(f: Any, *args: Any, **kwargs: Any) -> Any:
-        content = load(f, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(watch.on_load, content, f)
-        return content
-
-    @functools.wraps(state_dict)
-    def watched_state(module: Any, *args: Any, **kwargs: Any) -> Any:
-        state = state_dict(module, *args, **kwargs)
-        # ``state_dict`` calls itself for every child, with the dictionary that it fills.
-        if tracer.is_on and not args and kwargs.get("destination") is None:
-            tracer.run_safely(watch.on_state_dict, state)
-        return state
-
-    tracer.patches.replace_function(torch, "save", watched_save)
-    tracer.patches.replace_function(torch, "load", watched_load)
-    tracer.patches.replace(nn.Module, "state_dict", watched_state)
-    tracer.on_begin.append(watch.reset)
+    watch = _CheckpointWatch(sink)
+    report_calls(sink, torch, "save", watch.on_save, everywhere=True)
+    report_calls(sink, torch, "load", watch.on_load, everywhere=True)
+    report_calls(sink, nn.Module, "state_dict", watch.on_state_dict)
 
 
 class _CheckpointWatch:
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self.reset()
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
 
-    def reset(self) -> None:
-        """Reset the samplers."""
+    def _reset(self) -> None:
         names = ("save", "state_dict", "load")
         self._samplers = {name: LogSpacedSampler(_MAX_DENSE_ROWS) for name in names}
 
-    def on_save(self, obj: Any, file: Any) -> None:
+    def on_save(self, _: None, obj: Any, f: Any, *__: Any, **___: Any) -> None:
         if self._samplers["save"].keeps_next():
             record = StateSaveRecord(
                 step=self._step,
-                path=_path(file),
+                path=_path(f),
                 num_keys=_size(obj),
                 to="file",
                 content=state_fingerprint(_network_in(obj)),
             )
             self._write(record)
 
-    def on_state_dict(self, state: Any) -> None:
+    def on_state_dict(self, state: Any, _: nn.Module, *args: Any, **kwargs: Any) -> None:
+        # ``state_dict`` calls itself for every child, with the dictionary that it fills.
+        if args or kwargs.get("destination") is not None:
+            return
         if self._samplers["state_dict"].keeps_next():
             record = StateSaveRecord(
                 step=self._step,
@@ -82,17 +61,17 @@ class _CheckpointWatch:
             )
             self._write(record)
 
-    def on_load(self, content: Any, file: Any) -> None:
+    def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
         if self._samplers["load"].keeps_next():
-            record = FileReadRecord(step=self._step, path=_path(file), states=find_states(content))
-            self._tracer.recorder.write("read", record)
+            record = FileReadRecord(step=self._step, path=_path(f), states=find_states(content))
+            self._sink.recorder.write("read", record)
 
     @property
     def _step(self) -> int:
-        return self._tracer.steps
+        return self._sink.steps.last
 
     def _write(self, record: StateSaveRecord) -> None:
-        self._tracer.recorder.write("save", record)
+        self._sink.recorder.write("save", record)
 
 
 def find_states(content: Any) -> tuple[StateKind, ...]:

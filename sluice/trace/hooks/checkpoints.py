@@ -8,37 +8,39 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from sluice.trace.fingerprints import state_fingerprint
+from sluice.trace.hooks.scheduler_records import scheduler_entry
+from sluice.trace.inspection.fingerprints import state_fingerprint
+from sluice.trace.program_events import WeightsLoaded
 from sluice.trace.records.batches import StateLoadRecord
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 
-def watch_loads(tracer: Tracer) -> None:
+def watch_loads(sink: EventSink) -> None:
     """Record every ``load_state_dict`` of a module, an optimizer or a scheduler."""
     for cls, what in (
         (torch.nn.Module, "network"),
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        watch_load(tracer, cls, what)
+        watch_load(sink, cls, what)
 
 
-def watch_load(tracer: Tracer, cls: type, what: str) -> None:
+def watch_load(sink: EventSink, cls: type, what: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:
-        tracer.patches.replace(cls, "load_state_dict", _watched(tracer, original, what))
+        sink.patches.replace(cls, "load_state_dict", _watched(sink, original, what))
 
 
-def _watched(tracer: Tracer, original: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _watched(sink: EventSink, original: Callable[..., Any], what: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         aliased: list[int] = []
-        if tracer.is_on and what == "network":
-            tracer.run_safely(_find_aliased_tensors, owner, state_dict, aliased)
+        if sink.is_on and what == "network":
+            sink.run_safely(_find_aliased_tensors, owner, state_dict, aliased)
         result = original(owner, state_dict, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(_loaded, tracer, owner, what, state_dict, result, sum(aliased))
+        if sink.is_on:
+            sink.run_safely(_loaded, sink, owner, what, state_dict, result, sum(aliased))
         return result
 
     return load_state_dict
@@ -51,16 +53,16 @@ def _find_aliased_tensors(owner: Any, state: Any, aliased: list[int]) -> None:
 
 
 def _loaded(
-    tracer: Tracer, owner: Any, what: str, state: Any, result: Any, num_aliased: int
+    sink: EventSink, owner: Any, what: str, state: Any, result: Any, num_aliased: int
 ) -> None:
-    object_id = _object_index(tracer, owner, what)
-    if what == "network" and tracer.losses is not None:  # later evaluations use other weights
-        tracer.losses.close_evaluations()
+    object_id = _object_index(sink, owner, what)
+    if what == "network":
+        sink.bus.publish(WeightsLoaded())
     unexpected = len(getattr(result, "unexpected_keys", ()))
     missing = len(getattr(result, "missing_keys", ()))
-    tracer.record_event(tracer.local.thread, "load", object_id, flags=(what,))
+    sink.events.record_event(sink.local.thread, "load", object_id, flags=(what,))
     record = StateLoadRecord(
-        step=tracer.steps,
+        step=sink.steps.last,
         what=what,
         kind=type(owner).__name__,
         object_id=object_id,
@@ -70,13 +72,13 @@ def _loaded(
         num_missing=missing,
         content=state_fingerprint(state) if what == "network" else 0,
     )
-    tracer.recorder.write("load", record)
+    sink.recorder.write("load", record)
 
 
-def _object_index(tracer: Tracer, owner: Any, what: str) -> int:
+def _object_index(sink: EventSink, owner: Any, what: str) -> int:
     if what == "optimizer":
-        return tracer.objects.optimizers.get_or_add(owner).index
+        return sink.objects.optimizers.get_or_add(owner).index
     if what == "scheduler":
-        return tracer.schedulers.get_or_add(owner).index
-    entry = tracer.objects.networks.get(owner)
+        return scheduler_entry(sink, owner).index
+    entry = sink.objects.networks.get(owner)
     return -1 if entry is None else entry.index

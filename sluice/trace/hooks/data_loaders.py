@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from sluice.trace.fingerprints import (
+from sluice.trace.hooks.loader_workers import watch_workers
+from sluice.trace.inspection.fingerprints import (
     LOADER,
     FieldFingerprint,
     OrderFingerprint,
@@ -23,11 +24,11 @@ from sluice.trace.fingerprints import (
     mix64,
     random_state_fingerprints,
 )
-from sluice.trace.hooks.loader_workers import watch_workers
-from sluice.trace.object_index import ObjectIndex
+from sluice.trace.inspection.samplers import sampler_properties
+from sluice.trace.objects.object_index import ObjectIndex
+from sluice.trace.program_events import TraceBegan, TraceEnded
 from sluice.trace.records.batches import BatchRecord, EpochRecord, LoaderRecord, RandomStateRecord
-from sluice.trace.samplers import sampler_properties
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _WATCHED_EPOCHS = 4
 """First epochs of each loader that are recorded; later epochs are recorded at powers of two."""
@@ -66,18 +67,18 @@ class _IteratorEntry:
     """Fingerprints of float tensors, by position in the batch."""
 
 
-def watch_loaders(tracer: Tracer) -> None:
+def watch_loaders(sink: EventSink) -> None:
     """Record every iteration over a DataLoader and every batch that it yields."""
     make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    watch, local = _LoaderWatch(tracer), tracer.local
+    watch = _LoaderWatch(sink)
 
     @functools.wraps(make_iter)
     def watched_iter(loader: Any) -> Any:
-        if tracer.is_on:
-            tracer.run_safely(watch.before_iterator, loader)
+        if sink.is_on:
+            sink.run_safely(watch.before_iterator, loader)
         iterator = make_iter(loader)
-        if tracer.is_on:
-            tracer.run_safely(watch.on_iterator, loader, iterator)
+        if sink.is_on:
+            sink.run_safely(watch.on_iterator, loader, iterator)
         return iterator
 
     @functools.wraps(make_next)
@@ -85,33 +86,21 @@ def watch_loaders(tracer: Tracer) -> None:
         try:
             batch = make_next(iterator)
         except StopIteration:
-            if tracer.is_on:
-                tracer.run_safely(watch.on_exhausted, iterator)
+            if sink.is_on:
+                sink.run_safely(watch.on_exhausted, iterator)
             raise
-        if tracer.is_on:
-            thread, known = local.thread, watch.current
-            if thread.position >= 0 and known is not None and known.ref() is iterator:
-                entry = known.loader
-                if (
-                    entry is not None
-                    and entry.code == thread.expected_codes[thread.position]
-                    and entry.is_hashed
-                ):
-                    thread.position += 1
-                    thread.last_loader = entry.index
-                    entry.num_batches += 1
-                    return batch
+        if sink.is_on:
             try:
                 watch.on_batch(iterator, batch)
             except Exception as error:  # as in ``Tracer.run_safely``
-                tracer.fail(error)
+                sink.fail(error)
         return batch
 
-    tracer.patches.replace(DataLoader, "__iter__", watched_iter)
-    tracer.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
-    tracer.on_begin.append(watch.reset)
-    tracer.on_end.append(watch.close)
-    watch.hook_workers = watch_workers(tracer, lambda: watch.worker_origin)
+    sink.patches.replace(DataLoader, "__iter__", watched_iter)
+    sink.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
+    sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
+    sink.bus.subscribe(TraceEnded, lambda _: watch.close())
+    watch.hook_workers = watch_workers(sink, lambda: watch.worker_origin)
 
 
 class _IndexHook:
@@ -119,18 +108,18 @@ class _IndexHook:
 
     _NAME = "_next_index"
 
-    def __init__(self, tracer: Tracer, on_indices: Callable[[Any, Any], None]) -> None:
+    def __init__(self, sink: EventSink, on_indices: Callable[[Any, Any], None]) -> None:
         original: Any = _BaseDataLoaderIter._next_index
 
         @functools.wraps(original)
         def watched(iterator: Any) -> Any:
             indices = original(iterator)
-            if tracer.is_on:
-                tracer.run_safely(on_indices, iterator, indices)
+            if sink.is_on:
+                sink.run_safely(on_indices, iterator, indices)
             return indices
 
         self._functions = original, watched
-        tracer.patches.on_restore(lambda: self.enable(is_enabled=False))
+        sink.patches.on_restore(lambda: self.enable(is_enabled=False))
 
     def enable(self, *, is_enabled: bool) -> None:
         """Install or remove the hook: only few epochs are recorded."""
@@ -140,9 +129,9 @@ class _IndexHook:
 
 
 class _LoaderWatch:
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._index_hook = _IndexHook(tracer, self.on_indices)
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._index_hook = _IndexHook(sink, self.on_indices)
         self.worker_origin: tuple[Path, int, int] | None = None
         """Trace folder, loader and epoch of the workers that start next; inherited by the fork."""
         self.hook_workers: Callable[[], None] = lambda: None
@@ -156,7 +145,7 @@ class _LoaderWatch:
         self._iterators: ObjectIndex[_IteratorEntry] = ObjectIndex(
             lambda index, it: _IteratorEntry(index, weakref.ref(it))
         )
-        self.current: _IteratorEntry | None = None
+        self._current: _IteratorEntry | None = None
         """Iterator that yielded the last batch."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
@@ -167,10 +156,10 @@ class _LoaderWatch:
             if entry.ref() is None and known == record.model_copy(update=same):
                 entry.ref = weakref.ref(loader)
                 return entry
-        code = self._tracer.event_code("batch", record.index)
+        code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
         self._all.append((record, entry))
-        self._tracer.recorder.write("loader", record)
+        self._sink.recorder.write("loader", record)
         return entry
 
     def before_iterator(self, loader: Any) -> None:
@@ -178,22 +167,22 @@ class _LoaderWatch:
         entry = self._loaders.get_or_add(loader)
         self._update_index_hook(is_recorded=_is_recorded(entry.epoch + 1))
         if loader.num_workers:
-            self.worker_origin = self._tracer.recorder.folder, entry.index, entry.epoch + 1
+            self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
             self.hook_workers()
 
     def on_iterator(self, loader: Any, iterator: Any) -> None:
-        tracer = self._tracer
+        sink = self._sink
         entry = self._loaders.get_or_add(loader)
         self._close_epoch(entry, is_finished=False)
         entry.epoch += 1
         entry.iteration = self._iterators.get_or_add(iterator)
-        entry.iteration.loader, entry.iteration.step = entry, tracer.steps
-        tracer.record_event(tracer.local.thread, "epoch", entry.index)
+        entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
+        sink.events.record_event(sink.local.thread, "epoch", entry.index)
         if _is_recorded(entry.epoch):
-            began = tracer.clock()
+            began = sink.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
-            tracer.local.thread.statistics_ns += tracer.clock() - began
+            sink.local.thread.step.statistics_ns += sink.clock() - began
         self._update_index_hook(is_recorded=_is_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
@@ -212,28 +201,29 @@ class _LoaderWatch:
             iteration.order.add(numbers)
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
-        tracer, known = self._tracer, self.current
+        sink, known = self._sink, self._current
         if known is None or known.ref() is not iterator:
-            known = self.current = self._iterators.get(iterator)
+            known = self._current = self._iterators.get(iterator)
         if known is None or known.loader is None:
             return
-        entry, thread = known.loader, tracer.local.thread
+        entry, thread = known.loader, sink.local.thread
         thread.last_loader = entry.index
-        tracer.record_code(thread, entry.code)
-        if tracer.samples_statistics or not entry.is_hashed:
-            began = tracer.clock()
+        sink.events.record(thread, entry.code)
+        if sink.sampling.statistics or not entry.is_hashed:
+            began = sink.clock()
             self._record_batch(entry, batch)
-            if tracer.samples_statistics:
-                thread.statistics_ns += tracer.clock() - began
+            if sink.sampling.statistics:
+                thread.step.statistics_ns += sink.clock() - began
         entry.num_batches += 1
-        entry.num_seen += 1
-        entry.is_hashed = entry.num_seen >= tracer.settings.fingerprinted_batches
+        if not entry.is_hashed:
+            entry.num_seen += 1
+            entry.is_hashed = entry.num_seen >= sink.settings.fingerprinted_batches
 
     def on_exhausted(self, iterator: Any) -> None:
         known = self._iterators.get(iterator)
         if known is not None and known.loader is not None:
             self._close_epoch(known.loader, is_finished=True)
-            thread = self._tracer.local.thread
+            thread = self._sink.local.thread
             if thread.last_loader == known.loader.index:  # later calls do not use its batches
                 thread.last_loader = -1
 
@@ -247,20 +237,18 @@ class _LoaderWatch:
         if iteration is None:
             return
         if _is_recorded(entry.epoch):
-            self._tracer.recorder.write("epoch", _epoch_record(entry, iteration, is_finished))
+            self._sink.recorder.write("epoch", _epoch_record(entry, iteration, is_finished))
         entry.num_batches, iteration.order = 0, OrderFingerprint()
         iteration.rows, iteration.labels, iteration.fields = [], Counter(), {}
 
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
-        tracer = self._tracer
+        sink = self._sink
         tensors = batch_tensors(batch)
         first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
-        sample_size = tracer.settings.row_sample_size
-        rows = (
-            ()
-            if first is None
-            else tracer.fingerprint_cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
-        )
+        sample_size = sink.settings.row_sample_size
+        cache, rows = sink.sampling.fingerprints, tuple[int, ...]()
+        if first is not None:
+            rows = cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
         if entry.iteration is not None and _is_recorded(entry.epoch):
             entry.iteration.rows += rows
             entry.iteration.labels.update(_integer_labels(tensors))
@@ -272,18 +260,18 @@ class _LoaderWatch:
             loader=entry.index,
             epoch=entry.epoch,
             position=entry.num_batches,
-            step=tracer.steps,
+            step=sink.steps.last,
             fields=tuple(map(field_record, tensors)),
             rows=rows,
         )
-        tracer.recorder.write_detail("batch", record)
+        sink.recorder.write_detail("batch", record)
 
     def _record_random_states(self) -> None:
         torch_state, python, numpy = random_state_fingerprints()
         record = RandomStateRecord(
-            step=self._tracer.steps, torch=torch_state, python=python, numpy=numpy
+            step=self._sink.steps.last, torch=torch_state, python=python, numpy=numpy
         )
-        self._tracer.recorder.write_detail("random", record)
+        self._sink.recorder.write_detail("random", record)
 
 
 def _is_recorded(epoch: int) -> bool:

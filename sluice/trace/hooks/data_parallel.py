@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sluice.trace.fingerprints import row_fingerprints
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.hooks.calls import report_calls
+from sluice.trace.inspection.fingerprints import row_fingerprints
+from sluice.trace.objects.object_tracker import OptimizerEntry
+from sluice.trace.program_events import StepBegins, StepEnded, TraceBegan, TraceEnded
 from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes of networks whose parameters differ between ranks by design."""
@@ -27,6 +29,8 @@ _FIRST_STEPS = 8
 _COMPARED_NUMEL = 64
 """Number of values that are compared to distinguish weights from gradients."""
 
+_NAME = "comparison of ranks"
+
 ALL_REDUCE = "all_reduce"
 """Kind of a record of gradients that the program reduces itself."""
 
@@ -38,41 +42,36 @@ class _Wrapper:
     written: DataParallelRecord | None = None
 
 
-def watch_parallel(tracer: Tracer) -> None:
+def watch_parallel(sink: EventSink) -> None:
     """Record data-parallel wrappers, and periodically the weights of each rank."""
-    watch = _DataParallelWatch(tracer)
-    make = DistributedDataParallel.__init__
+    watch = _DataParallelWatch(sink)
 
-    @functools.wraps(make)
-    def watched_make(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        make(wrapper, module, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(watch.on_wrapper, wrapper, module)
+    def created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
+        watch.on_wrapper(wrapper, module)
 
-    tracer.patches.replace(DistributedDataParallel, "__init__", watched_make)
+    report_calls(sink, DistributedDataParallel, "__init__", created)
     if torch.distributed.is_available():
-        _watch_reductions(tracer, watch)
+        _watch_reductions(sink, watch)
+        sink.bus.subscribe(StepBegins, lambda _: watch.find_sharded())
+    sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
+    sink.bus.subscribe(TraceEnded, lambda _: watch.write_wrappers())
 
-        tracer.before_step.append(watch.find_sharded)
-    tracer.on_begin.append(watch.reset)
-    tracer.on_end.append(watch.write_wrappers)
 
-
-def _watch_reductions(tracer: Tracer, watch: "_DataParallelWatch") -> None:
+def _watch_reductions(sink: EventSink, watch: "_DataParallelWatch") -> None:
     reduce = torch.distributed.all_reduce
 
     @functools.wraps(reduce)
     def watched_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if tracer.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
-            tracer.run_safely(watch.on_reduction, tensor)
+        if sink.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
+            sink.run_safely(watch.on_reduction, tensor)
         return reduce(tensor, *args, **kwargs)
 
-    tracer.patches.replace_function(torch.distributed, "all_reduce", watched_reduce)
+    sink.patches.replace_function(torch.distributed, "all_reduce", watched_reduce)
 
 
 class _DataParallelWatch:
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
         self.reset()
 
     def reset(self) -> None:
@@ -81,13 +80,13 @@ class _DataParallelWatch:
         self._reduces_manually = False
         self.num_reductions = self._steps = 0
         self._sharded: set[int] = set()
-        if self.after_step in self._tracer.after_step:
-            self._tracer.after_step.remove(self.after_step)
+        self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
     def _observe_steps(self) -> None:
         """Observe every step once ranks are known to share weights."""
-        if self.after_step not in self._tracer.after_step:
-            self._tracer.after_step.append(self.after_step)
+        if _NAME not in self._sink.sampling.every_step_needed_by:
+            self._sink.sampling.every_step_needed_by.add(_NAME)
+            self._sink.bus.subscribe(StepEnded, self._after_step)
 
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
         """Record a new wrapper."""
@@ -97,7 +96,7 @@ class _DataParallelWatch:
 
     def write_wrappers(self) -> None:
         """Write new wrappers, and known ones whose network indices changed."""
-        tracer = self._tracer
+        sink = self._sink
         for index, known in enumerate(self._wrappers):
             inner, wrapper = known.inner(), known.ref()
             record = DataParallelRecord(
@@ -105,7 +104,7 @@ class _DataParallelWatch:
                 kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
                 network=self._index(inner),
                 wrapper=self._index(wrapper),
-                step=tracer.steps,
+                step=sink.steps.last,
             )
             written = known.written
             if wrapper is not None and (
@@ -113,14 +112,14 @@ class _DataParallelWatch:
                 or (written.network, written.wrapper) != (record.network, record.wrapper)
             ):
                 known.written = record
-                tracer.recorder.write("wrapper", record)
+                sink.recorder.write("wrapper", record)
 
-    def find_sharded(self, _: OptimizerEntry, __: Any) -> None:
+    def find_sharded(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
         if self._steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._steps += 1
-        for entry, network in self._tracer.objects.networks.live_items():
+        for entry, network in self._sink.objects.networks.live_items():
             if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
                 self._sharded.add(entry.index)
                 record = DataParallelRecord(
@@ -128,9 +127,9 @@ class _DataParallelWatch:
                     kind="FullyShardedDataParallel",
                     network=-1,
                     wrapper=entry.index,
-                    step=self._tracer.steps,
+                    step=self._sink.steps.last,
                 )
-                self._tracer.recorder.write("wrapper", record)
+                self._sink.recorder.write("wrapper", record)
 
     def on_reduction(self, tensor: Any) -> None:
         """Record that the program itself reduces gradients over ranks."""
@@ -138,34 +137,34 @@ class _DataParallelWatch:
         is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
         if self._reduces_manually or not is_float:
             return
-        tracer = self._tracer
-        for entry, _ in tracer.objects.optimizers.live_items():
+        sink = self._sink
+        for entry, _ in sink.objects.optimizers.live_items():
             learned = [p for p in entry.parameters() if p.grad is not None]
             grads = [p.grad for p in learned if p.grad is not None]
             if _is_gradient(tensor, grads) and not _contains_weights(tensor, learned):
                 self._reduces_manually = True
                 self._observe_steps()
                 record = DataParallelRecord(
-                    index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=tracer.steps
+                    index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=sink.steps.last
                 )
-                tracer.recorder.write("wrapper", record)
+                sink.recorder.write("wrapper", record)
                 return
 
-    def after_step(self, entry: OptimizerEntry, _: Any) -> None:
+    def _after_step(self, ended: StepEnded) -> None:
         """Request a digest of the shared parameters, at steps that are powers of two."""
-        tracer = self._tracer
-        if tracer.steps & (tracer.steps - 1):
+        sink, entry = self._sink, ended.entry
+        if sink.steps.last & (sink.steps.last - 1):
             return
         self.write_wrappers()
-        if any(_is_sharded(network) for _, network in tracer.objects.networks.live_items()):
+        if any(_is_sharded(network) for _, network in sink.objects.networks.live_items()):
             return
         shared = self._shared(entry.parameters())
         if shared:
             self._request_digest(entry, shared)
 
     def _request_digest(self, entry: OptimizerEntry, shared: Sequence[Tensor]) -> None:
-        tracer, step, index = self._tracer, self._tracer.steps, entry.index
-        sample_size = tracer.settings.sampled_weights
+        sink, step, index = self._sink, self._sink.steps.last, entry.index
+        sample_size = sink.settings.sampled_weights
         with torch.no_grad():
             norms = torch._foreach_norm([p.detach() for p in shared])
             norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
@@ -180,9 +179,9 @@ class _DataParallelWatch:
             record = RankWeightsRecord(
                 step=step, optimizer=index, norm=values[0], digest=f"{int(values[1]):013x}"
             )
-            tracer.recorder.write("parallel", record)
+            sink.recorder.write("parallel", record)
 
-        tracer.recorder.device_reads.request([norm, digest], fill)
+        sink.recorder.device_reads.request([norm, digest], fill)
 
     def _shared(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
@@ -193,7 +192,7 @@ class _DataParallelWatch:
         return [p for p in plain if id(p) in wrapped]
 
     def _index(self, module: Any) -> int:
-        entry = None if module is None else self._tracer.objects.networks.get(module)
+        entry = None if module is None else self._sink.objects.networks.get(module)
         return -1 if entry is None else entry.index
 
 

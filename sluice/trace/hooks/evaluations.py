@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import EvaluationPassRecord
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
 """Losses that are kept before they are summed."""
@@ -36,16 +36,16 @@ class _EvaluationPass:
 class EvaluationPasses:
     """Evaluation passes of a trace. Values on a device are only read at a flush."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
         self.open: dict[tuple[int, int, str], _EvaluationPass] = {}
         """Passes since the last training step; a plain dict, as every training loss checks it."""
-        self._sampler = LogSpacedSampler(tracer.settings.history_rows)
+        self._sampler = LogSpacedSampler(sink.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Add the mean loss of one call, for the last network and the last loader."""
-        steps, thread = self._tracer.steps, self._tracer.local.thread
-        key = (thread.last_network, thread.last_loader, kind)
+        steps, thread = self._sink.steps.last, self._sink.local.thread
+        key = (thread.call.network, thread.last_loader, kind)
         known = self.open.get(key)
         if known is not None and known.step != steps:
             self.write()
@@ -62,7 +62,7 @@ class EvaluationPasses:
             if not self._sampler.keeps_next():
                 continue
             total = evaluation.total
-            self._tracer.recorder.device_reads.request(
+            self._sink.recorder.device_reads.request(
                 [total if isinstance(total, Tensor) else torch.tensor(total)],
                 functools.partial(self._write, network, loader, kind, evaluation),
             )
@@ -83,4 +83,4 @@ class EvaluationPasses:
             num_calls=evaluation.calls,
             mean=values[0] / evaluation.calls,
         )
-        self._tracer.recorder.write("evaluation", record)
+        self._sink.recorder.write("evaluation", record)

@@ -12,16 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.autograd_graph import graph_nodes
-from sluice.trace.functorch import in_functorch_transform
-from sluice.trace.graph_records import (
+from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.graph_records import (
     clamped_index_records,
     masks_from_graph,
     negative_index_records,
 )
-from sluice.trace.object_tracker import NetworkEntry
-from sluice.trace.padding import find_padding, find_paddings, masked_positions, tensor_arguments
-from sluice.trace.perturbation import (
+from sluice.trace.inspection.padding import (
+    find_padding,
+    find_paddings,
+    masked_positions,
+    tensor_arguments,
+)
+from sluice.trace.inspection.perturbation import (
     PerturbationEffect,
     float_tensors,
     perturb_later_tokens,
@@ -29,14 +33,20 @@ from sluice.trace.perturbation import (
     perturb_padding,
     perturb_weights,
 )
+from sluice.trace.inspection.targets import (
+    find_copied_inputs,
+    find_next_token_inputs,
+    find_reached_outputs,
+)
+from sluice.trace.objects.object_tracker import NetworkEntry
+from sluice.trace.program_events import BackwardBegins, TraceBegan
 from sluice.trace.records.forward_passes import (
     ForwardPassRecord,
     ModuleCallRecord,
     PaddingMaskRecord,
     ProbeRecord,
 )
-from sluice.trace.targets import find_copied_inputs, find_next_token_inputs, find_reached_outputs
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _MAX_CALLS = 1024
 _MAX_HELD_OUTPUTS = 512
@@ -71,12 +81,13 @@ class _Pass:
 class ForwardPassInspector:
     """Inspects the forward passes of all threads."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self.reset()
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(BackwardBegins, self._on_backward)
 
-    def reset(self) -> None:
-        """Clear all state, at the start of a trace and after a fork."""
+    def _reset(self) -> None:
         self._held: dict[int, tuple[Tensor, str]] = {}
         self._passes: list[_Pass] = []
         self.current: dict[int, _Pass] = {}
@@ -105,8 +116,8 @@ class ForwardPassInspector:
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
         """Inspect again if sequences are longer by half than before: a mask may be too short."""
         if 2 * length > _MIN_GROWTH_HALVES * entry.max_length:
-            if entry.max_length and self._tracer.steps:
-                entry.next_inspection_step = self._tracer.steps
+            if entry.max_length and self._sink.steps.last:
+                entry.next_inspection_step = self._sink.steps.last
                 self._probed = {key for key in self._probed if key[0] != entry.index}
             entry.max_length = length
 
@@ -114,7 +125,7 @@ class ForwardPassInspector:
         self, entry: NetworkEntry, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Start the inspection of a pass."""
-        entry.next_inspection_step = max(2 * self._tracer.steps, 1)
+        entry.next_inspection_step = max(2 * self._sink.steps.last, 1)
         self.current[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
 
     def on_module_call(
@@ -155,7 +166,7 @@ class ForwardPassInspector:
             module=name,
             kind=type(module).__name__,
             parameters=tuple(
-                self._tracer.objects.parameters.get_or_add(p).index
+                self._sink.objects.parameters.get_or_add(p).index
                 for p in module.parameters(recurse=owner)
             ),
             input_requires_grad=any(t.requires_grad for t in inputs),
@@ -165,22 +176,25 @@ class ForwardPassInspector:
 
     def end(self) -> None:
         """End the inspection of a forward pass."""
-        tracer = self._tracer
+        sink = self._sink
         inspected = self.current.pop(threading.get_ident(), None)
         if inspected is None:
             return
         record = ForwardPassRecord(
-            step=tracer.steps, network=inspected.entry.index, calls=tuple(inspected.calls)
+            step=sink.steps.last, network=inspected.entry.index, calls=tuple(inspected.calls)
         )
-        tracer.recorder.write("flow", record)
+        sink.recorder.write("flow", record)
         self._passes.append(inspected)
         self.is_due = True
 
-    def on_backward(self, loss: Tensor | None) -> None:
+    def _on_backward(self, backward: BackwardBegins) -> None:
         """Inspect graphs and run probes when the loss is known and the inputs still exist.
 
         A probe may run passes on a copy of the network.
         """
+        if not self.is_due:
+            return
+        loss, began = backward.loss, self._sink.clock()
         passes, self._passes = self._passes, []
         self._held.clear()
         self.is_due = False
@@ -190,26 +204,27 @@ class ForwardPassInspector:
             network = done.network()
             if network is not None:
                 self._probe(done, network, loss)
+        backward.thread.step.statistics_ns += self._sink.clock() - began
 
     def _inspect_graph(self, nodes: list[Any], passes: list[_Pass]) -> None:
-        tracer, thread = self._tracer, self._tracer.local.thread
-        step = tracer.steps
+        sink, thread = self._sink, self._sink.local.thread
+        step = sink.steps.last
         for done in passes:
             if not nodes or self._masks >= _MAX_MASK_RECORDS:
                 continue
             for pads in find_paddings((done.args, done.kwargs)):
                 for mask in masks_from_graph(nodes, pads, step=step, network=done.entry.index):
                     self._masks += 1
-                    tracer.recorder.write("mask", mask)
+                    sink.recorder.write("mask", mask)
         if self._lookups < _MAX_INDEX_RECORDS:
             inputs = [t for done in passes for t in tensor_arguments((done.args, done.kwargs))]
-            at = {"step": step, "network": thread.last_network, "loader": thread.last_loader}
+            at = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
             for ids in (
                 *negative_index_records(nodes, **at),
                 *clamped_index_records(nodes, inputs, **at),
             ):
                 self._lookups += 1
-                tracer.recorder.write("ids", ids)
+                sink.recorder.write("ids", ids)
 
     def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
         arguments = (done.args, done.kwargs)
@@ -226,14 +241,14 @@ class ForwardPassInspector:
                     perturb_later_tokens, network, arguments, ids, with_first_changed=True
                 )
                 self._try(done, "own tokens", probe)
-        ref = self._tracer.local.thread.shifted_input
+        ref = self._sink.local.thread.losses.shifted_input
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
             self._try(done, "later tokens", probe)
         if find_padding(arguments) is not None:
             self._try(done, "padding", functools.partial(perturb_padding, network, arguments))
-        unused = self._without_gradient(done, network) if self._tracer.steps >= 2 else []
+        unused = self._without_gradient(done, network) if self._sink.steps.last >= 2 else []
         if unused and loss is not None:
             reached = find_reached_outputs(loss, done.nodes)
             if reached:
@@ -242,7 +257,7 @@ class ForwardPassInspector:
 
     def _without_gradient(self, done: _Pass, network: nn.Module) -> list[str]:
         """Return names of parameters that several steps used and that never had a gradient."""
-        objects = self._tracer.objects
+        objects = self._sink.objects
         called = {p for call in done.calls for p in call.parameters}
         names = []
         for name, parameter in network.named_parameters():
@@ -253,29 +268,29 @@ class ForwardPassInspector:
         return names
 
     def _try(self, done: _Pass, kind: Any, probe: Any) -> None:
-        tracer, key = self._tracer, (done.entry.index, kind)
+        sink, key = self._sink, (done.entry.index, kind)
         if key in self._probed:
             return
         self._probed.add(key)
-        thread, before = tracer.local.thread, tracer.local.thread.in_forward
+        thread, before = sink.local.thread, sink.local.thread.forward.is_running
         # Calls of the copy are no events, and its losses are not recorded.
-        thread.in_forward = thread.in_probe = True
+        thread.forward.is_running = thread.forward.is_probe = True
         try:
             effect: PerturbationEffect | None = probe()
         finally:
-            thread.in_forward, thread.in_probe = before, False
+            thread.forward.is_running, thread.forward.is_probe = before, False
         if effect is not None:
-            tracer.recorder.write(
+            sink.recorder.write(
                 "probe",
                 ProbeRecord(
-                    step=tracer.steps,
+                    step=sink.steps.last,
                     network=done.entry.index,
                     probe=kind,
                     changed=effect.changed,
                     largest_effect=effect.largest_effect,
                     real_effect=effect.real_effect,
                     parameters=tuple(
-                        tracer.objects.parameters.get_or_add(p).index for p in effect.parameters
+                        sink.objects.parameters.get_or_add(p).index for p in effect.parameters
                     ),
                 ),
             )
@@ -297,7 +312,7 @@ class ForwardPassInspector:
         self._masks += 1
         masked = masked_positions(mask)
         record = PaddingMaskRecord(
-            step=self._tracer.steps,
+            step=self._sink.steps.last,
             network=inspected.entry.index,
             module=name,
             num_rows=pads.shape[0],
@@ -306,7 +321,7 @@ class ForwardPassInspector:
             num_padding=int(pads.sum()),
             num_padding_masked=int((masked & pads).sum()),
         )
-        self._tracer.recorder.write("mask", record)
+        self._sink.recorder.write("mask", record)
 
 
 def _storage_address(tensor: Tensor) -> int:

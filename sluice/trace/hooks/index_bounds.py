@@ -3,23 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
-from sluice.trace.step_statistics import TENSOR_TYPES
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 CLASS_LOSSES = ("cross_entropy", "nll_loss")
 """Losses whose targets may be class ids."""
 
 
 def find_out_of_range(
-    kind: str, arguments: Mapping[str, Any], tracer: Tracer
+    kind: str, arguments: Mapping[str, Any], sink: EventSink
 ) -> OutOfRangeIndexRecord | None:
     """Return a record of out-of-range indices; None if all are in range or there are no indices.
 
     Args:
         kind: Name of the function.
         arguments: Arguments of the function by name, with defaults.
-        tracer: Provides the current step, network and loader.
+        sink: Provides the current step, network and loader.
     """
     ids: Any
     if kind == "embedding":
@@ -37,10 +37,10 @@ def find_out_of_range(
     outside = (flat < 0) | (flat >= num)
     if not bool(outside.any()):
         return None
-    thread = tracer.local.thread
+    thread = sink.local.thread
     return OutOfRangeIndexRecord(
-        step=tracer.steps,
-        network=thread.last_network,
+        step=sink.steps.last,
+        network=thread.call.network,
         loader=thread.last_loader,
         kind=kind,
         num_allowed=num,

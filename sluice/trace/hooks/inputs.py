@@ -1,21 +1,26 @@
 """Records statistics of network inputs: columns, rows and tokens of the first calls."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sluice.trace.column_statistics import ColumnStatistics, is_channels_first
-from sluice.trace.fingerprints import NETWORK
-from sluice.trace.functorch import in_functorch_transform
+from sluice.trace.inspection.column_statistics import ColumnStatistics, is_channels_first
+from sluice.trace.inspection.fingerprints import NETWORK
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.plain_tensors import first_tensor, tensor_refs
+from sluice.trace.inspection.token_statistics import TokenCounts, is_token_sequence
+from sluice.trace.program_events import (
+    BackwardBegins,
+    NetworkCalled,
+    NetworkReturned,
+    TraceBegan,
+    TraceEnded,
+)
 from sluice.trace.records.inputs import InputRecord, NonFiniteTensorRecord, RowsRecord
-from sluice.trace.step_statistics import first_tensor
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.token_statistics import TokenCounts, is_token_sequence
-from sluice.trace.tracer import Tracer
 
 MAX_CALLS = 64
 """Calls of a group that are inspected."""
@@ -24,7 +29,6 @@ _MAX_EXTRA_CALLS = 16
 _WRITTEN_AFTER_CALLS = (1, 4, 16)
 _MAX_GROUPS = 16
 _MAX_ROWS = 1024
-_MAX_TENSORS = 4
 _MAX_NONFINITE_RECORDS = 8
 _MAX_LISTED = 8
 _SAMPLE_SIZE = 64
@@ -35,7 +39,6 @@ _MIN_HALF_COLUMNS = 8
 _MIN_UNIQUE_SHARE = 0.5
 """Minimum share of distinct values in a sample of continuous values."""
 
-_STRIDED = torch.strided
 _MIN_CORRELATED_ROWS = 8
 """With fewer rows, the rows of any two batches may correlate."""
 _MIN_CORRELATION = 0.8
@@ -103,53 +106,63 @@ class IterativeSamplingDetector:
 class InputWatch:
     """Inspects network inputs, for calls of all threads."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self.reset()
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
 
-    def reset(self) -> None:
-        """Clear all state, at the start of a trace and after a fork."""
+    def _reset(self) -> None:
         self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
         self._num_nonfinite = 0
         self._seen_nonfinite: set[tuple[int, str]] = set()
 
-    def on_call(
-        self,
-        thread: ThreadState,
-        network: int,
-        module: nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> None:
+    def subscribe(self) -> None:
+        """Inspect the inputs of all networks from now on."""
+        bus = self._sink.bus
+        bus.subscribe(TraceBegan, lambda _: self._reset())
+        bus.subscribe(NetworkCalled, self.on_call)
+        bus.subscribe(NetworkReturned, self._on_network_returned)
+        bus.subscribe(BackwardBegins, self._on_backward)
+        bus.subscribe(TraceEnded, lambda _: self._finish())
+
+    def on_call(self, called: NetworkCalled) -> None:
         """Inspect one call of a network from outside any network, before it runs."""
-        if thread.nonfinite_input is not None:  # the previous call raised
-            self.on_return(None)
-        thread.last_network = network
-        thread.inputs = tensor_refs(args, kwargs)
-        key = (network, thread.last_loader, torch.is_grad_enabled(), module.training)
+        thread, network = called.thread, called.entry.index
+        call = thread.call
+        if call.nonfinite_input is not None:  # the previous call raised
+            self.on_return(thread, None)
+        call.network = network
+        call.inputs = tensor_refs(called.args, called.kwargs)
+        key = (network, thread.last_loader, torch.is_grad_enabled(), called.module.training)
         group = self._groups.get(key)
         if group is None and len(self._groups) < _MAX_GROUPS:
             group = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
             self._groups[key] = group
-        thread.call_group = group
-        if group is None or not thread.inputs:
+        call.group = group
+        if group is None or not call.inputs:
             return
         if group.calls >= MAX_CALLS:
             # The second and later batches of an accumulation step may be new.
-            if not (thread.losses and group.extra_calls_left):
+            if not (thread.step.losses and group.extra_calls_left):
                 return
             group.extra_calls_left -= 1
-        tensor = thread.inputs[0]()
+        tensor = call.inputs[0]()
         if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
             return
         if not in_functorch_transform():
-            self._inspect(group, tensor)
+            self._inspect(thread, group, tensor)
 
-    def on_backward(self, group: CallGroup) -> None:
+    def _on_network_returned(self, returned: NetworkReturned) -> None:
+        if returned.thread.call.nonfinite_input is not None:
+            self.on_return(returned.thread, first_tensor(returned.output))
+
+    def _on_backward(self, begins: BackwardBegins) -> None:
         """Record that a backward pass follows the last call."""
-        group.is_learning = True
+        group = begins.thread.call.group
+        if group is None or not group.awaits_backward:
+            return
+        group.awaits_backward, group.is_learning = False, True
         for record in group.pending_rows:
-            self._tracer.recorder.write("rows", record.model_copy(update={"is_learning": True}))
+            self._sink.recorder.write("rows", record.model_copy(update={"is_learning": True}))
         group.pending_rows = []
 
     def record_nonfinite(
@@ -163,14 +176,14 @@ class InputWatch:
             learning: Whether gradients may follow.
             is_running: Whether the network is about to run. The record is written on its return.
         """
-        tracer = self._tracer
-        thread, values = tracer.local.thread, tensor.detach()
+        sink = self._sink
+        thread, values = sink.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return False
         bad = ~values.isfinite()
         if not bool(bad.any()):
             return False
-        key = (tracer.steps, what)
+        key = (sink.steps.last, what)
         if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._seen_nonfinite:
             return True
         self._num_nonfinite += 1
@@ -184,8 +197,8 @@ class InputWatch:
         rows = table.any(1).nonzero()[:, 0].tolist()
         nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
-            step=tracer.steps,
-            network=thread.last_network,
+            step=sink.steps.last,
+            network=thread.call.network,
             loader=thread.last_loader,
             what=what,
             is_learning=learning,
@@ -198,51 +211,49 @@ class InputWatch:
             num_rows=len(rows),
         )
         if is_running:
-            thread.nonfinite_input = record
+            thread.call.nonfinite_input = record
         else:
-            tracer.recorder.write("bad_numbers", record)
+            sink.recorder.write("bad_numbers", record)
         return True
 
-    def on_return(self, tensor: Tensor | None) -> None:
+    def on_return(self, thread: ThreadState, tensor: Tensor | None) -> None:
         """Write the record of a non-finite input, and whether the output is non-finite, too."""
-        thread = self._tracer.local.thread
-        record, thread.nonfinite_input = thread.nonfinite_input, None
+        record, thread.call.nonfinite_input = thread.call.nonfinite_input, None
         if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             record = record.model_copy(update={"reaches_output": True})
-        self._tracer.recorder.write("bad_numbers", record)
+        self._sink.recorder.write("bad_numbers", record)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Write statistics that are not written yet."""
-        if self._tracer.local.thread.nonfinite_input is not None:
-            self.on_return(None)
+        thread = self._sink.local.thread
+        if thread.call.nonfinite_input is not None:
+            self.on_return(thread, None)
         for group in self._groups.values():
             if group.calls not in (0, *_WRITTEN_AFTER_CALLS, MAX_CALLS):
                 self._write(group)
             for record in group.pending_rows:
-                self._tracer.recorder.write("rows", record)
+                self._sink.recorder.write("rows", record)
             group.pending_rows = []
 
-    def _inspect(self, group: CallGroup, tensor: Tensor) -> None:
-        tracer = self._tracer
-        began = tracer.clock()
+    def _inspect(self, thread: ThreadState, group: CallGroup, tensor: Tensor) -> None:
+        sink = self._sink
+        began = sink.clock()
         with torch.no_grad():
-            group.step = tracer.steps
+            group.step = sink.steps.last
             if not group.calls:
-                group.first_step = tracer.steps
+                group.first_step = sink.steps.last
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
                 group.is_continuous = _is_continuous(tensor)
                 group.matches_model_output = any(
                     entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
-                    for entry in tracer.objects.networks.entries
+                    for entry in sink.objects.networks.entries
                 )
                 if group.loader == -1 and not group.may_learn:
                     group.sampled = IterativeSamplingDetector()
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
-            group.is_generated = group.is_generated or _is_model_output(
-                tensor, tracer.local.thread.output
-            )
+            group.is_generated = group.is_generated or _is_model_output(tensor, thread.call.output)
             if tensor.is_floating_point():
                 if group.columns is None:
                     group.columns = ColumnStatistics(tensor)
@@ -252,31 +263,31 @@ class InputWatch:
                 if group.channels is not None:
                     group.channels.add(tensor)
                 if group.sampled is not None and tensor.layout == torch.strided:
-                    group.sampled.add(tensor, tracer.steps)
+                    group.sampled.add(tensor, sink.steps.last)
                 self.record_nonfinite(tensor, "input", learning=group.may_learn, is_running=True)
             elif is_token_sequence(tensor):
                 if group.tokens is None:
                     group.tokens = TokenCounts(tensor)
                 group.tokens.add(tensor)
             self._write_rows(group, tensor)
-            for position, ref in enumerate(tracer.local.thread.inputs[1:], 1):
+            for position, ref in enumerate(thread.call.inputs[1:], 1):
                 other = ref()
                 if other is not None and is_token_sequence(other) and other.numel():
                     counts = group.other_tokens.setdefault(position, TokenCounts(other))
                     counts.add(other)
         if group.calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
             self._write(group)
-        if tracer.samples_statistics:
-            tracer.local.thread.statistics_ns += tracer.clock() - began
+        if sink.sampling.statistics:
+            thread.step.statistics_ns += sink.clock() - began
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
-        tracer = self._tracer
-        sample_size = tracer.settings.row_sample_size
-        prints = tracer.fingerprint_cache.fingerprint(
+        sink = self._sink
+        sample_size = sink.settings.row_sample_size
+        prints = sink.sampling.fingerprints.fingerprint(
             tensor, sample_size=sample_size, stage=NETWORK
         )
         record = RowsRecord(
-            step=tracer.steps,
+            step=sink.steps.last,
             network=group.network,
             loader=group.loader,
             is_learning=group.is_learning,
@@ -288,7 +299,7 @@ class InputWatch:
         if group.may_learn and not group.is_learning:
             group.pending_rows.append(record)
         else:
-            tracer.recorder.write("rows", record)
+            sink.recorder.write("rows", record)
 
     def _write(self, group: CallGroup) -> None:
         correlated = group.channels or group.columns
@@ -312,24 +323,7 @@ class InputWatch:
             tokens=None if group.tokens is None else group.tokens.record(),
             other_tokens=tuple(counts.record() for counts in group.other_tokens.values()),
         )
-        self._tracer.recorder.write("input", record)
-
-
-def tensor_refs(
-    args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple["weakref.ref[Tensor]", ...]:
-    """Return weak references to the tensors of a call."""
-    if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
-        return (weakref.ref(args[0]),)
-    return tuple(map(weakref.ref, _tensors(args, kwargs)))
-
-
-def watch_inputs(tracer: Tracer) -> None:
-    """Inspect network inputs. The hook of modules reports the calls."""
-    watch = InputWatch(tracer)
-    tracer.inputs = watch
-    tracer.on_begin.append(watch.reset)
-    tracer.on_end.append(watch.finish)
+        self._sink.recorder.write("input", record)
 
 
 def _is_continuous(tensor: Tensor) -> bool:
@@ -370,20 +364,3 @@ def _is_correlated(one: Tensor, other: Tensor) -> bool:
     length = (one.square().sum(0) * other.square().sum(0)).sqrt()
     varies = length > 0
     return bool(((one * other).sum(0)[varies] / length[varies]).mean() > _MIN_CORRELATION)
-
-
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Return up to 4 plain tensors of a call; without plain tensors, those in containers."""
-    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-    return [*islice(_plain(tensors or [*args, *kwargs.values()]), _MAX_TENSORS)]
-
-
-def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            if first_tensor(value) is not None:
-                yield value
-        elif isinstance(value, Mapping):
-            yield from _plain(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _plain(value)

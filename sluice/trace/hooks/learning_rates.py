@@ -1,11 +1,10 @@
 """Records changes of learning rates."""
 
 import operator
-from typing import Any
 
-from sluice.trace.object_tracker import OptimizerEntry
-from sluice.trace.recorder import LogSpacedSampler
-from sluice.trace.tracer import Tracer
+from sluice.trace.program_events import StepBegins, TraceBegan
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
 _MAX_DENSE_ROWS = 128
@@ -14,12 +13,13 @@ _JUMP_FACTOR = 2
 """Increases of the learning rate beyond this factor are always recorded."""
 
 
-def watch_learning_rates(tracer: Tracer) -> None:
+def watch_learning_rates(sink: EventSink) -> None:
     """Record the learning rates of each optimizer step. Rates on a device are not read."""
     samplers: dict[int, LogSpacedSampler] = {}
-    tracer.on_begin.append(samplers.clear)
+    sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 
-    def record_change(entry: OptimizerEntry, optimizer: Any) -> None:
+    def record_change(step: StepBegins) -> None:
+        entry, optimizer = step.entry, step.optimizer
         rates = [*map(_GET_LR, optimizer.param_groups)]
         if rates == entry.learning_rates:
             return
@@ -29,6 +29,6 @@ def watch_learning_rates(tracer: Tracer) -> None:
         if not {*map(type, (*rates, *before))} <= {float, int}:
             return
         if samplers[entry.index].keeps_next() or max(rates) > _JUMP_FACTOR * max(before):
-            tracer.recorder.learning_rates.append((tracer.steps + 1, entry.index, rates))
+            sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
 
-    tracer.before_step.append(record_change)
+    sink.bus.subscribe(StepBegins, record_change)

@@ -13,11 +13,15 @@ from typing import Any
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from sluice.trace.fingerprints import batch_fingerprint
-from sluice.trace.random_generators import GeneratorSource, find_generators, process_generators
+from sluice.trace.inspection.fingerprints import batch_fingerprint
+from sluice.trace.inspection.random_generators import (
+    GeneratorSource,
+    find_generators,
+    process_generators,
+)
+from sluice.trace.recording.storage import encode_line, workers_file
 from sluice.trace.records.environment import WorkerRandomnessRecord
-from sluice.trace.storage import encode_line, workers_file
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 _INSPECTED_BATCHES = 2
 """First batches of each worker that are inspected."""
@@ -26,13 +30,13 @@ WorkerOrigin = tuple[Path, int, int]
 """Trace folder of the parent, loader, and epoch."""
 
 
-def watch_workers(tracer: Tracer, origin: Callable[[], WorkerOrigin | None]) -> Callable[[], None]:
+def watch_workers(sink: EventSink, origin: Callable[[], WorkerOrigin | None]) -> Callable[[], None]:
     """Return a function that installs the worker hooks; to be called before workers are forked.
 
     A program that loads without workers has no overhead, because nothing is replaced until then.
 
     Args:
-        tracer: Tracer of this process.
+        sink: EventSink of this process.
         origin: Returns the trace folder, loader and epoch that a worker belongs to.
     """
     observer, kinds = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
@@ -40,25 +44,25 @@ def watch_workers(tracer: Tracer, origin: Callable[[], WorkerOrigin | None]) -> 
     def install() -> None:
         while kinds:
             cls = kinds.pop()
-            tracer.patches.replace(cls, "fetch", _watched(tracer, observer, vars(cls)["fetch"]))
+            sink.patches.replace(cls, "fetch", _watched(sink, observer, vars(cls)["fetch"]))
 
     return install
 
 
 def _watched(
-    tracer: Tracer, observer: "_WorkerObserver", original: Callable[..., Any]
+    sink: EventSink, observer: "_WorkerObserver", original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def fetch(fetcher: Any, indices: Any) -> Any:
         if (
             observer.num_batches >= _INSPECTED_BATCHES
             or get_worker_info() is None
-            or not tracer.is_on
+            or not sink.is_on
         ):
             return original(fetcher, indices)
-        tracer.run_safely(observer.before_batch, fetcher)
+        sink.run_safely(observer.before_batch, fetcher)
         batch = original(fetcher, indices)
-        tracer.run_safely(observer.after_batch, fetcher, batch)
+        sink.run_safely(observer.after_batch, fetcher, batch)
         return batch
 
     return fetch

@@ -17,13 +17,13 @@ def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
     The scale of a ``GradScaler`` is ignored. A mean that is multiplied or divided otherwise is not
     an unscaled mean.
     """
-    for ref in reversed(thread.mean_losses):
+    for ref in reversed(thread.losses.means):
         if ref() is loss:
             return True
     node: Any = loss.grad_fn
     if node is None:
         return False
-    if thread.has_scaled_loss:
+    if thread.backward.is_scaled:
         if node.name() != "MulBackward0":
             return False
         node = node.next_functions[0][0]

@@ -14,18 +14,25 @@ from torch import Tensor, compiler
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
-from sluice.trace.autograd_graph import SHAPE_NODES
-from sluice.trace.functorch import in_functorch_transform
 from sluice.trace.hooks.evaluations import EvaluationPasses
 from sluice.trace.hooks.index_bounds import CLASS_LOSSES, find_out_of_range
 from sluice.trace.hooks.inputs import InputWatch
 from sluice.trace.hooks.target_sampler import TargetSampler
-from sluice.trace.recorder import LogSpacedSampler
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.targets import find_shifted_input
+from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
+from sluice.trace.program_events import (
+    NonFiniteLoss,
+    PhaseBegan,
+    TraceBegan,
+    TraceEnded,
+    WeightsLoaded,
+)
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import LossRecord, NextTokenTargets
-from sluice.trace.step_statistics import TENSOR_TYPES
-from sluice.trace.targets import find_shifted_input
-from sluice.trace.token_statistics import align_with_next_tokens, is_token_sequence
-from sluice.trace.tracer import Tracer
+from sluice.trace.sink import EventSink
 
 LOSS_FUNCTIONS = (
     "cross_entropy",
@@ -61,49 +68,34 @@ _MAX_ONE_HOT_CLASSES = 64
 """Maximum number of classes whose rows are counted."""
 
 
-def watch_losses(tracer: Tracer) -> None:
-    """Inspect the calls of loss functions and of embedding lookups."""
-    if tracer.inputs is None:
-        raise RuntimeError("watch_inputs must be installed before watch_losses")
-    watch = LossWatch(tracer, tracer.inputs)
-    tracer.losses = watch
-    for kind in (*LOSS_FUNCTIONS, "embedding"):
-        original = getattr(F, kind)
-        tracer.patches.replace_function(F, kind, _watched(tracer, watch, kind, original))
-    tracer.on_begin.append(watch.reset)
-    tracer.on_end.append(watch.close_evaluations)
-
-
 def _watched(
-    tracer: Tracer, watch: "LossWatch", kind: str, original: Callable[..., Any]
+    sink: EventSink, watch: "LossWatch", kind: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    is_loss, local, ref = kind != "embedding", tracer.local, weakref.ref
+    is_loss, local, ref = kind != "embedding", sink.local, weakref.ref
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if not tracer.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
+        if not sink.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         if watch.checks_indices:  # an index error on a GPU ends the process
-            tracer.run_safely(watch.check_before_call, kind, args, kwargs)
+            sink.run_safely(watch.check_before_call, kind, args, kwargs)
         try:
             result = original(*args, **kwargs)
         except (IndexError, RuntimeError):
-            tracer.run_safely(watch.on_error, kind, args, kwargs)
+            sink.run_safely(watch.on_error, kind, args, kwargs)
             raise
         if is_loss and type(result) is Tensor:
             if result.requires_grad:
                 thread = local.thread
                 # Weak references, because the program may free large tensors.
                 are_two = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                thread.last_loss_call = (
-                    (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
-                )
-                if thread.position >= 0 and not watch.evaluations.open:
+                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
+                if thread.skips_details and not watch.evaluations.open:
                     return result
             try:
                 watch.on_loss(kind, args, kwargs, result)
             except Exception as error:  # as in ``Tracer.run_safely``
-                tracer.fail(error)
+                sink.fail(error)
         return result
 
     # torch.jit.script compiles the original function.
@@ -123,8 +115,8 @@ class _CallCounter:
 class LossWatch:
     """Inspects arguments of loss functions and of embedding lookups, for calls of all threads."""
 
-    def __init__(self, tracer: Tracer, inputs: InputWatch) -> None:
-        self._tracer, self._inputs = tracer, inputs
+    def __init__(self, sink: EventSink, inputs: InputWatch) -> None:
+        self._sink, self._inputs = sink, inputs
         self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSS_FUNCTIONS}
         self._reductions = {
             kind: list(signature.parameters).index("reduction")
@@ -132,39 +124,49 @@ class LossWatch:
         }
         """Position of the ``reduction`` argument."""
         self._signatures["embedding"] = inspect.signature(F.embedding)
-        self.reset()
+        self._reset()
 
-    def reset(self) -> None:
-        """Clear all state, at the start of a trace and after a fork."""
+    def subscribe(self) -> None:
+        """Inspect the calls of loss functions and of embedding lookups from now on."""
+        sink = self._sink
+        for kind in (*LOSS_FUNCTIONS, "embedding"):
+            original = getattr(F, kind)
+            sink.patches.replace_function(F, kind, _watched(sink, self, kind, original))
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
+        sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
+        # Later evaluations use other weights.
+        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.write())
+        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.write())
+
+    def _reset(self) -> None:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
-        self.evaluations = EvaluationPasses(self._tracer)
-        self._target_sampler = TargetSampler(self._tracer)
+        self.evaluations = EvaluationPasses(self._sink)
+        self._target_sampler = TargetSampler(self._sink)
         self._num_failed = 0
         self._num_checked = 0
         self.checks_indices = torch.cuda.is_available()
 
-    def begin_phase(self) -> None:
-        """Inspect calls and sample targets as at the start of a trace; called at a new phase."""
+    def _begin_phase(self) -> None:
+        """Inspect calls and sample targets as at the start of a trace."""
         for counter in self._counters.values():
             counter.calls = 0
         self._target_sampler.begin_phase()
-
-    # ---- calls
 
     def on_loss(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
         """Inspect one call that returned a loss."""
-        tracer = self._tracer
-        thread, learning = tracer.local.thread, result.requires_grad
+        sink = self._sink
+        thread, learning = sink.local.thread, result.requires_grad
         place = self._reductions[kind]
         is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
         if learning:
             if self.evaluations.open:
                 self.evaluations.write()
             if is_mean and not result.dim():
-                thread.mean_losses.append(weakref.ref(result))
-        elif thread.in_probe or in_functorch_transform():
+                thread.losses.means.append(weakref.ref(result))
+        elif thread.forward.is_probe or in_functorch_transform():
             return
         else:
             loss = result.detach()
@@ -173,25 +175,25 @@ class LossWatch:
             self.evaluations.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
             )
-        counter = self._counters.get((kind, thread.last_network, learning))
+        counter = self._counters.get((kind, thread.call.network, learning))
         if counter is None:
             if len(self._counters) >= _MAX_CALL_COUNTERS:
                 return
-            counter = self._counters[kind, thread.last_network, learning] = _CallCounter()
+            counter = self._counters[kind, thread.call.network, learning] = _CallCounter()
         counter.calls += 1
-        if counter.calls > _MAX_SAMPLED_CALLS and not tracer.samples_statistics:
+        if counter.calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
             return
         is_first = counter.calls <= _FIRST_CALLS
-        is_new_step = tracer.samples_statistics and counter.inspected_step != tracer.steps
+        is_new_step = sink.sampling.statistics and counter.inspected_step != sink.steps.last
         samples_targets = (
             learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
         )
         if not (is_first or is_new_step or samples_targets) or in_functorch_transform():
             return
         if is_first and learning and len(args) > 1:
-            thread.shifted_input = find_shifted_input(thread.inputs, args[1])
+            thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_first or is_new_step:
-            counter.inspected_step = tracer.steps
+            counter.inspected_step = sink.steps.last
             if is_first or counter.sampler.keeps_next():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
@@ -221,16 +223,16 @@ class LossWatch:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
-    def on_nonfinite_loss(self) -> None:
+    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
         """Find the cause of a non-finite loss: the input, the target, or no supervised target."""
-        thread = self._tracer.local.thread
-        for ref in thread.inputs:
+        thread = found.thread
+        for ref in thread.call.inputs:
             tensor = ref()
             if tensor is not None:
                 self._inputs.record_nonfinite(tensor, "input", learning=True)
-        if thread.last_loss_call is None:
+        if thread.losses.last is None:
             return
-        kind, input_ref, target_ref, kwargs = thread.last_loss_call
+        kind, input_ref, target_ref, kwargs = thread.losses.last
         target = target_ref()
         if target is None:
             return
@@ -239,12 +241,6 @@ class LossWatch:
             values = input_ref()
             freed = torch.full((1,), torch.nan)  # replaces an input that no longer exists
             self._inspect(kind, (freed if values is None else values, target), kwargs, None)
-
-    def close_evaluations(self) -> None:
-        """Write open evaluation passes, at the end of a trace and when weights are loaded."""
-        self.evaluations.write()
-
-    # ---- arguments
 
     def _bind(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self._signatures[kind].bind(*args, **kwargs)
@@ -262,7 +258,7 @@ class LossWatch:
     def _inspect(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor | None
     ) -> None:
-        tracer, thread = self._tracer, self._tracer.local.thread
+        sink, thread = self._sink, self._sink.local.thread
         arguments = self._bind(kind, args, kwargs)
         values: Any = arguments.get("input")
         target: Any = arguments.get("target")
@@ -272,13 +268,13 @@ class LossWatch:
             or not values.numel()
         ):
             return
-        began = tracer.clock()
+        began = sink.clock()
         learning = torch.is_grad_enabled() if result is None else result.requires_grad
         with torch.no_grad():
             record = self._record(kind, arguments, values, target, result, learning=learning)
-        tracer.recorder.write("loss", record)
-        if tracer.samples_statistics:
-            thread.statistics_ns += tracer.clock() - began
+        sink.recorder.write("loss", record)
+        if sink.sampling.statistics:
+            thread.step.statistics_ns += sink.clock() - began
 
     def _record(
         self,
@@ -290,7 +286,7 @@ class LossWatch:
         *,
         learning: bool,
     ) -> LossRecord:
-        thread = self._tracer.local.thread
+        thread = self._sink.local.thread
         is_integer = not target.is_floating_point()
         low, high = (float(v) for v in torch.aminmax(values.detach().float()))
         sums = (float("nan"), float("nan"))
@@ -305,9 +301,9 @@ class LossWatch:
         num = int(is_supervised.sum())
         ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
         return LossRecord(
-            step=self._tracer.steps,
+            step=self._sink.steps.last,
             kind=kind,
-            network=thread.last_network,
+            network=thread.call.network,
             loader=thread.last_loader,
             is_learning=learning,
             reduction=str(arguments["reduction"]),
@@ -338,7 +334,7 @@ class LossWatch:
             None without token inputs of a matching size.
         """
         alignments = []
-        for ref in self._tracer.local.thread.inputs:
+        for ref in self._sink.local.thread.call.inputs:
             ids = ref()
             if ids is not None and is_token_sequence(ids):
                 alignment = align_with_next_tokens(ids, target, is_supervised)
@@ -347,9 +343,9 @@ class LossWatch:
         return max(alignments, key=lambda t: t.next_share, default=None)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._tracer)
+        record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._sink)
         if record is not None:
-            self._tracer.recorder.write("ids", record)
+            self._sink.recorder.write("ids", record)
 
 
 def _count_rows_without_class(target: Tensor) -> int:

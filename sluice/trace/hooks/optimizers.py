@@ -11,111 +11,100 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.trace.object_tracker import OptimizerEntry
+from sluice.trace.hooks.calls import report_calls
+from sluice.trace.objects.object_tracker import OptimizerEntry
+from sluice.trace.program_events import (
+    BackwardBegins,
+    OptimizerCreated,
+    StepBegins,
+    StepEnded,
+)
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.tracer import Tracer
 
 
-def watch_optimizers(tracer: Tracer) -> None:
+def watch_optimizers(sink: EventSink) -> None:
     """Record steps and ``zero_grad`` of all optimizers, existing and later ones."""
-    local = tracer.local
+    local = sink.local
 
     def before(
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not tracer.is_on:
-            return None
-        thread = local.thread
-        if thread.stepping_optimizer is not None:
+        call = local.thread.optimizer
+        if not sink.is_on or call.optimizer is not None:
             return None  # a step inside another step counts as one
         try:
-            if thread.position >= 0:
-                entry = thread.optimizer_entry
-                if (
-                    thread.position == thread.step_position
-                    and entry.ref() is optimizer
-                    and not kwargs
-                    and len(args) < 2  # no closure
-                    and len(optimizer.param_groups) == entry.num_groups
-                ):
-                    thread.position += 1
-                    thread.stepping_optimizer = optimizer
-                    return None
-                tracer.fast_path.stop(thread)
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-            thread.optimizer_entry = entry = _entry(tracer, optimizer)
-            thread.stepping_optimizer, thread.has_closure = optimizer, callable(closure)
+            call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
+            call.optimizer, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
-                entry.num_groups, tracer.objects.is_stale = len(optimizer.param_groups), True
+                entry.num_groups, sink.objects.is_stale = len(optimizer.param_groups), True
             if callable(closure):
-                thread.closure_calls = 0
-                observed = _observed_closure(tracer, thread, entry, optimizer, closure)
+                call.num_closure_calls = 0
+                observed = _observed_closure(sink, local.thread, entry, optimizer, closure)
                 if "closure" in kwargs:
                     return args, {**kwargs, "closure": observed}
                 return (args[0], observed, *args[2:]), kwargs
-            _begin_step(tracer, thread, entry, optimizer)
+            _begin_step(sink, local.thread, entry, optimizer)
         except Exception as error:  # as in ``Tracer.run_safely``
-            tracer.fail(error)
+            sink.fail(error)
         return None
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        thread = local.thread
-        if thread.stepping_optimizer is not optimizer or not tracer.is_on:
-            return
-        thread.stepping_optimizer, entry = None, thread.optimizer_entry
-        try:
-            if thread.position >= 0:
-                tracer.fast_path.end_step(thread)
-                return
-            if thread.has_closure:
-                entry.reruns_closure |= thread.closure_calls != 1
-                if not thread.closure_calls:
-                    tracer.record_event(thread, "step", entry.index, flags=("closure",))
-                if entry.reruns_closure:
-                    tracer.record_event(thread, "stepped", entry.index)
-                    entry.gradient_tracker.record_gradients()
-            # A pre-step hook may have set gradients to zero; a post-step hook is free to do so.
-            may_clear = optimizer._optimizer_step_pre_hooks
-            if (
-                may_clear
-                and not optimizer._optimizer_step_post_hooks
-                and entry.gradient_tracker.is_zeroed()
-            ):
-                tracer.mark_cleared_before_update(thread)
-            tracer.end_step(thread, entry)
-            for callback in tracer.after_step:
-                callback(entry, optimizer)
-        except Exception as error:  # as in ``Tracer.run_safely``
-            tracer.fail(error)
+        call = local.thread.optimizer
+        if call.optimizer is optimizer and sink.is_on:
+            call.optimizer = None
+            sink.run_safely(_end_step, sink, local.thread, call.entry, optimizer)
 
-    tracer.patches.hook(register_optimizer_step_pre_hook, before)
-    tracer.patches.hook(register_optimizer_step_post_hook, after)
-    _watch_zero(tracer)
-    _watch_new(tracer)
+    def on_backward(begins: BackwardBegins) -> None:
+        call = begins.thread.optimizer
+        if call.optimizer is not None and not call.has_closure:
+            call.optimizer = None  # an optimizer step raised and the program caught it
+
+    sink.bus.subscribe(BackwardBegins, on_backward)
+    sink.patches.hook(register_optimizer_step_pre_hook, before)
+    sink.patches.hook(register_optimizer_step_post_hook, after)
+    _watch_zero(sink)
+    _watch_new(sink)
     for optimizer in _existing_optimizers():
-        entry = tracer.objects.optimizers.get_or_add(optimizer)
+        entry = sink.objects.optimizers.get_or_add(optimizer)
         entry.is_dormant = any(p.grad is not None for p in entry.parameters())
         entry.gradient_tracker.is_cleared = not entry.is_dormant
 
 
-def _entry(tracer: Tracer, optimizer: Any) -> OptimizerEntry:
-    optimizers = tracer.objects.optimizers
-    entry = optimizers.by_id.get(id(optimizer))
-    if entry is None or entry.ref() is not optimizer:
-        entry = optimizers.get_or_add(optimizer)
-    return entry
-
-
-def _begin_step(tracer: Tracer, thread: ThreadState, entry: OptimizerEntry, optimizer: Any) -> None:
-    tracer.begin_step(thread, entry)
+def _begin_step(
+    sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
+) -> None:
+    sink.steps.begin(thread, entry)
     if optimizer._optimizer_step_pre_hooks:
         entry.gradient_tracker.record_weight_versions()
-    for callback in tracer.before_step:
-        callback(entry, optimizer)
+    sink.bus.publish(StepBegins(thread, entry, optimizer))
+
+
+def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any) -> None:
+    call = thread.optimizer
+    if call.has_closure:
+        entry.reruns_closure |= call.num_closure_calls != 1
+        if not call.num_closure_calls:
+            sink.events.record_event(thread, "step", entry.index, flags=("closure",))
+        if entry.reruns_closure:
+            sink.events.record_event(thread, "stepped", entry.index)
+            entry.gradient_tracker.record_gradients()
+    # A pre-step hook may have set gradients to zero; a post-step hook is free to do so.
+    may_clear = optimizer._optimizer_step_pre_hooks
+    if (
+        may_clear
+        and not optimizer._optimizer_step_post_hooks
+        and entry.gradient_tracker.is_zeroed()
+    ):
+        sink.events.mark_cleared_before_update(thread)
+    sink.steps.end(thread, entry)
+    if sink.bus.has_subscribers(StepEnded):
+        sink.bus.publish(StepEnded(entry))
 
 
 def _observed_closure(
-    tracer: Tracer,
+    sink: EventSink,
     thread: ThreadState,
     entry: OptimizerEntry,
     optimizer: Any,
@@ -128,12 +117,12 @@ def _observed_closure(
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
-            thread.stepping_optimizer = None  # the program may catch it
+            thread.optimizer.optimizer = None  # the program may catch it
             raise
-        if tracer.is_on and thread.stepping_optimizer is optimizer:
-            thread.closure_calls += 1
-            if thread.closure_calls == 1:
-                tracer.run_safely(_begin_step, tracer, thread, entry, optimizer)
+        if sink.is_on and thread.optimizer.optimizer is optimizer:
+            thread.optimizer.num_closure_calls += 1
+            if thread.optimizer.num_closure_calls == 1:
+                sink.run_safely(_begin_step, sink, thread, entry, optimizer)
         return loss
 
     return observed
@@ -151,80 +140,40 @@ def _existing_optimizers() -> list[Any]:
     return [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
 
 
-def _watch_zero(tracer: Tracer) -> None:
-    of_optimizer, of_module = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
-    local = tracer.local
+def _watch_zero(sink: EventSink) -> None:
+    original, local = torch.optim.Optimizer.zero_grad, sink.local
 
-    @functools.wraps(of_optimizer)
-    def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        if not tracer.is_on:
-            of_optimizer(optimizer, *args, **kwargs)
+    def cleared(optimizer: Any) -> None:
+        thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
+        thread.backward.is_zeroed_since = True
+        tracker = entry.gradient_tracker
+        if thread.optimizer.optimizer is optimizer and tracker.is_before_update():
+            sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
-        thread = local.thread
-        if thread.position >= 0:
-            entry = thread.optimizer_entry
-            if (
-                thread.expected_codes[thread.position] == entry.zero_code
-                and entry.ref() is optimizer
-            ):
-                of_optimizer(optimizer, *args, **kwargs)
-                thread.position += 1
-                return
-            tracer.run_safely(_check_expected_zero, tracer, thread, optimizer)
-        of_optimizer(optimizer, *args, **kwargs)
-        try:
-            entry = _entry(tracer, optimizer)
-            thread.is_zeroed_after_backward = True
-            if thread.stepping_optimizer is optimizer and entry.gradient_tracker.is_before_update():
-                tracer.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
-                return
-            entry.gradient_tracker.is_cleared = True
-            if entry.zero_code < 0:
-                entry.zero_code = tracer.event_code("zero", entry.index)
-            tracer.record_code(thread, entry.zero_code)
-        except Exception as error:  # as in ``Tracer.run_safely``
-            tracer.fail(error)
-
-    @functools.wraps(of_module)
-    def zero_module(module: Any, *args: Any, **kwargs: Any) -> None:
-        of_module(module, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(_module_zeroed, tracer)
-
-    tracer.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
-    tracer.patches.replace(torch.nn.Module, "zero_grad", zero_module)
-
-
-def _check_expected_zero(tracer: Tracer, thread: ThreadState, optimizer: Any) -> None:
-    """Leave the fast path if this optimizer was not expected to clear its gradients now."""
-    if _entry(tracer, optimizer).zero_code != thread.expected_codes[thread.position]:
-        tracer.fast_path.stop(thread)
-
-
-def _watch_new(tracer: Tracer) -> None:
-    original = torch.optim.Optimizer.__init__
+        tracker.is_cleared = True
+        if entry.zero_code < 0:
+            entry.zero_code = sink.events.code("zero", entry.index)
+        sink.events.record(thread, entry.zero_code)
 
     @functools.wraps(original)
-    def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
-        if tracer.is_on:
-            tracer.run_safely(_optimizer_created, tracer, optimizer)
+        if sink.is_on:
+            sink.run_safely(cleared, optimizer)
 
-    tracer.patches.replace(torch.optim.Optimizer, "__init__", make)
+    def module_cleared(*_: Any, **__: Any) -> None:
+        # The gradients that it clears are observed later, at the step.
+        local.thread.backward.is_zeroed_since = True
+        sink.events.record_event(local.thread, "zero")
 
-
-def _optimizer_created(tracer: Tracer, optimizer: Any) -> None:
-    if tracer.manual_updates is not None:
-        tracer.manual_updates.detect_step(tracer.local.thread)
-        tracer.manual_updates = None
-    tracer.objects.optimizers.get_or_add(optimizer)
-    tracer.objects.is_stale = True
-    if tracer.local.thread.position >= 0:
-        tracer.fast_path.stop(tracer.local.thread)
+    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
+    report_calls(sink, torch.nn.Module, "zero_grad", module_cleared)
 
 
-def _module_zeroed(tracer: Tracer) -> None:
-    # The gradients that it clears are observed later, at the step.
-    thread = tracer.local.thread
-    thread.is_zeroed_after_backward = True
-    tracer.record_event(thread, "zero")
+def _watch_new(sink: EventSink) -> None:
+    def created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
+        sink.bus.publish(OptimizerCreated(sink.local.thread))
+        sink.objects.optimizers.get_or_add(optimizer)
+        sink.objects.is_stale = True
+
+    report_calls(sink, torch.optim.Optimizer, "__init__", created)

@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.fingerprints import LOSS
-from sluice.trace.records.inputs import TargetSampleRecord
-from sluice.trace.step_statistics import TENSOR_TYPES
-from sluice.trace.target_sketch import (
+from sluice.trace.inspection.fingerprints import LOSS
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.target_sketch import (
     FeatureScaling,
     constant_loss,
     encode_features,
@@ -16,9 +15,10 @@ from sluice.trace.target_sketch import (
     row_features,
     target_column,
 )
-from sluice.trace.targets import find_reached_outputs
+from sluice.trace.inspection.targets import find_reached_outputs
+from sluice.trace.records.inputs import TargetSampleRecord
+from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
-from sluice.trace.tracer import Tracer
 
 _MAX_ROWS = 1024
 """Sampled rows of a network."""
@@ -27,8 +27,8 @@ _MAX_ROWS = 1024
 class TargetSampler:
     """Samples of each network, in each training phase."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
         self._phase = -1
         self.begin_phase()
 
@@ -49,28 +49,28 @@ class TargetSampler:
             values: Input of the loss function; an earlier call of a network may have computed it.
             target: Target of the loss function.
         """
-        tracer, thread = self._tracer, self._tracer.local.thread
-        num = self._num.get(thread.last_network, 0)
-        if num >= _MAX_ROWS or not thread.inputs or not self._is_of_last_call(thread, values):
+        sink, thread = self._sink, self._sink.local.thread
+        num = self._num.get(thread.call.network, 0)
+        if num >= _MAX_ROWS or not thread.call.inputs or not self._is_of_last_call(thread, values):
             return
         # Every input may determine the target, so all of them are sampled.
-        inputs: list[Any] = [ref() for ref in thread.inputs]
+        inputs: list[Any] = [ref() for ref in thread.call.inputs]
         if type(target) not in TENSOR_TYPES or not all(map(_has_rows, inputs)):
             return
         # An input that is the target itself is excluded (an autoencoder, or a whole batch).
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return
-        began = tracer.clock()
+        began = sink.clock()
         with torch.no_grad():
             column = target_column(
-                target, inputs[0].shape[0], self._column.get(thread.last_network)
+                target, inputs[0].shape[0], self._column.get(thread.call.network)
             )
             if column is None:
                 return
-            self._column[thread.last_network] = column[2]
-            sample_size = tracer.settings.row_sample_size
-            cache = tracer.fingerprint_cache
+            self._column[thread.call.network] = column[2]
+            sample_size = sink.settings.row_sample_size
+            cache = sink.sampling.fingerprints
             prints = [
                 cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[:_MAX_ROWS]
                 for batch in inputs
@@ -81,15 +81,15 @@ class TargetSampler:
                 return
             self._known.update(rows[i] for i in new)
             features = torch.cat([row_features(batch[new]) for batch in inputs], 1)
-            scaling = self._scaling.get(thread.last_network)
+            scaling = self._scaling.get(thread.call.network)
             if scaling is None:
-                scaling = self._scaling[thread.last_network] = fit_scaling(features)
+                scaling = self._scaling[thread.call.network] = fit_scaling(features)
             if scaling.mean.shape[0] != features.shape[1]:
                 return
             record = TargetSampleRecord(
-                step=tracer.steps,
+                step=sink.steps.last,
                 phase=self._phase,
-                network=thread.last_network,
+                network=thread.call.network,
                 kind=kind,
                 is_class=column[1],
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
@@ -99,21 +99,21 @@ class TargetSampler:
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num[thread.last_network] = num + len(new)
-        tracer.recorder.write("pair", record)
-        if tracer.samples_statistics:
-            thread.statistics_ns += tracer.clock() - began
+        self._num[thread.call.network] = num + len(new)
+        sink.recorder.write("pair", record)
+        if sink.sampling.statistics:
+            thread.step.statistics_ns += sink.clock() - began
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values, or no earlier call can have."""
-        interner, calls = self._tracer.recorder.interner, 0
-        for code in reversed(thread.codes):
+        interner, calls = self._sink.events.interner, 0
+        for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]
             if kind == "backward":
                 break
             calls += kind == "forward"
-        output = None if thread.output is None else thread.output()
-        if thread.in_forward or calls < 2 or output is None or output is values:
+        output = None if thread.call.output is None else thread.call.output()
+        if thread.forward.is_running or calls < 2 or output is None or output is values:
             return True
         return type(values) is Tensor and bool(find_reached_outputs(values, [output.grad_fn]))
 

@@ -10,19 +10,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.trace import fast_path
+from sluice.trace import step_patterns
 from sluice.trace.attach import traced
+from sluice.trace.report.step_profile import profile_steps
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
-from sluice.trace.step_profile import profile_steps
 from sluice.trace.trace_reader import find_traces, read_trace
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Predict a pattern after a few repeats instead of hundreds."""
-    monkeypatch.setattr(fast_path, "_MIN_REPEATS", 8)
-    monkeypatch.setattr(fast_path, "_MIN_REPEATS_KNOWN", 3)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 8)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS_KNOWN", 3)
 
 
 @pytest.fixture
@@ -358,7 +358,7 @@ def test_recent_successors_of_a_pattern_outweigh_old_ones(run):
 
 
 def test_a_known_pattern_is_soon_predicted_after_the_first_step_of_an_epoch(run, monkeypatch):
-    monkeypatch.setattr(fast_path, "_MIN_REPEATS", 64)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 64)
 
     def program():
         torch.manual_seed(0)

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.base.errors import ContractError
 from sluice.trace.launcher import launch, traced_environment
-from sluice.trace.report import report_traces
+from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import find_traces, read_trace
 

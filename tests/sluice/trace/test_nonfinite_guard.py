@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace import fast_path
+from sluice.trace import step_patterns
 from sluice.trace.attach import traced
 from sluice.trace.nonfinite_guard import LAST_GOOD, STOPPED_EXIT_CODE, NonFiniteGuard, bundle_name
 from sluice.trace.settings import TraceSettings
@@ -48,7 +48,7 @@ def copied(monkeypatch):
     steps, states = [], NonFiniteGuard._states
 
     def counted(guard):
-        steps.append(guard._tracer.steps)
+        steps.append(guard._sink.steps.last)
         return states(guard)
 
     monkeypatch.setattr(NonFiniteGuard, "_states", counted)
@@ -88,7 +88,7 @@ def test_copies_reach_the_interval_of_the_settings(tmp_path, copied):
 
 
 def test_repeated_steps_are_checked_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(fast_path, "_MIN_REPEATS", 4)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 4)
     folder, _ = traced_train(tmp_path, range(45, 61), stop_after=3, checkpoint_every=1)
 
     # The state of step 44 is copied only after its next finite loss.

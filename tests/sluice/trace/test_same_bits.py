@@ -66,7 +66,7 @@ def test_all_patches_are_restored_also_after_an_exception(tmp_path):
     assert read_trace(folders[0]).end.raised == "ValueError: its own"
 
 
-@pytest.mark.parametrize("part", ["sampling_budget", "recorder", "objects"])
+@pytest.mark.parametrize("part", ["sampling", "recorder", "objects"])
 def test_a_failure_of_the_tracer_never_stops_the_program(tmp_path, monkeypatch, part):
     plain, before, said = weights_digest(healthy.with_validation()), patched_attributes(), []
 

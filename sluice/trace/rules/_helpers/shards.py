@@ -7,7 +7,7 @@ from itertools import combinations
 from sluice.trace.records.batches import EpochRecord, LoaderRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loaders import loader_epochs, training_loader_indices
-from sluice.trace.sketches import common_threshold, hash_share_up_to, values_up_to
+from sluice.trace.rules._helpers.sketches import common_threshold, hash_share_up_to, values_up_to
 
 _MIN_COPY_SHARE = 0.9
 """Minimum share of common rows for two shards to count as copies."""

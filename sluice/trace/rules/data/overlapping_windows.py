@@ -7,7 +7,7 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.batches import EpochRecord, FloatFieldRecord, SketchRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import network_name
-from sluice.trace.sketches import common_threshold, hash_share_up_to, values_up_to
+from sluice.trace.rules._helpers.sketches import common_threshold, hash_share_up_to, values_up_to
 
 _MIN_SHARED_SHARE = 0.95
 """Share of the compared target values that occur in training windows."""

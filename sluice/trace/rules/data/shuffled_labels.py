@@ -132,8 +132,8 @@ def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
 def _dependence(pairs: Sequence[TargetSampleRecord], targets: Sequence[float]) -> float:
     import torch
 
-    from sluice.trace.independence_test import dependence_z_score
-    from sluice.trace.target_sketch import decode_features
+    from sluice.trace.inspection.target_sketch import decode_features
+    from sluice.trace.rules._helpers.independence_test import dependence_z_score
 
     features = torch.cat([decode_features(p.features, p.num_features) for p in pairs])
     return dependence_z_score(

@@ -3,6 +3,7 @@
 import math
 
 from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.inspection.token_statistics import IGNORE_INDEX
 from sluice.trace.records.batches import FieldRecord
 from sluice.trace.records.losses import MANUAL_MASKED_LOSS
 from sluice.trace.records.trace import Trace
@@ -12,7 +13,6 @@ from sluice.trace.rules._helpers.loss_calls import (
     network_name,
     training_losses,
 )
-from sluice.trace.token_statistics import IGNORE_INDEX
 
 _MIN_EMPTY_BATCHES, _MIN_EMPTY_SHARE = 3, 0.2
 """Batches without a target, and their share, from which targets are lost rather than rare."""

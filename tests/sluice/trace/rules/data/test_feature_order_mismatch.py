@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace.column_statistics import is_channels_first
+from sluice.trace.inspection.column_statistics import is_channels_first
 from sluice.trace.rules.data.feature_order_mismatch import FEATURE_ORDER_MISMATCH
 from sluice.trace.rules.data.preprocessing_skew import PREPROCESSING_SKEW
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.independence_test import dependence_z_score
+from sluice.trace.rules._helpers.independence_test import dependence_z_score
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import (
     fault_severities,

@@ -4,8 +4,8 @@ import pytest
 
 from sluice.bench.tracer.faults.ranks import RANK_CASES
 from sluice.trace.records.batches import SketchRecord
+from sluice.trace.rules._helpers.sketches import common_threshold, hash_share_up_to, values_up_to
 from sluice.trace.rules.library import judge, judge_ranks
-from sluice.trace.sketches import common_threshold, hash_share_up_to, values_up_to
 from sluice.trace.trace_reader import find_traces, read_trace
 from tests.support.traced import data_parallel
 from tests.support.traced.run_ranks import run_in_ranks

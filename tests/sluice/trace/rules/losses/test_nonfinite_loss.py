@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
-from sluice.trace.replay.abnormal import first_abnormal
+from sluice.trace.report.replay.abnormal import first_abnormal
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import random_rows, train_step
 from tests.support.traced.unusual_models import mlp, rows

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace import random_state
+from sluice.trace.inspection import random_state
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 

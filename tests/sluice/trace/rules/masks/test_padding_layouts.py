@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.padding import find_padding, find_paddings
+from sluice.trace.inspection.padding import find_padding, find_paddings
 from sluice.trace.rules.library import judge
 from sluice.trace.rules.masks.inverted_padding_mask import INVERTED_PADDING_MASK
 

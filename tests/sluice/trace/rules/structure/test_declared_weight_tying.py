@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.attribute_names import is_tying_name
+from sluice.trace.objects.attribute_names import is_tying_name
 from sluice.trace.rules.library import judge
 
 ROWS, WIDTH = 12, 6

@@ -1,0 +1,32 @@
+"""Passes the typed events that hooks publish to the parts of the tracer that subscribe to them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+E = TypeVar("E")
+
+
+class EventBus:
+    """Subscribers by type of event, called in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type, tuple[Callable[[Any], None], ...]] = {}
+
+    def subscribe(self, kind: type[E], on_event: Callable[[E], None]) -> None:
+        """Call a function with every event of a type."""
+        self._subscribers[kind] = (*self._subscribers.get(kind, ()), on_event)
+
+    def unsubscribe(self, kind: type[E], on_event: Callable[[E], None]) -> None:
+        """Stop to call a function; do nothing if it is no subscriber."""
+        self._subscribers[kind] = tuple(
+            other for other in self._subscribers.get(kind, ()) if other != on_event
+        )
+
+    def has_subscribers(self, kind: type) -> bool:
+        """Return whether any function subscribes to events of a type."""
+        return bool(self._subscribers.get(kind))
+
+    def publish(self, event: object) -> None:
+        """Call the subscribers to events of this type."""
+        for on_event in self._subscribers.get(type(event), ()):
+            on_event(event)

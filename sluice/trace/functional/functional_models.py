@@ -1,0 +1,203 @@
+"""Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
+
+Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
+the loss still holds the first operand that was combined with each leaf tensor. These operands are
+treated as the inputs of the model and passed to ``InputWatch``.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.hooks.inputs import MAX_CALLS, InputWatch
+from sluice.trace.hooks.losses import LossWatch
+from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.graph_inputs import (
+    LOOKUP_NODES,
+    LeafInput,
+    as_rows,
+    find_loss_targets,
+    graph_leaves,
+    inputs_of_leaves,
+)
+from sluice.trace.objects.object_tracker import NetworkEntry
+from sluice.trace.program_events import NetworkCalled
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
+
+_MAX_LATER_PASSES = 128
+"""Later backward passes that are inspected, at steps with statistics: a new model may appear."""
+_MAX_MODELS = 8
+_VARYING_USES = 2**31
+"""Marks a leaf whose number of uses differs from pass to pass."""
+
+
+class ModulePlaceholder(nn.Module):
+    """Placeholder for a model that is not an nn.Module. Has no parameters and is never called."""
+
+
+class FunctionalModel:
+    """A model without an ``nn.Module``, identified by the leaf tensor that is used first."""
+
+    def __init__(self, leaf: Tensor) -> None:
+        self.placeholder = ModulePlaceholder()
+        self.entry: NetworkEntry | None = None
+        self.leaf = weakref.ref(leaf)
+        self.shape, self.row_shape = leaf.shape, torch.Size()
+        self.num_uses, self.is_left_operand, self.kind = 0, True, ""
+        """How training inputs are combined with the leaf: number of uses in a pass, side of the
+        operation, and kind of the autograd node."""
+        self.columns: slice | None = None
+        self.num_inspections = 0
+        """Number of inspected passes that use this leaf."""
+
+    def storage_address(self) -> int:
+        """Return the storage address of the leaf; 0 if the leaf no longer exists."""
+        leaf = self.leaf()
+        is_plain = leaf is not None and leaf.layout == torch.strided
+        return leaf.untyped_storage().data_ptr() if leaf is not None and is_plain else 0
+
+    def record_input(self, leaf_input: LeafInput) -> None:
+        """Store how training inputs are combined with the leaf."""
+        is_constant = self.num_uses in (0, leaf_input.num_uses)
+        self.num_uses = leaf_input.num_uses if is_constant else _VARYING_USES
+        self.is_left_operand, self.kind = leaf_input.is_left_operand, leaf_input.kind
+        self.columns = leaf_input.columns
+        shape = leaf_input.values.shape
+        self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
+
+    def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
+        """Return an operand of the leaf in the layout of a training input; None if it differs."""
+        leaf, row_shape = self.leaf(), self.row_shape
+        if leaf is None or is_left != self.is_left_operand or values.requires_grad:
+            return None
+        if self.columns is not None and values.shape[-1:] != row_shape[-1:]:
+            values = values[..., self.columns]
+        is_lookup = self.kind in LOOKUP_NODES
+        rows = values if is_lookup else as_rows(values, leaf, kind=self.kind, is_left=is_left)
+        if rows is None or rows.dim() != len(row_shape) + 1:
+            return None
+        return rows if rows.shape[1:][-1:] == row_shape[-1:] else None
+
+    def is_recreated_as(self, leaf: Tensor) -> bool:
+        """Return whether ``leaf`` replaces a leaf that existed for a single pass only."""
+        return self.num_inspections == 1 and self.leaf() is None and self.shape == leaf.shape
+
+
+class FunctionalModelWatch:
+    """Inspects the graphs of the first losses of threads that call no ``nn.Module``."""
+
+    def __init__(
+        self, sink: EventSink, inputs: InputWatch, losses: LossWatch, on_first: Callable[[], None]
+    ) -> None:
+        self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
+        self._on_first, self._has_model = on_first, False
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all state, at the start of a trace and after a fork."""
+        self.indices = {-1}
+        """Network indices of the functional models, and -1 for no network."""
+        self.leaves: list[Tensor] = []
+        """Leaves of the loss whose backward pass runs, if the pass is inspected."""
+        self.models: list[FunctionalModel] = []
+        self._inputs: list[Tensor] = []
+        self._passes_left, self._sampler, self._inspected_step = (
+            MAX_CALLS,
+            LogSpacedSampler(_MAX_LATER_PASSES),
+            -1,
+        )
+
+    def inspect_next(self) -> None:
+        """Inspect the next backward pass."""
+        self._passes_left = max(self._passes_left, 1)
+
+    def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
+        """Inspect the graph of a loss: of the first ones, and of a sample of later ones."""
+        if not self._is_due(loss):
+            return
+        began = self._sink.clock()
+        with torch.no_grad():
+            nodes = [*graph_nodes(loss)]
+            self.leaves = graph_leaves(nodes)
+            leaf_inputs = inputs_of_leaves(nodes)
+            model = self._model_of(leaf_inputs[0].leaf) if leaf_inputs else None
+            if model is not None:
+                model.record_input(leaf_inputs[0])
+                self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
+                self._record(thread, model, nodes, loss)
+        thread.step.statistics_ns += self._sink.clock() - began
+
+    def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
+        """Record an input that a model receives while gradients are disabled."""
+        began = self._sink.clock()
+        self._report_call(thread, model, [values])
+        if thread.call.nonfinite_input is not None:
+            self._input_watch.on_return(thread, None)
+        thread.step.statistics_ns += self._sink.clock() - began
+
+    def release(self) -> None:
+        """Drop references to inspected tensors when the backward pass has ended."""
+        self.leaves, self._inputs = [], []
+
+    def _is_due(self, loss: Tensor) -> bool:
+        if self._passes_left:
+            self._passes_left -= 1
+            return True
+        if not bool(loss.detach().isfinite()) if loss.is_cpu else False:
+            return True
+        sink = self._sink
+        if not sink.sampling.statistics or self._inspected_step == sink.steps.last:
+            return False
+        self._inspected_step = sink.steps.last
+        return self._sampler.keeps_next()
+
+    def _model_of(self, leaf: Tensor) -> FunctionalModel | None:
+        """Return the model that begins with a leaf; add it if it is new."""
+        model = next((m for m in self.models if m.leaf() is leaf), None)
+        if model is not None:
+            model.num_inspections += 1
+            return model
+        model = next((m for m in self.models if m.is_recreated_as(leaf)), None)
+        if model is not None:
+            model.leaf = weakref.ref(leaf)
+            return model
+        if len(self.models) >= _MAX_MODELS:
+            return None
+        model = FunctionalModel(leaf)
+        model.num_inspections = 1
+        model.entry = self._sink.objects.networks.get_or_add(model.placeholder)
+        self.models.append(model)
+        self.indices.add(model.entry.index)
+        self._passes_left = MAX_CALLS
+        if not self._has_model:
+            self._has_model = True
+            self._on_first()
+        return model
+
+    def _record(
+        self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
+    ) -> None:
+        with torch.enable_grad():  # the call is a training call
+            self._report_call(thread, model, self._inputs)
+        if thread.call.nonfinite_input is not None:
+            self._input_watch.on_return(thread, loss.detach())
+        loss_targets = find_loss_targets(nodes)
+        if loss_targets is None:
+            return
+        kind, target, values = loss_targets
+        self._loss_watch.add_targets(kind, values, target)
+        if not bool(loss.detach().isfinite().all()):
+            self._input_watch.record_nonfinite(target, "target", learning=True)
+
+    def _report_call(
+        self, thread: ThreadState, model: FunctionalModel, inputs: list[Tensor]
+    ) -> None:
+        if model.entry is not None:
+            self._input_watch.on_call(
+                NetworkCalled(thread, model.entry, model.placeholder, inputs, {})
+            )

@@ -1,0 +1,246 @@
+"""Detects errors in losses that the program computes itself, from their autograd graph.
+
+Covered are broadcasts of every output against every target, double activations and masked losses.
+"""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from sluice.trace.functional.masked_losses import masked_targets
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
+from sluice.trace.program_events import LossComputed
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.records.losses import (
+    MANUAL_CROSS_ENTROPY,
+    MANUAL_DIFFERENCE,
+    MANUAL_LOGISTIC_LOSS,
+    MANUAL_MASKED_LOSS,
+    LossRecord,
+    NextTokenTargets,
+)
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
+
+_FIRST_PASSES = 8
+"""Backward passes that are inspected at the start and after each new form of loss."""
+_FORM_LENGTH, _MAX_FORMS = 4, 64
+"""Number of last autograd nodes that identify the form of a loss, and number of forms."""
+_MAX_LATER_PASSES = 128
+"""Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
+_MAX_NODES = 32
+_ELEMENTWISE_NODES = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        "Mean", "Sum", "Pow", "Abs", "Sub", "Rsub", "Add", "Mul", "Div", "Neg", "Exp", "Log",
+        "Sqrt", "Clamp", "ClampMin", "Relu", "Softplus", "LogSigmoid", "Where", "Maximum",
+        "Minimum", "LogCosh", "Cosh",
+    )
+    for number in (0, 1, 2)
+)  # fmt: skip
+"""Nodes that may be between a loss and the comparison of outputs with targets."""
+_EXPLICIT_RESHAPES = (
+    "Unsqueeze",
+    "View",
+    "UnsafeView",
+    "Reshape",
+    "T",
+    "Transpose",
+    "Permute",
+    "Expand",
+)
+"""Nodes that show that the program broadcasts a shape intentionally."""
+_MAX_GRAPH_NODES, _MAX_HOPS = 128, 8
+_LAYER_NODES = (
+    "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
+    "BinaryCrossEntropy", "KlDiv", "torch::autograd",
+)  # fmt: skip
+"""Nodes where the model begins; losses of torch are inspected in ``hooks.losses``."""
+_OUTER_ACTIVATIONS = (
+    (MANUAL_CROSS_ENTROPY, ("Logsumexp", "LogSoftmax")),
+    (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
+)
+_INNER_ACTIVATIONS = ("Softmax", "Sigmoid")
+_SIGN_NODES = frozenset({"Neg", "Abs", "Exp"})
+
+
+class ManualLossWatch:
+    """Inspects the first losses of a trace, and a sample of later ones."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all state."""
+        self._passes_left = _FIRST_PASSES
+        self._sampler, self._inspected_step = LogSpacedSampler(_MAX_LATER_PASSES), -1
+        self._forms: set[tuple[type, ...]] = set()
+
+    def on_loss(self, computed: LossComputed) -> None:
+        """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
+        self._track_form(computed.loss)
+        if self._passes_left or self._sink.sampling.statistics:
+            self._inspect_if_due(computed.thread, computed.loss)
+
+    def _track_form(self, loss: Tensor) -> None:
+        """Inspect the next passes if a loss is computed in a new way."""
+        form: list[type] = []  # reading the names of nodes would be slow
+        node: Any = loss.grad_fn
+        while node is not None and len(form) < _FORM_LENGTH:
+            form.append(type(node))
+            node = node.next_functions[0][0] if node.next_functions else None
+        key = tuple(form)
+        if key not in self._forms and len(self._forms) < _MAX_FORMS:
+            self._forms.add(key)
+            self._passes_left = _FIRST_PASSES
+
+    def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
+        """Check for broadcast targets and for probabilities used as logits."""
+        sink = self._sink
+        if self._passes_left:
+            self._passes_left -= 1
+        elif self._inspected_step == sink.steps.last or not self._sampler.keeps_next():
+            return
+        self._inspected_step, began = sink.steps.last, sink.clock()
+        self._inspect(loss)
+        if sink.sampling.statistics:
+            thread.step.statistics_ns += sink.clock() - began
+
+    def _inspect(self, loss: Tensor) -> None:
+        broadcast = find_broadcast(loss.grad_fn)
+        if broadcast is not None:
+            self._write(MANUAL_DIFFERENCE, broadcast[0], broadcast[1], loss)
+        for kind, producer_node, shape in find_double_activations(loss.grad_fn):
+            self._write(kind, producer_node, shape, loss)
+        for targets, counts in masked_targets(loss):
+            self._inspect_mask(targets, counts, loss)
+
+    def _inspect_mask(self, targets: Tensor, counts: Tensor, loss: Tensor) -> None:
+        """Record which next-token targets a mask excludes."""
+        inputs = (ref() for ref in self._sink.local.thread.call.inputs)
+        alignments = [
+            tokens
+            for ids in inputs
+            if ids is not None and is_token_sequence(ids)
+            if (tokens := align_with_next_tokens(ids, targets, counts)) is not None
+        ]
+        best = max(alignments, key=lambda tokens: tokens.next_share, default=None)
+        if best is not None:
+            num = int(counts.sum())
+            self._write(MANUAL_MASKED_LOSS, "", (len(targets),), loss, tokens=best, num_counted=num)
+
+    def _write(
+        self,
+        kind: str,
+        producer_node: str,
+        shape: tuple[int, ...],
+        loss: Tensor,
+        *,
+        tokens: NextTokenTargets | None = None,
+        num_counted: int | None = None,
+    ) -> None:
+        sink, thread = self._sink, self._sink.local.thread
+        rows = shape[0] if shape else 1
+        record = LossRecord(
+            step=sink.steps.last,
+            kind=kind,
+            network=thread.call.network,
+            loader=thread.last_loader,
+            is_learning=True,
+            reduction="none",
+            producer_node=producer_node,
+            input_shape=shape,
+            target_shape=shape[:1] if len(shape) > 1 else (*shape, 1),
+            smallest=math.nan,
+            largest=math.nan,
+            min_row_sum=math.nan,
+            max_row_sum=math.nan,
+            target_is_integer=False,
+            target_smallest=math.nan,
+            target_largest=math.nan,
+            num_targets=rows,
+            num_supervised=rows if num_counted is None else num_counted,
+            value=loss.item(),
+            tokens=tokens,
+        )
+        sink.recorder.write("loss", record)
+
+
+def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return the node and shape of outputs that are broadcast against all targets.
+
+    Args:
+        loss: Autograd node of the loss.
+
+    Returns:
+        None unless a difference, or a product with a logarithm, of shape (rows, rows) has
+        outputs of shape (rows, 1) or (rows,) on one side and a tensor without gradient on the
+        other.
+    """
+    pending = [(loss, 0)]
+    for _ in range(_MAX_NODES):
+        if not pending:
+            return None
+        node, place = pending.pop(0)
+        if node is None or node.name() not in _ELEMENTWISE_NODES:
+            continue
+        parts = node.next_functions
+        shape = _output_shape(node, place)
+        learning = [part for part in parts if part[0] is not None]
+        if len(shape) == 2 and shape[0] == shape[1] > 1 and len(parts) == 2 and len(learning) == 1:
+            name, output_shape = learning[0][0].name(), _output_shape(*learning[0])
+            compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
+            is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
+            if compares and not is_explicit and output_shape in ((shape[0], 1), (shape[0],)):
+                return name, output_shape
+        pending += learning
+    return None
+
+
+def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return losses that apply an activation to activated outputs: kind, producer node, its shape.
+
+    Cross entropy expects logits, not the output of a softmax; a logistic loss expects scores, not
+    the output of a sigmoid. Only nodes between the loss and the last layer are inspected.
+    """
+    pending, seen, found = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
+    while pending and len(seen) < _MAX_GRAPH_NODES:
+        node = pending.pop(0)
+        if node is None or node in seen or node.name().startswith(_LAYER_NODES):
+            continue
+        seen.add(node)
+        name = node.name()
+        kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
+        if kind is not None:
+            producer, passed = _producer(*node.next_functions[0])
+            is_log = not name.startswith("Log1P") or "Exp" in passed
+            if (
+                producer is not None
+                and is_log
+                and producer[0].name().startswith(_INNER_ACTIVATIONS)
+            ):
+                found.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
+        pending += [part for part, _ in node.next_functions]
+    return list(found.values())
+
+
+def _producer(node: Any, place: int) -> tuple[tuple[Any, int] | None, set[str]]:
+    """Return the node before changes of shape or sign, and the kinds of nodes that were passed."""
+    passed = set[str]()
+    for _ in range(_MAX_HOPS):
+        if node is None:
+            return None, passed
+        kind = node.name().rpartition("Backward")[0]
+        if kind not in _SIGN_NODES and node.name() not in SHAPE_NODES:
+            return (node, place), passed
+        passed.add(kind)
+        node, place = node.next_functions[0]
+    return None, passed
+
+
+def _output_shape(node: Any, place: int) -> tuple[int, ...]:
+    metadata: Any = getattr(node, "_input_metadata", ())
+    return tuple(metadata[place].shape) if place < len(metadata) else ()

@@ -1,0 +1,146 @@
+"""Detects steps of programs without a torch optimizer, which update their weights themselves.
+
+Such a step calls no function that could be hooked. If weights differ before a forward pass from
+those after the preceding backward pass, a step was made in between.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.functional.functional_models import FunctionalModelWatch
+from sluice.trace.objects.object_tracker import OptimizerEntry
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
+
+_BEFORE_STEP = ("backward", "clip")
+_MAX_WATCHED = 2
+_IDLE_PASSES = 16
+"""Backward passes without a step; few programs accumulate more."""
+_MAX_CLONED_NUMEL = 2**14
+"""Largest watched parameter that is copied; of larger ones only the version is compared."""
+
+
+class ImplicitOptimizer:
+    """Placeholder optimizer for programs that update weights themselves.
+
+    It has one group with those weights.
+    """
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": parameters}]
+        self.state: dict[Tensor, Any] = {}
+
+
+class ManualUpdateWatch:
+    """Detects the steps of a program without an optimizer."""
+
+    def __init__(self, sink: EventSink, models: FunctionalModelWatch) -> None:
+        self._sink, self._models = sink, models
+        self._optimizer: ImplicitOptimizer | None = None
+        self._snapshots: list[tuple[Tensor, Tensor | int]] = []
+        self._watched: list[Tensor] = []
+        self._num_passes = 0
+        """Backward passes since the last step."""
+        self._has_stepped = self._has_updated = self._is_carried = False
+
+    def before_backward(self, thread: ThreadState) -> None:
+        """Detect a step of a functional model, and gradients that remain from before a step."""
+        models = self._models
+        if thread.call.network in models.indices:
+            self.detect_step(thread)
+            self._num_passes = 0 if self._has_stepped else self._num_passes + 1
+            # The program may have replaced the watched parameters by others.
+            if self._num_passes >= _IDLE_PASSES and not self._num_passes & (self._num_passes - 1):
+                models.inspect_next()
+        if self._has_stepped:
+            self._has_stepped = False
+            self._is_carried = any(_has_gradient(p) for p in self._watched)
+
+    def after_backward(self, thread: ThreadState) -> None:
+        """Store the state of some parameters after a backward pass."""
+        candidates = self._trained_parameters(thread)
+        if not candidates or (self._snapshots and not self._are_replaced()):
+            return
+        trained = [p for p in candidates if p.grad is not None]
+        self._watched = sorted(trained, key=Tensor.numel)[:_MAX_WATCHED]
+        self._snapshots = [(p, _snapshot(p)) for p in self._watched]
+        if self._optimizer is None:
+            self._optimizer = ImplicitOptimizer([])
+        known = {id(p) for p in self._optimizer.param_groups[0]["params"]}
+        self._optimizer.param_groups[0]["params"] += [p for p in trained if id(p) not in known]
+        self._sink.objects.is_stale |= len(known) < len(trained)
+
+    def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
+        """Return the parameters of the last network; without a network, the leaves of the loss.
+
+        If the leaves of this pass were not inspected, return the known parameters. If the program
+        creates new leaves for each pass, return the first ones, which never change.
+        """
+        entries, models = self._sink.objects.networks.entries, self._models
+        if thread.call.network not in models.indices:
+            entry = next((e for e in entries if e.index == thread.call.network), None)
+            network = None if entry is None else entry.ref()
+            return [] if network is None else [*network.parameters()]
+        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
+        if not models.leaves:
+            return known
+        return [] if self._are_replaced() and not self._has_updated else [*models.leaves]
+
+    def _are_replaced(self) -> bool:
+        """Return whether none of the leaves of the loss is known, as for a new model."""
+        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
+        leaves = self._models.leaves
+        return bool(known and leaves) and not {*map(id, known)} & {*map(id, leaves)}
+
+    def detect_step(self, thread: ThreadState) -> None:
+        """Record a step if watched parameters changed since the last backward pass."""
+        snapshots, optimizer = self._snapshots, self._optimizer
+        if optimizer is None or not snapshots:
+            return
+        if not all(_is_comparable(p, old) for p, old in snapshots):
+            self._snapshots = []  # another device or dtype: a step cannot be detected
+            return
+        if all(_is_unchanged(p, old) for p, old in snapshots):
+            return
+        self._snapshots, self._has_stepped, self._has_updated = [], True, True
+        entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
+        self._record_step(thread, entry)
+
+    def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
+        """End the step after its last backward pass; later events belong to the next step."""
+        sink, interner = self._sink, self._sink.events.interner
+        kinds = [interner.event(code)[0] for code in thread.step.codes]
+        end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
+        later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
+        flags = ("fresh", *("carried",) * self._is_carried)
+        self._is_carried = False
+        thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
+        sink.sampling.membership.sample_if_due(sink.steps.last)
+        sink.steps.end(thread, entry)
+        thread.step.events += later
+
+
+def _snapshot(parameter: Tensor) -> Tensor | int:
+    """Return a copy of a small parameter; of a large one, its count of in-place changes."""
+    is_small = parameter.numel() <= _MAX_CLONED_NUMEL
+    return parameter.detach().clone() if is_small else parameter._version
+
+
+def _is_comparable(parameter: Tensor, old: Tensor | int) -> bool:
+    if not isinstance(old, Tensor):
+        return True
+    return parameter.dtype == old.dtype and parameter.device == old.device
+
+
+def _is_unchanged(parameter: Tensor, old: Tensor | int) -> bool:
+    if not isinstance(old, Tensor):
+        return parameter._version == old
+    return torch.equal(parameter, old)
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    grad = parameter.grad
+    is_plain = grad is not None and grad.layout == torch.strided
+    return is_plain and grad is not None and bool(grad.any())

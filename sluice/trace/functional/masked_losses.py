@@ -1,0 +1,74 @@
+"""Finds manually masked token losses in the autograd graph of a loss."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
+
+_MAX_NODES, _MAX_HOPS = 128, 8
+_NEGATION = "NegBackward0"
+_LOSS_NODES = ("NllLoss", "GatherBackward")
+_INCLUDING_MASKS = (
+    ("MaskedSelectBackward0", "_saved_mask"),
+    ("WhereBackward0", "_saved_condition"),
+)
+"""Nodes whose mask marks the included values, and the name of the saved mask."""
+_EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
+"""Node whose mask marks the excluded values, and the name of the saved mask."""
+
+
+def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield flat class targets, and which of them the mask includes.
+
+    Args:
+        loss: Loss before its backward pass; its graph is read, not executed.
+    """
+    for node in graph_nodes(loss, max_nodes=_MAX_NODES):
+        included = _included(node)
+        learning = [part for part, _ in node.next_functions if part is not None]
+        if included is None or len(learning) != 1:
+            continue
+        targets = _targets(learning[0])
+        if targets is not None and targets.numel() == included.numel():
+            yield targets.reshape(-1), included.reshape(-1)
+
+
+def _included(node: Any) -> Tensor | None:
+    """Return the included values of a node with a mask: a factor of 0 and 1, or a selection."""
+    name = node.name()
+    for kind, saved_name in _INCLUDING_MASKS:
+        if name == kind:
+            mask = saved_tensor(node, saved_name)
+            is_other = kind.startswith("Where") and node.next_functions[0][0] is None
+            return None if mask is None else ~mask if is_other else mask
+    if name == _EXCLUDING_MASK[0]:
+        mask = saved_tensor(node, _EXCLUDING_MASK[1])
+        return None if mask is None else ~mask
+    if name != "MulBackward0":
+        return None
+    factors = (saved_tensor(node, saved_name) for saved_name in ("_saved_other", "_saved_self"))
+    factor = next((f for f in factors if f is not None and not f.requires_grad), None)
+    if factor is None or not factor.numel() or not bool(((factor == 0) | (factor == 1)).all()):
+        return None
+    return factor != 0
+
+
+def _targets(node: Any) -> Tensor | None:
+    """Return the class targets of the losses that reach a node through shape and sign changes."""
+    for _ in range(_MAX_HOPS):
+        if node is None:
+            return None
+        name = node.name()
+        if name.startswith(_LOSS_NODES):
+            targets = saved_tensor(node, "_saved_target")
+            targets = saved_tensor(node, "_saved_index") if targets is None else targets
+            if targets is None or targets.is_floating_point():
+                return None
+            return targets.to(torch.int64)
+        if name != _NEGATION and name not in SHAPE_NODES:
+            return None
+        node = node.next_functions[0][0]
+    return None

@@ -1,0 +1,187 @@
+"""Records evaluation inputs of functional models, which run in blocks with disabled gradients.
+
+In such a block no module is called and no graph is built. Once a functional model is known, the
+operations in the first blocks of each call site are observed with a ``TorchFunctionMode``. The
+results of the block do not change.
+"""
+
+import functools
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, compiler
+from torch.overrides import TorchFunctionMode
+
+from sluice.trace.functional.functional_models import FunctionalModel, FunctionalModelWatch
+from sluice.trace.inspection.functorch import in_functorch_transform
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
+
+_MAX_BLOCKS, _MAX_UNMATCHED_BLOCKS = 64, 16
+"""Observed blocks per call site, and consecutive blocks without a model input before the call site
+is ignored (a weight update, for example)."""
+_MIN_ROWS = 2
+"""Smaller batches are mostly generated samples and evaluate nothing."""
+_OPERAND_POSITIONS: dict[str, tuple[int, int, bool]] = {
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "mul", "__mul__"), (0, 1, True)),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), (1, 2, True)),
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d", "embedding"), (0, 1, False)),
+    "__getitem__": (1, 0, False),
+    "index_select": (2, 0, False),
+}
+"""Positions of the input and the weight of an operation, and whether they may be swapped."""
+_NO_GRAD_CONTEXTS = (torch.no_grad, torch.inference_mode)
+
+
+class _OpListener(TorchFunctionMode):
+    """Observes the operations of one block."""
+
+    def __init__(self, listener: "NoGradListener", thread: ThreadState) -> None:
+        super().__init__()
+        self._listener, self._thread = listener, thread
+        self.pending: list[Tensor] = []
+        self.is_muted = self.has_match = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # A hooked loss function arrives here from its wrapper; call the original to record it once.
+        original = getattr(func, "__prepare_scriptable__", None)
+        result = (func if original is None else original())(*args, **(kwargs or {}))
+        if not self.is_muted and not kwargs:
+            self._listener.on_op(self, self._thread, getattr(func, "__name__", ""), args)
+        return result
+
+
+class NoGradListener:
+    """Observes operations in blocks with disabled gradients."""
+
+    def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+        self._sink, self._model_watch = sink, model_watch
+        self._open: dict[int, _OpListener] = {}
+        self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
+        self._sites: dict[int, Any] = {}
+
+    def begin(self, block: Any, site: Any) -> None:
+        """Observe a block that starts, unless its call site was observed often enough."""
+        if id(block) in self._open or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+            return
+        if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
+            return
+        self._num_blocks[site] += 1
+        self._sites[id(block)] = site
+        mode = self._open[id(block)] = _OpListener(self, self._sink.local.thread)
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self, block: Any) -> None:
+        """Stop observing a block."""
+        mode, site = self._open.pop(id(block), None), self._sites.pop(id(block), None)
+        if mode is None:
+            return
+        self._num_unmatched[site] = 0 if mode.has_match else self._num_unmatched[site] + 1
+        self._exit(mode)
+
+    def end_all(self) -> None:
+        """Stop observing all blocks when the trace ends."""
+        for mode in self._open.values():
+            self._exit(mode)
+        self._open.clear()
+
+    def _exit(self, mode: _OpListener) -> None:
+        mode.is_muted = True
+        num = torch._C._len_torch_function_stack()
+        # If blocks end out of order, a mode of the program may be on top of the stack.
+        if num and torch._C._get_function_stack_at(num - 1) is mode:
+            mode.__exit__(None, None, None)
+
+    def on_op(
+        self, mode: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
+    ) -> None:
+        """Inspect one operation."""
+        positions = _OPERAND_POSITIONS.get(name)
+        if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
+            self._sink.run_safely(self._match, mode, thread, args, positions)
+
+    def _match(
+        self,
+        mode: _OpListener,
+        thread: ThreadState,
+        args: tuple[Any, ...],
+        positions: tuple[int, int, bool],
+    ) -> None:
+        values, weight = args[positions[0]], args[positions[1]]
+        if type(values) is not Tensor or not isinstance(weight, Tensor):
+            return
+        model, is_left = self._model_with(weight), True
+        if model is None and positions[2]:
+            values, weight, is_left = weight, values, False
+            model = self._model_with(weight)
+        if model is None or self._model_with(values) is not None:
+            return
+        rows = model.match_input(values.detach(), is_left=is_left)
+        if rows is None or torch.is_grad_enabled():
+            return
+        mode.has_match = True
+        mode.pending.append(rows)
+        if len(mode.pending) < model.num_uses:
+            return
+        pending, mode.pending = mode.pending, []
+        if len({t.shape for t in pending}) > 1 or len(rows) < _MIN_ROWS:
+            return
+        batch = rows if len(pending) == 1 else torch.stack(pending, 1)
+        self._model_watch.on_no_grad_input(thread, model, batch)
+
+    def _model_with(self, weight: Tensor) -> FunctionalModel | None:
+        """Return the model whose first leaf shares storage with a tensor."""
+        if weight.layout != torch.strided:
+            return None
+        address = weight.untyped_storage().data_ptr()
+        return next((m for m in self._model_watch.models if m.storage_address() == address), None)
+
+
+def _is_compiling() -> bool:
+    """Return whether the program uses ``torch.compile``, which would trace the function mode."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    backends: dict[int, Any] = getattr(dynamo, "cached_backends", {})
+    return compiler.is_compiling() or any(b is not None for b in backends.values())
+
+
+def _call_site() -> Any:
+    """Return where a block starts; for a decorated function, where it is called."""
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__") == "torch.utils._contextlib" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+    """Record what functional models receive in blocks with disabled gradients."""
+    listener = NoGradListener(sink, model_watch)
+    for context in _NO_GRAD_CONTEXTS:
+        _patch_context(sink, model_watch, listener, context)
+    sink.patches.on_restore(listener.end_all)
+
+
+def _patch_context(
+    sink: EventSink, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
+) -> None:
+    enter, leave = context.__enter__, context.__exit__
+
+    @functools.wraps(enter)
+    def begin(block: Any) -> Any:
+        result = enter(block)
+        thread = sink.local.thread
+        known = model_watch.indices - {-1}
+        if sink.is_on and not thread.backward.is_running and thread.call.network in known:
+            sink.run_safely(listener.begin, block, _call_site())
+        return result
+
+    @functools.wraps(leave)
+    def end(block: Any, *args: Any) -> Any:
+        sink.run_safely(listener.end, block)
+        return leave(block, *args)
+
+    sink.patches.replace(context, "__enter__", begin)
+    sink.patches.replace(context, "__exit__", end)

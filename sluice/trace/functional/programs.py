@@ -1,0 +1,99 @@
+"""Support for programs that write out what torch has classes for.
+
+Such a program has a model without ``nn.Module``, a loss without a loss function of torch, or a
+weight update without an optimizer. It calls no function that could be hooked, so everything is
+found at its backward passes, in the autograd graph and in the weights.
+"""
+
+from sluice.trace.functional.functional_models import FunctionalModelWatch
+from sluice.trace.functional.manual_losses import ManualLossWatch
+from sluice.trace.functional.manual_updates import ManualUpdateWatch
+from sluice.trace.functional.no_grad_listener import observe_no_grad_blocks
+from sluice.trace.hooks.inputs import InputWatch
+from sluice.trace.hooks.losses import LossWatch
+from sluice.trace.program_events import (
+    BackwardBegins,
+    BackwardEnded,
+    LossComputed,
+    ModuleCalled,
+    OptimizerCreated,
+    StepBegins,
+    TraceBegan,
+    TraceEnding,
+)
+from sluice.trace.sink import EventSink
+
+_NAME = "manual updates"
+
+
+def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
+    """Find models, losses and weight updates that are no objects of torch."""
+    _FunctionalPrograms(sink, inputs, losses)
+
+
+class _FunctionalPrograms:
+    """Passes backward passes on to the parts that find models, losses and updates."""
+
+    def __init__(self, sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
+        self._sink, bus = sink, sink.bus
+        self._models = FunctionalModelWatch(sink, inputs, losses, self._on_first_model)
+        self._losses = ManualLossWatch(sink)
+        self._updates: ManualUpdateWatch | None = None
+        """None once an optimizer was created or made a step."""
+        self._watch_updates()
+        bus.subscribe(TraceBegan, lambda _: self._reset())
+        bus.subscribe(BackwardBegins, self._before_backward)
+        bus.subscribe(LossComputed, self._losses.on_loss)
+        bus.subscribe(BackwardEnded, self._after_backward)
+        bus.subscribe(TraceEnding, lambda _: self._detect_update())
+
+    def _reset(self) -> None:
+        self._models.reset()
+        self._losses.reset()
+        self._watch_updates()
+
+    def _on_first_model(self) -> None:
+        observe_no_grad_blocks(self._sink, self._models)
+
+    def _before_backward(self, begins: BackwardBegins) -> None:
+        thread, loss = begins.thread, begins.loss
+        if self._updates is not None:
+            self._updates.before_backward(thread)
+        if loss is not None and thread.call.network in self._models.indices and loss.numel() == 1:
+            self._models.on_loss(thread, loss)
+
+    def _after_backward(self, ended: BackwardEnded) -> None:
+        if self._updates is not None:
+            self._updates.after_backward(ended.thread)
+        self._models.release()
+
+    # An optimizer that existed before may belong to another part of the program, so only its step
+    # ends the detection of manual updates.
+
+    def _watch_updates(self) -> None:
+        bus = self._sink.bus
+        if self._updates is None:
+            bus.subscribe(ModuleCalled, self._detect_update)
+            bus.subscribe(OptimizerCreated, self._on_optimizer)
+            bus.subscribe(StepBegins, self._on_step)
+        # Without a torch optimizer no event ends a step, so steps cannot be predicted.
+        self._sink.sampling.every_step_needed_by.add(_NAME)
+        self._updates = ManualUpdateWatch(self._sink, self._models)
+
+    def _detect_update(self, _: ModuleCalled | None = None) -> None:
+        if self._updates is not None:
+            self._updates.detect_step(self._sink.local.thread)
+
+    def _on_optimizer(self, _: OptimizerCreated) -> None:
+        self._detect_update()
+        self._ignore_updates()
+
+    def _on_step(self, _: StepBegins) -> None:
+        self._ignore_updates()
+
+    def _ignore_updates(self) -> None:
+        self._updates = None
+        self._sink.sampling.every_step_needed_by.discard(_NAME)
+        self._sink.bus.unsubscribe(ModuleCalled, self._detect_update)
+        self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer)
+        self._sink.bus.unsubscribe(StepBegins, self._on_step)

@@ -1,0 +1,37 @@
+"""Hook for a function whose calls are reported after they return."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from sluice.trace.sink import EventSink
+
+
+def report_calls(
+    sink: EventSink,
+    owner: Any,
+    name: str,
+    report: Callable[..., None],
+    *,
+    everywhere: bool = False,
+) -> None:
+    """Call ``report`` with the result and the arguments of every call of ``owner.name``.
+
+    Args:
+        sink: Provides the patches.
+        owner: Class or module of the function.
+        name: Name of the function.
+        report: Called after a call that returned.
+        everywhere: Also replace the function where other modules imported it by name.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def reported(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if sink.is_on:
+            sink.run_safely(report, result, *args, **kwargs)
+        return result
+
+    replace = sink.patches.replace_function if everywhere else sink.patches.replace
+    replace(owner, name, reported)

@@ -1,0 +1,66 @@
+"""Records the settings of learning-rate schedulers."""
+
+from typing import Any
+
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+)
+
+from sluice.trace.objects.object_tracker import SchedulerEntry
+from sluice.trace.records.trace import SchedulerRecord
+from sluice.trace.sink import EventSink
+
+_STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
+_MAX_LIST_LENGTH = 16
+
+
+def scheduler_entry(sink: EventSink, scheduler: Any) -> SchedulerEntry:
+    """Return the entry of a scheduler; record its settings if it is new."""
+    entry = sink.objects.schedulers.get_or_add(scheduler)
+    if entry.code < 0:
+        record = SchedulerRecord(
+            index=entry.index,
+            kind=type(scheduler).__name__,
+            optimizer=entry.optimizer,
+            options=_options(scheduler),
+            # This runs after the first step of the scheduler.
+            start=max(int(getattr(scheduler, "last_epoch", 0)) - 1, 0),
+            end=_end(scheduler),
+        )
+        sink.recorder.write("scheduler", record)
+        entry.code = sink.events.code("schedule", entry.index, entry.optimizer)
+    return entry
+
+
+def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
+    """Return plain settings of a scheduler, without the state that changes at every step."""
+    options: dict[str, float | int | bool | str | None] = {}
+    for name, value in vars(scheduler).items():
+        if name.startswith("_") or name in _STATE_ATTRIBUTES:
+            continue
+        if name in ("milestones", "base_lrs"):
+            numbers = sorted(value.elements()) if hasattr(value, "elements") else list(value)
+            if len(numbers) <= _MAX_LIST_LENGTH:
+                options[name] = ", ".join(map(str, numbers))
+        elif isinstance(value, float | int | bool | str | None):
+            options[name] = value
+    return options
+
+
+def _end(scheduler: Any) -> int:
+    """Return the scheduler steps until the rate is constant or turns; 0 if this is not known."""
+    if isinstance(scheduler, SequentialLR):
+        last = _end(scheduler._schedulers[-1])
+        return int(scheduler._milestones[-1]) + last if last else 0
+    if isinstance(scheduler, CosineAnnealingLR):
+        return int(scheduler.T_max)
+    if isinstance(scheduler, LinearLR | PolynomialLR):
+        return int(scheduler.total_iters)
+    if isinstance(scheduler, MultiStepLR):
+        return max(map(int, scheduler.milestones), default=0)
+    return int(scheduler.total_steps) if isinstance(scheduler, OneCycleLR) else 0

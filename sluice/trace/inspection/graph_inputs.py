@@ -1,0 +1,293 @@
+"""Finds the inputs of a functional network (not an nn.Module) in the autograd graph of its loss.
+
+A node that multiplies a leaf by values without a gradient, or looks up rows of a leaf, saves these
+values for its backward pass. They are the inputs of the network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES, saved_indices, saved_tensor
+
+_MAX_HOPS = 8
+_MAX_USES = 256
+"""Maximum number of uses of a leaf per pass; inputs of longer series are skipped."""
+_MAX_ELEMENTS = 2**24
+_MIN_ELEMENTS = _MATRIX_DIMS = 2
+_LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
+"""Saved names of the left operand in matrix products."""
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+_OPERANDS = {
+    "AddmmBackward0": (("_saved_mat1", 1), ("_saved_mat2", 2)),
+    "MmBackward0": (("_saved_self", 0), ("_saved_mat2", 1)),
+    "BmmBackward0": (("_saved_self", 0), ("_saved_mat2", 1)),
+    "BaddbmmBackward0": (("_saved_batch1", 1), ("_saved_batch2", 2)),
+    "MvBackward0": (("_saved_self", 0), ("_saved_vec", 1)),
+    "AddmvBackward0": (("_saved_mat", 1), ("_saved_vec", 2)),
+    "DotBackward0": (("_saved_self", 0), ("_saved_tensor", 1)),
+    "ConvolutionBackward0": (("_saved_input", 0), ("_saved_weight", 1)),
+    "MulBackward0": (("_saved_self", 0), ("_saved_other", 1)),
+}
+"""Product nodes: saved name and input position of the left and of the right operand."""
+LOOKUP_NODES = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
+_SHAPE_ONLY = SHAPE_NODES - {*LOOKUP_NODES}
+_LOG_PROBABILITIES = ("LogSoftmaxBackward0",)
+_LOSSES = {
+    "MseLossBackward0": "mse_loss",
+    "SmoothL1LossBackward0": "smooth_l1_loss",
+    "HuberLossBackward0": "huber_loss",
+    "BinaryCrossEntropyBackward0": "binary_cross_entropy",
+    "BinaryCrossEntropyWithLogitsBackward0": "binary_cross_entropy_with_logits",
+    "NllLossBackward0": "cross_entropy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeafInput:
+    """Values that were combined with a leaf, once or several times in a pass."""
+
+    leaf: Tensor
+    num_uses: int
+    values: Tensor
+    """Values with rows first; (rows, uses, ...) for several uses."""
+    is_left_operand: bool
+    """Whether the values are the left operand, or the indices of a lookup in the leaf."""
+    kind: str
+    """Name of the node, such as 'MmBackward0'."""
+    columns: slice | None
+    """Columns of the values in the operand, if it is a concatenation; None for all columns."""
+
+
+class _LeafUse(NamedTuple):
+    leaf: Tensor
+    values: Tensor | None
+    """Values of the operand; None if all of them have a gradient."""
+    columns: slice | None
+    """Columns of the values in the operand; None for all columns."""
+    is_left_operand: bool
+
+
+def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
+    """Return the leaf tensors, which receive gradients in the backward pass."""
+    return [node.variable for node in nodes if hasattr(node, "variable")]
+
+
+def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
+    """Return the inputs of a functional network, in the order of their use.
+
+    A leaf that is also combined with values that have a gradient is an inner weight: the values
+    without a gradient at the first step of a series are an initial state, not an input.
+
+    Args:
+        nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
+    """
+    above = {part: node for node in reversed(nodes) for part, _ in node.next_functions}
+    leaves: dict[int, Tensor] = {}
+    values: dict[int, list[Tensor]] = {}
+    details: dict[int, tuple[bool, str, slice | None]] = {}
+    inner = set[int]()
+    products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
+    for node in sorted(products, key=lambda node: int(node._sequence_nr())):
+        for leaf, used, part, is_left in _leaf_uses(node, above.get(node)):
+            leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), part)
+            if used is None:
+                inner.add(id(leaf))
+            else:
+                values.setdefault(id(leaf), []).append(used)
+    inputs = [
+        LeafInput(leaves[key], len(uses), stacked, *details[key])
+        for key, uses in values.items()
+        if key not in inner and (stacked := _stack_uses(uses, details[key][2])) is not None
+    ]
+    # Inputs with rows come first, then 1-D ids.
+    return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)
+
+
+def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
+    """Return the loss function in the graph of a loss, its targets and its input.
+
+    None unless the graph contains exactly one.
+    """
+    found = list[tuple[str, Tensor, Tensor | None]]()
+    for node in nodes:
+        name = node.name()
+        target: Tensor | None = None
+        if name in _LOSSES:
+            target = saved_tensor(node, "_saved_target")
+            kind, values = _LOSSES[name], saved_tensor(node, "_saved_self")
+        elif name in ("IndexBackward0", "GatherBackward0") and _indexes_log_probabilities(node):
+            kind, values = "cross_entropy", None
+            indices = saved_indices(node) if name == "IndexBackward0" else ()
+            target = indices[-1] if len(indices) == 2 else saved_tensor(node, "_saved_index")
+        if target is not None:
+            found.append((kind, target.detach().squeeze(), values))
+    return found[0] if len(found) == 1 else None
+
+
+def _indexes_log_probabilities(node: Any) -> bool:
+    source = node.next_functions[0][0]
+    return source is not None and source.name() in _LOG_PROBABILITIES
+
+
+def _leaf_uses(node: Any, above: Any) -> list[_LeafUse]:
+    """Return the leaves among the operands of a product, each with the other operand."""
+    parts = node.next_functions
+    if node.name() in LOOKUP_NODES:
+        leaf, ids = _leaf(parts[0][0]), _ids(node)
+        return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
+    (left, at_left), (right, at_right) = _OPERANDS[node.name()]
+    found: list[_LeafUse] = []
+    for position, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
+        leaf = _leaf(parts[position][0])
+        if leaf is None:
+            continue
+        if parts[other][0] is not None:
+            found.append(
+                _LeafUse(leaf, *_concatenated_columns(node, parts[other][0], name), name == left)
+            )
+        elif (values := saved_tensor(node, name)) is not None:
+            rows = as_rows(values, leaf, kind=node.name(), is_left=name == left)
+            if rows is not None:
+                found.append(_LeafUse(leaf, _restore_shape(rows, above), None, name == left))
+    return found
+
+
+def _leaf(node: Any) -> Tensor | None:
+    """Return the leaf that an operand consists of, possibly reshaped; None for other operands."""
+    for _ in range(_MAX_HOPS):
+        if node is None:
+            return None
+        if hasattr(node, "variable"):
+            leaf: Tensor = node.variable
+            return leaf
+        if node.name() not in _SHAPE_ONLY or len(node.next_functions) != 1:
+            return None
+        node = node.next_functions[0][0]
+    return None
+
+
+def _ids(node: Any) -> Tensor | None:
+    ids = saved_tensor(node, "_saved_index")
+    if ids is None:
+        indices = saved_indices(node)
+        ids = indices[0] if len(indices) == 1 else None
+    if ids is None or ids.dtype not in _INDEX_DTYPES or not ids.dim() or not ids.numel():
+        return None
+    # Position indices of a positional embedding.
+    is_range = ids.dim() == 1 and torch.equal(ids, torch.arange(len(ids)).to(ids))
+    return None if is_range else ids.detach()
+
+
+def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
+    """Return an operand with rows first and the summed dimension last; None if it has no rows.
+
+    Args:
+        values: One operand of a product.
+        leaf: The other operand.
+        kind: Name of the node, such as 'MmBackward0'.
+        is_left: Whether the values are the left operand.
+    """
+    if values.layout != torch.strided or values.is_complex() or not values.numel():
+        return None
+    if kind.startswith("Mul"):
+        return _row_factors(values, leaf)
+    if kind.startswith("Convolution"):
+        return values if is_left else None
+    if kind in ("BmmBackward0", "BaddbmmBackward0"):
+        if values.shape[0] > 1 and values.stride(0):
+            return None  # a batch of products with different values each
+        values = values[0]
+    if values.dim() == 1:
+        return values[None]
+    return values if is_left else values.mT
+
+
+def _row_factors(values: Tensor, leaf: Tensor) -> Tensor | None:
+    """Return values that multiply a leaf row by row; None for others, such as a mask."""
+    if values.numel() < _MIN_ELEMENTS:
+        return None
+    if leaf.numel() == 1:
+        return values[:, None] if values.dim() == 1 else values
+    return values if values.dim() > leaf.dim() else None
+
+
+def _restore_shape(rows: Tensor, above: Any) -> Tensor:
+    """Restore the dimensions of an operand that was flattened to a matrix."""
+    shape = _shape(above) if above is not None and "View" in above.name() else ()
+    if len(shape) > 2 and rows.dim() == 2 and torch.Size(shape[:-1]).numel() == rows.shape[0]:
+        return rows.reshape(*shape[:-1], rows.shape[1])
+    return rows
+
+
+def _concatenated_columns(node: Any, joins: Any, name: str) -> tuple[Tensor | None, slice | None]:
+    """Return the columns without a gradient that are concatenated with others, as embeddings."""
+    operand = (
+        saved_tensor(node, name)
+        if joins.name() == "CatBackward0" and name in _LEFT_OPERANDS
+        else None
+    )
+    if operand is None or operand.dim() != _MATRIX_DIMS or joins._saved_dim not in (1, 2**64 - 1):
+        return None, None
+    parts = [node for node, _ in joins.next_functions]
+    if parts.count(None) != 1:
+        return None, None
+    position = parts.index(None)
+    widths = [0 if part is None else _width(part, at) for part, at in joins.next_functions]
+    start, stop = sum(widths[:position]), operand.shape[1] - sum(widths[position:])
+    if not 0 <= start < stop or 0 in widths[:position] + widths[position + 1 :]:
+        return None, None
+    return operand[:, start:stop], slice(start, stop)
+
+
+def _width(node: Any, position: int) -> int:
+    if hasattr(node, "variable"):
+        return int(node.variable.shape[-1])
+    metadata: Any = getattr(node, "_input_metadata", ())
+    return int(metadata[position].shape[-1]) if position < len(metadata) else 0
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    metadata: Any = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata else ()
+
+
+def _stack_uses(uses: list[Tensor], part: slice | None) -> Tensor | None:
+    if part is not None:  # the initial state without a gradient may be concatenated, too
+        uses = [t if t.shape[-1] == part.stop - part.start else t[..., part] for t in uses]
+    if len(uses) == 1:
+        return uses[0]
+    is_small = len(uses) <= _MAX_USES and len(uses) * uses[0].numel() <= _MAX_ELEMENTS
+    is_even = len({(t.shape, t.dtype) for t in uses}) == 1
+    return torch.stack(uses, 1) if is_small and is_even else None
+
+
+def _drop_duplicates(found: list[LeafInput]) -> list[LeafInput]:
+    """Drop repeated inputs, and constant ones if there are others.
+
+    Constant inputs are an initial state of zeros, or an intercept.
+    """
+    kept: dict[tuple[Any, ...], LeafInput] = {}
+    for leaf_input in found:
+        values = leaf_input.values
+        key = (
+            values.data_ptr() if leaf_input.num_uses == 1 else id(leaf_input),
+            values.shape,
+            values.stride(),
+        )
+        if leaf_input.num_uses > 1:
+            key = next(
+                (k for k, m in kept.items() if m.num_uses > 1 and torch.equal(m.values, values)),
+                key,
+            )
+        kept.setdefault(key, leaf_input)
+    several = [
+        leaf_input
+        for leaf_input in kept.values()
+        if bool((leaf_input.values != leaf_input.values.flatten()[0]).any())
+    ]
+    return several or [*kept.values()][:1]

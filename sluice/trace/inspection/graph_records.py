@@ -1,0 +1,110 @@
+"""Records read from the autograd graph of a loss: attention masks, and indices of lookups."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.autograd_graph import (
+    find_class_lookups,
+    find_lookups,
+    masked_key_positions,
+)
+from sluice.trace.records.forward_passes import PaddingMaskRecord
+from sluice.trace.records.inputs import OutOfRangeIndexRecord
+
+_MAX_COLUMNS = 64
+_MIN_DISTINCT_IDS = 8
+"""Minimum number of distinct valid ids; fewer may match by chance."""
+
+
+def masks_from_graph(
+    nodes: list[Any], pads: Tensor, *, step: int, network: int
+) -> Iterator[PaddingMaskRecord]:
+    """Yield which positions each attention layer masked in the padded rows.
+
+    Args:
+        nodes: Nodes of the graph, from ``graph_nodes``.
+        pads: Padding positions of the input, (rows, positions).
+        step: Number of steps so far.
+        network: Index of the network.
+    """
+    padded = pads.any(1)
+    pads = pads[padded]
+    for masked_keys in masked_key_positions(nodes, len(padded), pads.shape[1]):
+        masked = masked_keys.to(pads.device)[padded]
+        if bool(masked.any()):
+            yield PaddingMaskRecord(
+                step=step,
+                network=network,
+                module="",
+                num_rows=pads.shape[0],
+                num_masked=int(masked.sum()),
+                num_positions=pads.numel(),
+                num_padding=int(pads.sum()),
+                num_padding_masked=int((masked & pads).sum()),
+            )
+
+
+def negative_index_records(
+    nodes: list[Any], *, step: int, network: int, loader: int
+) -> Iterator[OutOfRangeIndexRecord]:
+    """Yield lookups with negative indices, which count from the end of a table or the classes."""
+    index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
+    index_lookups += [("class index", ids, num) for ids, num in find_class_lookups(nodes)]
+    for kind, ids, rows in index_lookups:
+        ids = ids.detach()
+        negative = ids < 0
+        if not bool(negative.any()):
+            continue
+        wrapped, plain = (ids[negative] + rows).unique(), ids[~negative].unique()
+        yield OutOfRangeIndexRecord(
+            step=step,
+            network=network,
+            loader=loader,
+            kind=kind,
+            num_allowed=rows,
+            smallest=int(ids.min()),
+            largest=int(ids.max()),
+            num_outside=int(negative.sum()),
+            num_ids=ids.numel(),
+            num_shared=int(torch.isin(wrapped, plain).sum()),
+        )
+
+
+def clamped_index_records(
+    nodes: list[Any], inputs: Iterable[Tensor], *, step: int, network: int, loader: int
+) -> Iterator[OutOfRangeIndexRecord]:
+    """Yield lookups of input ids in which ids beyond the table were clamped to its last row.
+
+    Args:
+        nodes: Nodes of the graph, from ``graph_nodes``.
+        inputs: Tensor arguments of the network; each column of (..., columns) may be ids.
+        step: Number of steps so far.
+        network: Index of the network.
+        loader: Index of the loader of the last batch; -1 for none.
+    """
+    integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
+    columns = [c for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS for c in t.unbind(-1)]
+    for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
+        ids, rows = lookup.ids.detach(), lookup.table.shape[0]
+        for input_ids in (*integers, *columns):
+            if input_ids.shape != ids.shape or int(input_ids.max()) < rows:
+                continue
+            input_ids = input_ids.to(ids.device)
+            is_beyond, is_valid = input_ids >= rows, (input_ids >= 0) & (input_ids < rows)
+            matches = torch.where(is_beyond, ids == rows - 1, (ids == input_ids) | ~is_valid)
+            if bool(matches.all()) and input_ids[is_valid].unique().numel() >= _MIN_DISTINCT_IDS:
+                yield OutOfRangeIndexRecord(
+                    step=step,
+                    network=network,
+                    loader=loader,
+                    kind="clamped",
+                    num_allowed=rows,
+                    smallest=int(input_ids.min()),
+                    largest=int(input_ids.max()),
+                    num_outside=int(is_beyond.sum()),
+                    num_ids=ids.numel(),
+                )
+                break

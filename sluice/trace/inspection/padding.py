@@ -1,0 +1,102 @@
+"""Finds the padding positions of a network's input, and the positions that a mask excludes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+
+_MIN_RUNS = 2
+"""Minimum number of rows that end with a repeated token for it to count as padding."""
+
+
+def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | None:
+    """Return the padding positions, (rows, positions); None if no padding is found.
+
+    Args:
+        call_args: Arguments of a network. In the first tensor of tokens (2-D integers) padding is
+            the token that ends rows in runs and occurs nowhere else. In 3-D input padding is the
+            all-zero vectors at the ends of rows.
+        is_transposed: Whether the input is (positions, rows), as with ``batch_first=False``.
+    """
+    for tensor in tensor_arguments(call_args):
+        values = tensor.transpose(0, 1) if is_transposed and tensor.dim() > 1 else tensor
+        if is_token_batch(values):
+            return _token_padding(values)
+        if values.dim() == 3 and values.is_floating_point():
+            ends = _trailing_run(~values.detach().any(-1))
+            return _if_plausible(ends)
+    return None
+
+
+def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
+    """Return the padding positions, (rows, positions), for both layouts of the input.
+
+    The arguments alone do not show whether rows or positions come first; the shape of a mask does.
+    Returns an empty tuple for a square input with padding in both layouts.
+    """
+    both = (find_padding(call_args), find_padding(call_args, is_transposed=True))
+    found = tuple(pads for pads in both if pads is not None)
+    return () if len({pads.shape for pads in found}) < len(found) else found
+
+
+def _token_padding(ids: Tensor) -> Tensor | None:
+    ids = ids.detach()
+    for last in (True, False):  # padded at the right, or at the left
+        rows = ids if last else ids.flip(1)
+        in_run = rows[:, -1] == rows[:, -2]
+        if int(in_run.sum()) < _MIN_RUNS:
+            continue
+        token = rows[:, -1][in_run].mode().values
+        ends = _if_plausible(_trailing_run(rows == token))
+        # A token that ends rows may also occur inside other rows; padding does not.
+        if ends is None or bool((rows == token)[~ends].any()):
+            continue
+        if len(rows[~ends].unique()) > 1:
+            return ends if last else ends.flip(1)
+    return None
+
+
+def _trailing_run(hits: Tensor) -> Tensor:
+    """Return the hits that are followed by hits alone in their row."""
+    return hits.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
+
+
+def _if_plausible(ends: Tensor) -> Tensor | None:
+    """Return the positions if enough rows have a run, and no row is all padding; else None."""
+    runs = int((ends.sum(1) >= 2).sum())
+    return ends if runs >= _MIN_RUNS and not bool(ends.all(1).any()) else None
+
+
+def masked_positions(mask: Tensor) -> Tensor:
+    """Return the positions that a torch attention mask excludes: True, or minus infinity."""
+    mask = mask.detach()
+    return mask if mask.dtype == torch.bool else mask < -1e4
+
+
+def is_token_batch(tensor: Tensor) -> bool:
+    """Return whether a tensor may be token ids of shape (rows, positions)."""
+    return (
+        tensor.dim() == 2
+        and tensor.dtype in (torch.int64, torch.int32)
+        and tensor.shape[0] > 0
+        and tensor.shape[1] >= 4
+    )
+
+
+def tensor_arguments(call_args: Any) -> Iterator[Tensor]:
+    """Yield the dense tensors among arguments, one level deep; no nested or sparse ones."""
+    args, kwargs = call_args
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, list | tuple):
+            yield from filter(_is_dense_tensor, value)
+        elif isinstance(value, dict):
+            yield from filter(_is_dense_tensor, value.values())
+        elif _is_dense_tensor(value):
+            yield value
+
+
+def _is_dense_tensor(value: Any) -> bool:
+    return type(value) in TENSOR_TYPES and value.layout == torch.strided

@@ -1,0 +1,55 @@
+"""Finds the plain tensors in the arguments and outputs of a module."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+TENSOR_TYPES = (Tensor, nn.Parameter)
+"""Plain tensor types. Operations on other subclasses, as distributed tensors, differ in meaning."""
+
+_STRIDED = torch.strided
+_MAX_TENSORS = 4
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """Return the first plain tensor of a module output, which may be a container."""
+    if isinstance(output, Tensor):
+        return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    if isinstance(output, list | tuple):
+        for item in output:
+            tensor = first_tensor(item)
+            if tensor is not None:
+                return tensor
+    return None
+
+
+def tensor_refs(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple["weakref.ref[Tensor]", ...]:
+    """Return weak references to the tensors of a call."""
+    if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
+        return (weakref.ref(args[0]),)
+    return tuple(map(weakref.ref, _tensors(args, kwargs)))
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return up to 4 plain tensors of a call; without plain tensors, those in containers."""
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    return [*islice(_plain(tensors or [*args, *kwargs.values()]), _MAX_TENSORS)]
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            if first_tensor(value) is not None:
+                yield value
+        elif isinstance(value, Mapping):
+            yield from _plain(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _plain(value)

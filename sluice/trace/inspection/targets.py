@@ -1,0 +1,143 @@
+"""Finds out from the graph of a loss whether its targets are the input, shifted by one position."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.padding import is_token_batch, tensor_arguments
+
+_MAX_NODES = 64
+_MAX_REACHED_NODES = 2048
+
+_MIN_POSITIONS = 8
+"""Minimum length of a series."""
+
+_MIN_MATCH_SHARE = 0.98
+"""Minimum share of the included targets that equal the next token."""
+
+_MAX_COPY_SHARE = 0.9
+"""Maximum share of targets that equal the token itself: more is a repeated token, or a copy."""
+
+
+def find_next_token_inputs(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
+    """Return the input tokens whose successors are the targets of a loss.
+
+    Args:
+        loss: Loss before its backward pass; its graph is read, not executed.
+        call_args: Arguments of the network.
+
+    Returns:
+        The tokens, and which of their two dimensions is the positions; None if no input matches.
+    """
+    ids = _find_token_input(loss, call_args, _is_shifted)
+    if ids is not None:
+        return ids, 1
+    ids = _find_token_input(loss, call_args, _is_shifted_transposed)
+    return None if ids is None else (ids, 0)
+
+
+def find_copied_inputs(loss: Tensor, call_args: Any) -> Tensor | None:
+    """Return the input tokens that are themselves the targets of a loss; None if none match."""
+    return _find_token_input(loss, call_args, _is_unshifted)
+
+
+def _find_token_input(
+    loss: Tensor, call_args: Any, fits: Callable[[Tensor, Tensor], bool]
+) -> Tensor | None:
+    targets = _targets(loss)
+    for ids in tensor_arguments(call_args):
+        if is_token_batch(ids) and any(fits(ids.detach(), t) for t in targets):
+            return ids
+    return None
+
+
+def _targets(loss: Tensor) -> list[Tensor]:
+    """Return the flat class targets saved by the nodes nearest to the loss; -1 for ignored ones."""
+    found: list[Tensor] = []
+    for node in graph_nodes(loss, max_nodes=_MAX_NODES):
+        name = type(node).__name__
+        if name.startswith(("NllLoss", "GatherBackward")):
+            saved: Any = getattr(node, "_saved_target", None)
+            saved = getattr(node, "_saved_index", None) if saved is None else saved
+            if isinstance(saved, Tensor) and saved.numel() and not saved.is_floating_point():
+                flat = saved.detach().reshape(-1).to(torch.int64)
+                ignored = getattr(node, "_saved_ignore_index", -100)
+                # Saved as an unsigned integer.
+                ignored = ignored - 2**64 if ignored >= 2**63 else ignored
+                found.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
+    return found
+
+
+def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
+    """Return the positions of the outputs that a loss depends on.
+
+    Args:
+        loss: Loss before its backward pass; its graph is read, not executed.
+        nodes: Autograd nodes of all outputs.
+    """
+    positions = {node: i for i, node in enumerate(nodes) if node is not None}
+    reached = (
+        positions[node]
+        for node in graph_nodes(loss, max_nodes=_MAX_REACHED_NODES)
+        if node in positions
+    )
+    return sorted(islice(reached, len(positions)))
+
+
+def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
+    """Return the reference to the input that equals the targets after a shift by one position.
+
+    Args:
+        inputs: Weak references to the inputs of the network.
+        targets: Floating-point targets, (rows, positions).
+    """
+    if type(targets) is not Tensor or not _is_series(targets):
+        return None
+    for ref in inputs:
+        values = ref()
+        if values is None or not _is_series(values) or values.shape != targets.shape:
+            continue
+        if torch.equal(values[:, 1:], targets[:, :-1]) and not torch.equal(values, targets):
+            return ref
+    return None
+
+
+def _is_series(values: Tensor) -> bool:
+    if values.dim() == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    return values.dim() == 2 and values.shape[1] >= _MIN_POSITIONS and values.is_floating_point()
+
+
+def _is_unshifted(ids: Tensor, targets: Tensor) -> bool:
+    if targets.numel() != ids.numel():
+        return False
+    counted = targets >= 0
+    same = (targets == ids.reshape(-1)) & counted
+    return 0 < int(counted.sum()) * _MIN_MATCH_SHARE <= int(same.sum())
+
+
+def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
+    """Return the same as ``_is_shifted`` for tokens of shape (positions, rows)."""
+    rows = ids.shape[1]
+    if targets.numel() % rows:
+        return False
+    return _is_shifted(ids.T, targets.reshape(-1, rows).T.reshape(-1))
+
+
+def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
+    rows, length = ids.shape
+    for width in (length, length - 1):
+        if targets.numel() != rows * width:
+            continue
+        columns = targets.reshape(rows, width)[:, : length - 1]
+        counted = columns >= 0
+        total = int(counted.sum())
+        following = int(((columns == ids[:, 1:]) & counted).sum())
+        same = int(((columns == ids[:, :-1]) & counted).sum())
+        if total and following >= _MIN_MATCH_SHARE * total and same <= _MAX_COPY_SHARE * total:
+            return True
+    return False

@@ -1,0 +1,327 @@
+"""Tracks the networks, parameters and optimizers of a program, and takes snapshots of them."""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from sluice.trace.objects.attribute_names import misspelled_requires_grad, tying_settings
+from sluice.trace.objects.gradient_state import GradientSample, GradientTracker
+from sluice.trace.objects.object_index import ObjectIndex
+from sluice.trace.objects.weight_tying import TiedParameters
+from sluice.trace.records.membership import (
+    Membership,
+    MisspelledAttributeRecord,
+    NetworkRecord,
+    OptimizerRecord,
+    ParameterGroupRecord,
+    ParameterRecord,
+    UnregisteredModuleRecord,
+    WeightTyingRecord,
+)
+
+_MODE_DEPENDENT = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+)
+"""Modules whose output differs between training and evaluation mode."""
+
+
+@dataclass(slots=True, eq=False)
+class OptimizerEntry:
+    """One optimizer of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    gradient_tracker: GradientTracker = field(default_factory=GradientTracker)
+    gradient_sample: GradientSample = field(default_factory=GradientSample)
+    steps: int = 0
+    last_clipped_step: int = -1
+    """Number of the last step before which the norm of the gradients was read for clipping."""
+    num_groups: int = 0
+    learning_rates: list[Any] = field(default_factory=list)
+    """Learning rate of each group at the last step."""
+    reruns_closure: bool = False
+    """Whether the optimizer calls its closure more than once per step, as LBFGS does, or never."""
+    is_dormant: bool = False
+    """Whether its gradients are from before the trace, and it was not used since."""
+    step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Event codes of its steps, by flags."""
+    zero_code: int = -1
+    """Event code of its ``zero_grad``."""
+    clip_codes: dict[str, int] = field(default_factory=dict)
+    """Event codes of its gradient clips, by kind."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return the parameters of the optimizer, group by group."""
+        return [p for group in self.groups for p in group["params"]]
+
+    def moments(self, parameter: Tensor) -> list[Tensor]:
+        """Return the state tensors of a parameter that have its shape, such as moments of Adam."""
+        optimizer = self.ref()
+        state = {} if optimizer is None else optimizer.state.get(parameter, {})
+        return [
+            moment
+            for moment in state.values()
+            if isinstance(moment, Tensor)
+            and moment.is_floating_point()
+            and moment.shape == parameter.shape
+        ]
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of the optimizer; empty if it was deleted."""
+        optimizer = self.ref()
+        return [] if optimizer is None else optimizer.param_groups
+
+
+@dataclass(slots=True)
+class NetworkEntry:
+    """One network: a module that the program calls from outside any other module."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    name: str
+    has_no_parameters: bool
+    """Whether the module has no parameters, as a loss function; its calls are not recorded."""
+    forward_codes: dict[tuple[bool, int], int] = field(default_factory=dict)
+    """Event codes of its forward passes, by (requires gradient, loader). Empty if the mode must be
+    read again."""
+    module_names: dict[int, str] | None = None
+    """Names of its modules by id; None if they must be read again."""
+    unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
+    output_row_shape: tuple[int, ...] | None = None
+    """Shape of a row of the first output; None before that."""
+    max_length: int = 0
+    """Largest second dimension of an input, which is the length of a text or series."""
+    next_inspection_step: int = 0
+    """Step at which its next forward pass is inspected."""
+
+    def invalidate_mode(self) -> None:
+        """Make the next call read the mode again."""
+        self.forward_codes.clear()
+
+    def mode_flags(self) -> tuple[str, ...]:
+        """Return the current mode as event flags."""
+        network: Any = self.ref()
+        modes = {m.training for m in network.modules() if _is_mode_dependent(m)}
+        return (
+            "training" if network.training else "evaluating",
+            *("sensitive training",) * (True in modes),
+            *("sensitive evaluating",) * (False in modes),
+        )
+
+
+@dataclass(slots=True)
+class ParameterEntry:
+    """One parameter of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    has_had_gradient: bool = False
+
+
+@dataclass(slots=True)
+class SchedulerEntry:
+    """One learning-rate scheduler of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    optimizer: int
+    """Index of its optimizer; -1 if it has none."""
+    code: int = -1
+    """Event code of its steps; -1 before its settings are recorded."""
+
+
+class ObjectTracker:
+    """Networks, parameters and optimizers of the program, and their membership."""
+
+    def __init__(self) -> None:
+        self.optimizers: ObjectIndex[OptimizerEntry] = ObjectIndex(
+            lambda index, it: OptimizerEntry(index, weakref.ref(it))
+        )
+        self.networks: ObjectIndex[NetworkEntry] = ObjectIndex(self._network)
+        self.parameters: ObjectIndex[ParameterEntry] = ObjectIndex(
+            lambda index, it: ParameterEntry(index, weakref.ref(it))
+        )
+        self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler)
+        self.tied_parameters = TiedParameters()
+        self.is_stale = True
+        """Whether an object was added since the last snapshot."""
+        self._last: Membership | None = None
+        self._names: dict[str, int] = {}
+
+    def _network(self, index: int, network: nn.Module) -> NetworkEntry:
+        self.is_stale = True
+        kind = type(network).__name__
+        self._names[kind] = number = self._names.get(kind, 0) + 1
+        name = kind if number == 1 else f"{kind}_{number}"
+        return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
+
+    def _scheduler(self, index: int, scheduler: Any) -> SchedulerEntry:
+        optimizer = getattr(scheduler, "optimizer", None)
+        owner = -1 if optimizer is None else self.optimizers.get_or_add(optimizer).index
+        return SchedulerEntry(index, weakref.ref(scheduler), owner)
+
+    def invalidate_modes(self) -> None:
+        """Make the next call of each network read its mode again."""
+        for entry, _ in self.networks.live_items():
+            entry.invalidate_mode()
+
+    def invalidate_structure(self) -> None:
+        """Make the next call of each network read its modules again."""
+        self.is_stale = True
+        for entry, network in self.networks.live_items():
+            entry.module_names = None
+            entry.has_no_parameters = _has_no_parameters(network)
+            entry.invalidate_mode()
+
+    def snapshot(self, step: int) -> Membership | None:
+        """Return the current membership; None if it equals the last snapshot."""
+        self.is_stale = False
+        names: dict[int, list[str]] = {}
+        tensors: dict[int, Tensor] = {}
+        networks = tuple(
+            self._network_record(entry, network, names, tensors)
+            for entry, network in self.networks.live_items()
+        )
+        optimizers = tuple(
+            self._optimizer_record(entry, optimizer, tensors)
+            for entry, optimizer in self.optimizers.live_items()
+        )
+        membership = Membership(
+            step=step,
+            parameters=tuple(
+                self._parameter_record(tensor, names.get(key, []))
+                for key, tensor in sorted(tensors.items())
+            ),
+            optimizers=optimizers,
+            networks=networks,
+        )
+        before, self._last = self._last, membership
+        if before is not None and _comparison_key(before) == _comparison_key(membership):
+            return None
+        return membership
+
+    def _network_record(
+        self,
+        entry: NetworkEntry,
+        network: nn.Module,
+        names: dict[int, list[str]],
+        tensors: dict[int, Tensor],
+    ) -> NetworkRecord:
+        indices = []
+        for name, parameter in network.named_parameters(remove_duplicate=False):
+            index = self._index(parameter, tensors)
+            names.setdefault(index, []).append(f"{entry.name}.{name}")
+            indices.append(index)
+        unregistered = [
+            module for ref in entry.unregistered_modules.values() if (module := ref()) is not None
+        ]
+        return NetworkRecord(
+            index=entry.index,
+            kind=type(network).__name__,
+            name=entry.name,
+            parameters=tuple(dict.fromkeys(indices)),
+            num_modules=sum(1 for _ in network.modules()),
+            unregistered_modules=tuple(
+                UnregisteredModuleRecord(
+                    kind=type(module).__name__,
+                    parameters=tuple(
+                        self._index(p, tensors) for p in module.parameters() if p.requires_grad
+                    ),
+                )
+                for module in unregistered
+            ),
+            misspelled_attributes=tuple(self._misspelled_attributes(entry.name, network, tensors)),
+            tying_settings=tuple(_tying_records(entry.name, network)),
+            broken_ties=tuple(
+                (one.index, other.index)
+                for pair in self.tied_parameters.broken()
+                for one, other in [map(self.parameters.get, pair)]
+                if one is not None and other is not None and {one.index, other.index} <= {*indices}
+            ),
+        )
+
+    def _misspelled_attributes(
+        self, name: str, network: nn.Module, tensors: dict[int, Tensor]
+    ) -> Iterator[MisspelledAttributeRecord]:
+        owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
+        for inner, owner in owners:
+            for attribute in misspelled_requires_grad(owner):
+                inside = [owner] if isinstance(owner, Tensor) else owner.parameters()
+                yield MisspelledAttributeRecord(
+                    owner=f"{name}.{inner}" if inner else name,
+                    attribute=attribute,
+                    value=vars(owner)[attribute],
+                    parameters=tuple(self._index(p, tensors) for p in inside),
+                )
+
+    def _optimizer_record(
+        self, entry: OptimizerEntry, optimizer: Any, tensors: dict[int, Tensor]
+    ) -> OptimizerRecord:
+        return OptimizerRecord(
+            index=entry.index,
+            kind=type(optimizer).__name__,
+            steps=entry.steps,
+            groups=tuple(
+                ParameterGroupRecord(
+                    parameters=tuple(self._index(p, tensors) for p in group["params"]),
+                    options={
+                        name: value
+                        for name, value in group.items()
+                        if isinstance(value, float | int | bool | str | None)
+                    },
+                )
+                for group in optimizer.param_groups
+            ),
+        )
+
+    def _index(self, parameter: Tensor, tensors: dict[int, Tensor]) -> int:
+        index = self.parameters.get_or_add(parameter).index
+        tensors[index] = parameter
+        return index
+
+    def _parameter_record(self, tensor: Tensor, names: Iterable[str]) -> ParameterRecord:
+        entry = self.parameters.get_or_add(tensor)
+        entry.has_had_gradient = entry.has_had_gradient or tensor.grad is not None
+        return ParameterRecord(
+            index=entry.index,
+            names=tuple(names),
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            is_trainable=tensor.requires_grad,
+            has_had_gradient=entry.has_had_gradient,
+        )
+
+
+def _comparison_key(membership: Membership) -> tuple[Any, ...]:
+    """Return the compared parts of a membership: without step, counts and learning rates."""
+    return (
+        membership.parameters,
+        membership.networks,
+        tuple((o.index, tuple(g.parameters for g in o.groups)) for o in membership.optimizers),
+    )
+
+
+def _tying_records(name: str, network: nn.Module) -> Iterator[WeightTyingRecord]:
+    for inner, module in network.named_modules():
+        for attribute, value in tying_settings(module):
+            owner = f"{name}.{inner}" if inner else name
+            yield WeightTyingRecord(owner=owner, attribute=attribute, value=value)
+
+
+def _has_no_parameters(network: nn.Module) -> bool:
+    return next(network.parameters(), None) is None
+
+
+def _is_mode_dependent(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.modules.rnn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, _MODE_DEPENDENT)

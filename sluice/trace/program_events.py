@@ -1,0 +1,167 @@
+"""Typed events that hooks and the tracer publish.
+
+The order of events in a step is recorded by ``EventLog``, one integer per event. The events here
+carry the objects of the program to the parts of the tracer that inspect them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from sluice.trace.objects.object_tracker import NetworkEntry, OptimizerEntry
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.thread_state import ThreadState
+
+
+@dataclass(slots=True)
+class TraceBegan:
+    """An empty trace begins, after a fork: subscribers discard their state."""
+
+
+@dataclass(slots=True)
+class TraceEnding:
+    """The trace ends: subscribers may still record a step."""
+
+
+@dataclass(slots=True)
+class TraceEnded:
+    """No event follows: subscribers write their remaining records."""
+
+
+@dataclass(slots=True)
+class PhaseBegan:
+    """A new phase of the training begins, and is inspected like the start of a trace."""
+
+
+@dataclass(slots=True)
+class ModuleCalled:
+    """A module is called from outside any network, before it runs."""
+
+    thread: ThreadState
+
+
+@dataclass(slots=True)
+class NetworkCalled:
+    """A module with parameters is called from outside any network, before it runs."""
+
+    thread: ThreadState
+    entry: NetworkEntry
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class NetworkReturned:
+    """A network returned from a call from outside any network."""
+
+    thread: ThreadState
+    entry: NetworkEntry
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+
+@dataclass(slots=True)
+class StructureChanged:
+    """A module or a parameter was added to some network."""
+
+    thread: ThreadState
+
+
+@dataclass(slots=True)
+class BackwardBegins:
+    """A backward pass is about to run."""
+
+    thread: ThreadState
+    loss: Tensor | None
+    """The tensor of the pass; None if there are several."""
+
+
+@dataclass(slots=True)
+class LossComputed:
+    """A backward pass is about to run on one number, whose graph still exists."""
+
+    thread: ThreadState
+    loss: Tensor
+
+
+@dataclass(slots=True)
+class NonFiniteLoss:
+    """A backward pass is about to run on a loss that is NaN or infinite."""
+
+    thread: ThreadState
+
+
+@dataclass(slots=True)
+class BackwardEnded:
+    """A backward pass ended."""
+
+    thread: ThreadState
+    tensors: Any
+    """First argument of ``backward``."""
+    is_scaled: bool
+    """Whether a gradient scaler scaled the loss."""
+
+
+@dataclass(slots=True)
+class NonFiniteNorm:
+    """The gradients that are about to be clipped have a non-finite norm."""
+
+    thread: ThreadState
+
+
+@dataclass(slots=True)
+class OptimizerCreated:
+    """The program created an optimizer."""
+
+    thread: ThreadState
+
+
+@dataclass(slots=True)
+class StepBegins:
+    """An optimizer is about to update its parameters."""
+
+    thread: ThreadState
+    entry: OptimizerEntry
+    optimizer: Any
+
+
+@dataclass(slots=True)
+class StepEnded:
+    """An optimizer updated its parameters, and the step was recorded fully."""
+
+    entry: OptimizerEntry
+
+
+@dataclass(slots=True)
+class WeightsLoaded:
+    """A network loaded other weights."""
+
+
+@dataclass(slots=True)
+class StepRecorded:
+    """A step without statistics was recorded fully."""
+
+    thread: ThreadState
+    codes: list[int]
+    """Event codes of the step."""
+    due_step: int
+    """Number of the next step that must be recorded fully."""
+
+
+@dataclass(slots=True)
+class StepsPassedOn:
+    """Buffered steps are passed on, in the order in which they ended."""
+
+    steps: Sequence[EndedStep]
+
+
+@dataclass(slots=True)
+class UnexpectedEvent:
+    """The running step differs from the predicted one, or the prediction must end."""
+
+    thread: ThreadState

@@ -1,0 +1,27 @@
+"""Buffered data of steps that ended."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class EndedStep(NamedTuple):
+    """Buffered data of one fully recorded step, or of several steps that repeated a pattern."""
+
+    step: int
+    thread: int
+    events: list[int]
+    """Event codes and times, alternating."""
+    losses: list[Any]
+    """Losses of the backward passes. For repeated steps: step number, its losses, next step number,
+    its losses, and so on."""
+    clips: list[tuple[int, Tensor | float, float]]
+    scale: Tensor | None
+    ended_ns: int
+    """End time [ns]; 0 for repeated steps."""
+    began_ns: int
+    """End time of the previous step in this thread [ns]."""
+    took_ns: int
+    """Time since the end of the last fully recorded step [ns]."""
+    statistics_ns: int
+    """Part of ``took_ns`` spent on statistics [ns]."""

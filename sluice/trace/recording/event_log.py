@@ -1,0 +1,98 @@
+"""Records the order of events in each step, as one integer per event."""
+
+import threading
+from collections.abc import Callable
+from itertools import chain
+
+from sluice.trace.event_bus import EventBus
+from sluice.trace.program_events import UnexpectedEvent
+from sluice.trace.recording.event_interner import EventInterner
+from sluice.trace.records.events import TraceEventKind
+from sluice.trace.thread_state import ThreadState
+
+_MAX_EVENTS = 4096
+"""Number of events without a step, as in a long evaluation, from which repeats are folded."""
+
+
+class EventLog:
+    """Events of all threads since their last steps.
+
+    Args:
+        interner: Assigns a code to each distinct event.
+        bus: Informed when an event differs from the predicted one.
+        clock: Monotonic time [ns].
+    """
+
+    __slots__ = ("_bus", "_clock", "_lock", "backward_codes", "interner", "threads")
+
+    def __init__(self, interner: EventInterner, bus: EventBus, *, clock: Callable[[], int]) -> None:
+        self.interner, self._bus, self._clock = interner, bus, clock
+        self._lock = threading.Lock()
+        self.threads: list[ThreadState] = []
+        """States of the threads with events, by thread index."""
+        self.backward_codes: set[int] = set()
+        """Event codes of backward passes."""
+
+    def code(
+        self,
+        kind: TraceEventKind,
+        object_id: int = -1,
+        related_id: int = -1,
+        flags: tuple[str, ...] = (),
+    ) -> int:
+        """Return the code of an event; hooks that record it at every step keep the code."""
+        code = self.interner.intern((kind, object_id, related_id, flags, 0))
+        if kind == "backward":
+            self.backward_codes.add(code)
+        return code
+
+    def record(self, thread: ThreadState, code: int) -> None:
+        """Record an event by its code, or match it with the predicted one."""
+        prediction = thread.prediction
+        position = prediction.position
+        if position >= 0:
+            if prediction.codes[position] == code:
+                prediction.position = position + 1
+                return
+            self._bus.publish(UnexpectedEvent(thread))
+        step = thread.step
+        step.events += code, self._clock()
+        if len(step.events) > thread.max_events_length:
+            self.compact(thread)
+
+    def record_event(
+        self,
+        thread: ThreadState,
+        kind: TraceEventKind,
+        object_id: int = -1,
+        related_id: int = -1,
+        flags: tuple[str, ...] = (),
+    ) -> None:
+        """Record an event of a thread."""
+        self.record(thread, self.code(kind, object_id, related_id, flags))
+
+    def mark_cleared_before_update(self, thread: ThreadState) -> None:
+        """Correct the last recorded step: its gradients were cleared after it was recorded."""
+        events = thread.step.events
+        code, when = events[-2:]
+        kind, object_id, related_id, flags, _ = self.interner.event(code)
+        if kind == "step":
+            step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
+            events[-2:] = self.code("zero", object_id), when, step, when
+
+    def compact(self, thread: ThreadState) -> None:
+        """Assign a thread its index at its first event; fold repeats if it has too many events."""
+        step = thread.step
+        if thread.index < 0:
+            with self._lock:
+                thread.index = len(self.threads)
+                self.threads.append(thread)
+            thread.max_events_length = 2 * _MAX_EVENTS - 1
+            step.began_ns = step.began_ns or self._clock()
+        if len(step.events) >= 2 * _MAX_EVENTS:
+            shown, positions = self.interner.fold_repeats(step.codes)
+            if len(shown) >= _MAX_EVENTS // 2:  # no repeats: keep the latest events
+                shown, positions = shown[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
+            times = step.events[1::2]
+            kept = ((code, times[i]) for code, i in zip(shown, positions, strict=True))
+            step.events = [*chain.from_iterable(kept)]

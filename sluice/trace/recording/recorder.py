@@ -1,0 +1,274 @@
+"""Buffers the records of a trace in memory, and writes them every few seconds."""
+
+import functools
+import operator
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sluice.base.settings import Record
+from sluice.trace.recording.device_reads import BatchedDeviceReads
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.recording.event_interner import OVERFLOW, EventInterner
+from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
+from sluice.trace.recording.storage import TraceFiles, encode_line
+from sluice.trace.records.trace import TraceStart
+from sluice.trace.settings import TraceSettings
+
+_RECENT_STEPS = 128
+"""Maximum number of steps with detail between two flushes. A fast program has more; then only the
+latest are kept."""
+
+_MAX_DETAIL_LINES = 1024
+"""Maximum number of detail records between two flushes; older ones are dropped."""
+
+NumbersRow = tuple[
+    int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
+]
+"""Numbers of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
+the row is kept in the history."""
+
+
+_STEP_FIELDS, _NUMBER_FIELDS = 6, 5
+"""Number of fields per row of ``_steps`` and per row of ``_numbers``."""
+
+
+def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * fields, strict=True)
+
+
+class Recorder:
+    """Collects records and writes them at every flush.
+
+    Args:
+        folder: Folder of this process; created at the first flush.
+        settings: Limits of time and disk space.
+        start: Returns the description of this process. Called when the folder is created, because
+            a process learns its rank late.
+        clock: Monotonic time [ns].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: TraceSettings,
+        start: Callable[[], TraceStart],
+        *,
+        clock: Callable[[], int],
+    ) -> None:
+        self.folder = folder
+        self._settings, self._start, self._clock = settings, start, clock
+        self.interner = EventInterner()
+        self._files: TraceFiles | None = None
+        self._began_ns = clock()
+        self.flush_due_ns = self._began_ns
+        """Time of the next flush [ns]; the first is due at the first step."""
+        self._history_lines: list[bytes] = []
+        self._sampled_records: list[tuple[str, Record]] = []
+        """Statistics for the history, with their record names."""
+        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
+        self._sequence_counts: dict[int, list[int]] = {}
+        """First step, last step and number of steps, by sequence index."""
+        # Rows are stored flat: a container per row would trigger the garbage collector more often.
+        self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
+        """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
+        and end time of the previous step."""
+        self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
+        """Rows of numbers that are not kept in the history."""
+        self._kept_numbers: list[NumbersRow] = []
+        self._resolved_numbers: list[tuple[list[Any], bool]] = []
+        """Rows whose values were read from the device, and whether they are kept in the history."""
+        self.learning_rates: list[tuple[int, int, list[float]]] = []
+        """Changed learning rates that are not written yet: step, optimizer, learning rates."""
+        self._number_sampler = LogSpacedSampler(settings.history_rows)
+        self._measure_sampler = LogSpacedSampler(settings.history_rows)
+        self.device_reads = BatchedDeviceReads()
+        self.num_overflow_steps = 0
+
+    def write(self, name: str, record: Record) -> None:
+        """Add a record to the history."""
+        self._history_lines.append(encode_line(name, record.model_dump()))
+
+    def write_detail(self, name: str, record: Record) -> None:
+        """Add a record that is kept while it is recent."""
+        self._detail.append((name, record))
+
+    def write_measures(self, record: Record) -> None:
+        """Add statistics that are kept while recent; a sample of them is added to the history."""
+        self._detail.append(("measures", record))
+        if self._measure_sampler.keeps_next():
+            self._sampled_records.append(("measures", record))
+
+    def add_steps(self, rows: Iterable[EndedStep]) -> None:
+        """Add the data of ended steps."""
+        for row in rows:
+            sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
+            num, first = (1, row.step) if row.ended_ns else (len(row.losses) // 2, row.losses[0])
+            count_row = self._sequence_counts.get(sequence)
+            if count_row is None:
+                self._sequence_counts[sequence] = [first, row.step, num]
+            else:
+                count_row[1] = row.step
+                count_row[2] += num
+            if sequence == OVERFLOW:
+                self.num_overflow_steps += num
+            if not row.ended_ns:
+                self._add_repeats(row.losses)
+                continue
+            # The garbage collector does not track arrays.
+            times = array("q", row.events[1::2])
+            self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
+            if row.losses or row.clips or row.scale is not None:
+                keep = self._number_sampler.keeps_next()
+                numbers = (row.step, row.losses, row.clips, row.scale, keep)
+                if keep:
+                    self._kept_numbers.append(numbers)
+                else:
+                    self._numbers += numbers
+
+    def _add_repeats(self, flat: Sequence[Any]) -> None:
+        sampler = self._number_sampler
+        are_skipped = sampler.skips_all(len(flat) // 2)
+        for step, losses in _rows(flat, 2):
+            keep = not are_skipped and sampler.keeps_next()
+            if keep:
+                self._kept_numbers.append((step, losses, [], None, keep))
+            else:
+                self._numbers += (step, losses, (), None, keep)
+
+    def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
+        """Add the events of the unfinished step of a thread at the end of the trace."""
+        sequence, _ = self.interner.intern_step(codes, thread)
+        if sequence != OVERFLOW:
+            self._sequence_counts[-1 - sequence] = [step, step, 1]
+
+    def read_device_values(self) -> None:
+        """Read all requested values, with one device synchronization."""
+        self._request_numbers()
+        self.device_reads.read()
+
+    def flush(self) -> None:
+        """Write all buffered records.
+
+        Raises:
+            OSError: The folder cannot be created or written.
+        """
+        numbers, kept = self._number_lines()
+        if self._files is None:
+            self._files = TraceFiles(
+                self.folder,
+                recent_bytes=self._settings.recent_bytes,
+                history_bytes=self._settings.history_bytes,
+            )
+            first = [encode_line("start", self._start().model_dump())]
+            self._files.write_history(first, needed=True)
+        was_full = self._files.is_full
+        self._files.write_history(self._sequence_lines(), needed=True)
+        self._files.write_history(
+            [
+                *(encode_line(name, record.model_dump()) for name, record in self._sampled_records),
+                *kept,
+            ],
+            needed=False,
+        )
+        self._files.write_history(self._history_lines, needed=True)
+        self._files.write_recent(
+            [
+                *(encode_line(name, record.model_dump()) for name, record in self._detail),
+                *self._step_lines(),
+                *numbers,
+            ]
+        )
+        if self._files.is_full and not was_full:
+            text = (
+                f"The history reached its limit of {self._settings.history_bytes:,} bytes. Later "
+                "losses, norms and statistics are not added to it. Raise history_bytes to keep "
+                "them."
+            )
+            note = {
+                "step": self._steps[-_STEP_FIELDS] if self._steps else 0,
+                "kind": "full",
+                "text": text,
+            }
+            self._files.write_history([encode_line("note", note)], needed=True)
+        self._history_lines, self._sampled_records = [], []
+        self._detail.clear()
+        self._steps.clear()
+        self.flush_due_ns = self._clock() + int(self._settings.flush_s * 1e9)
+
+    def close(self) -> None:
+        """Close the files. Records that were not flushed are lost."""
+        if self._files is not None:
+            self._files.close()
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the process has records to write."""
+        return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
+
+    def _sequence_lines(self) -> Iterable[bytes]:
+        for index, thread, events in self.interner.unwritten:
+            # "word" and "marks" are the stored names of a sequence and its events.
+            yield encode_line("word", {"index": index, "thread": thread, "marks": events})
+        self.interner.unwritten.clear()
+        if self._sequence_counts:
+            rows = [[key, *count_row] for key, count_row in self._sequence_counts.items()]
+            # "order" is the stored name of the sequence counts.
+            yield encode_line("order", {"rows": rows})
+            self._sequence_counts = {}
+        if self.learning_rates:
+            yield encode_line("rates", {"rows": self.learning_rates})
+            self.learning_rates = []
+
+    def _step_lines(self) -> Iterable[bytes]:
+        if self._steps:
+            began = self._began_ns
+            rows = [
+                [
+                    step,
+                    sequence,
+                    [(times[i] - began) // 1000 for i in kept_positions],
+                    (end - began) // 1000,
+                    (start - began) // 1000,
+                ]
+                for step, sequence, kept_positions, times, end, start in _rows(
+                    self._steps, _STEP_FIELDS
+                )
+                if sequence != OVERFLOW
+            ]
+            yield encode_line("steps", {"rows": rows})
+
+    def _request_numbers(self) -> None:
+        recent: Iterator[Any] = _rows(self._numbers, _NUMBER_FIELDS)
+        rows: list[NumbersRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
+        self._numbers.clear()
+        self._kept_numbers = []
+        requested: list[Tensor | float] = []
+        for _, losses, clips, scale, _ in rows:
+            requested += losses
+            for _, norm, _ in clips:
+                requested.append(norm)
+            if scale is not None:
+                requested.append(scale)
+        if rows:
+            self.device_reads.request(requested, functools.partial(self._on_numbers, rows))
+
+    def _on_numbers(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
+        remaining = iter(values)
+        for step, losses, clips, scale, is_kept in rows:
+            loss_values = list(islice(remaining, len(losses)))
+            norms = [(index, next(remaining), max_norm) for index, _, max_norm in clips]
+            row = [step, loss_values, norms, None if scale is None else next(remaining)]
+            self._resolved_numbers.append((row, is_kept))
+
+    def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the lines of recent numbers, and of those kept in the history."""
+        rows, self._resolved_numbers = self._resolved_numbers, []
+        both = [row for row, kept in rows if not kept], [row for row, kept in rows if kept]
+        recent, kept = ([encode_line("numbers", {"rows": some})] if some else [] for some in both)
+        return recent, kept

@@ -1,0 +1,161 @@
+"""Records the steps of optimizers: closes their events, and passes them on in groups."""
+
+import threading
+from collections.abc import Callable
+from itertools import count, starmap
+from typing import Any
+
+from sluice.trace.event_bus import EventBus
+from sluice.trace.objects.object_tracker import OptimizerEntry
+from sluice.trace.program_events import StepRecorded, StepsPassedOn
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.sampling.sampling import Sampling
+from sluice.trace.thread_state import ThreadState
+
+_MAX_PENDING_STEPS = 64
+"""Maximum number of ended steps that are buffered before they are passed on."""
+
+
+class StepRecorder:
+    """Steps of all threads.
+
+    Args:
+        events: Events of all threads since their last steps.
+        sampling: Takes samples before and after a step.
+        recorder: Receives the steps.
+        bus: Informed of recorded steps.
+        clock: Monotonic time [ns].
+        began_ns: Time at which the trace began [ns].
+    """
+
+    __slots__ = (
+        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending", "_recorder",
+        "_sampling", "last", "numbers",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        events: EventLog,
+        sampling: Sampling,
+        recorder: Recorder,
+        bus: EventBus,
+        *,
+        clock: Callable[[], int],
+        began_ns: int,
+    ) -> None:
+        self._events, self._sampling, self._recorder = events, sampling, recorder
+        self._bus, self._clock = bus, clock
+        self._lock = threading.Lock()
+        self.last = 0
+        """Number of the last step of any thread."""
+        self.numbers = count(1)
+        """Hands out the numbers of the next steps, which are unique across threads."""
+        self._last_ns = began_ns
+        """End time of the last fully recorded step [ns]."""
+        self._pending: list[tuple[Any, ...]] = []
+        self._due_step = 0
+        """Step at which the buffered steps are passed on."""
+
+    def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
+        """Record the step that an optimizer is about to make, and take samples before it."""
+        phases = self._sampling.phases
+        if (not entry.steps or phases.has_loss_jump) and phases.may_begin(self.last):
+            with self._lock:
+                self.pass_on()
+                self._sampling.begin_phase(self.last)
+        flags = _step_flags(thread, entry)
+        code = entry.step_codes.get(flags)
+        if code is None:
+            code = entry.step_codes[flags] = self._events.code("step", entry.index, flags=flags)
+        thread.step.events += code, self._clock()
+        if self._sampling.is_due(self.last):
+            self._sampling.before_step(thread.step, entry, self.last)
+
+    def end(self, thread: ThreadState, entry: OptimizerEntry) -> None:
+        """Close a step that was made, or skipped by a gradient scaler."""
+        step = thread.step
+        with self._lock:
+            self.last = next(self.numbers)
+            thread.num_steps += 1
+            entry.steps += 1
+            if step.pending is not None:
+                self._sampling.after_step(step, entry, self.last)
+            if thread.index < 0:
+                self._events.compact(thread)
+            now = self._clock()
+            took, spent, step.statistics_ns = now - self._last_ns, step.statistics_ns, 0
+            events = step.events
+            # A plain tuple with the fields of EndedStep, which is created later, when the steps are
+            # passed on.
+            self._pending.append(
+                (
+                    self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
+                    now, step.began_ns, took, spent,
+                )
+            )  # fmt: skip
+            thread.last_loss = step.losses[-1] if step.losses else None
+            thread.clear_step()
+            if spent or self.last >= self._due_step:
+                self.pass_on()
+            if now >= self._recorder.flush_due_ns:
+                self.flush()
+                now = self._clock()
+            self._last_ns = step.began_ns = now
+            if not self._sampling.norms:
+                self._bus.publish(StepRecorded(thread, events[::2], self._due_step))
+
+    def add_repeated(self, *fields: Any) -> None:
+        """Buffer steps that matched their prediction, given the fields of an EndedStep."""
+        with self._lock:
+            self._pending.append(fields)
+
+    def pass_on(self) -> None:
+        """Pass the buffered steps on, and determine which step is sampled next.
+
+        Passing on many steps at once costs far less than one at a time, because code and data stay
+        in the processor's cache.
+        """
+        if not self._pending:
+            return
+        steps, self._pending = [*starmap(EndedStep, self._pending)], []
+        sampling = self._sampling
+        sampling.add_steps(steps)
+        self._due_step = self.last + min(
+            max(sampling.budget.steps_until_due, 1), _MAX_PENDING_STEPS
+        )
+        self._recorder.add_steps(steps)
+        sampling.phases.add_steps(steps)
+        self._bus.publish(StepsPassedOn(steps))
+
+    def flush(self) -> None:
+        """Read the requested values from the device, and write all records."""
+        self.pass_on()
+        self._sampling.flush()
+
+    def record_open_steps(self) -> None:
+        """Record the events after the last step of each thread, at the end of the trace."""
+        for thread in self._events.threads:
+            if thread.step.events:
+                self._recorder.record_open_events(self.last, thread.step.codes, thread.index)
+
+
+def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
+    """Return the state of the gradients before a step, and how the step is made."""
+    may_be_zero = thread.backward.is_zeroed_since or (
+        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
+    )
+    flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
+    has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running
+    if has_closure or thread.in_scaler or in_backward:
+        flags = (
+            *flags,
+            *("closure",) * has_closure,
+            *("by scaler",) * thread.in_scaler,
+            *("in backward",) * in_backward,
+        )
+    if thread.edits.snapshots:
+        thread.edits.detect()
+        flags += ("edited",) * thread.edits.is_edited
+    return flags

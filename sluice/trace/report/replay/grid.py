@@ -1,0 +1,122 @@
+"""Statistics of every module at every sampled step, for the module map of a replay."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.trace.records.step_statistics import StepStatistics
+from sluice.trace.records.trace import Trace
+from sluice.trace.report.replay.abnormal import network_name
+
+MAX_STEPS = 360
+"""Maximum number of columns of the map."""
+
+Values = list[list[float | None]]
+"""One list for each module, aligned with ``steps``; None if not sampled."""
+
+
+class ModuleGrid(Record):
+    """Statistics by module, in call order, and by step."""
+
+    modules: tuple[str, ...]
+    steps: tuple[int, ...]
+    forward: Values = Field(description="Root mean square of the output.")
+    backward: Values = Field(description="Norm of the gradients of the module's own parameters.")
+    update: Values = Field(description="Norm of the update divided by the norm of the weights.")
+    zeros: Values = Field(description="Share of zeros in the output.")
+
+
+def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
+    """Return the module map of a run.
+
+    Args:
+        trace: Trace of one process.
+        required_steps: Steps that are always included, with their neighbors, if sampled.
+    """
+    sampled = _choose_steps(trace, required_steps)
+    owners = _owners(trace)
+    rows: dict[str, dict[str, dict[int, float]]] = {}
+    kinds: dict[str, str] = {}
+    for column, one in enumerate(sampled):
+        for output in one.outputs:
+            name = network_name(trace.membership, output.network)
+            module = f"{name}.{output.module}" if output.module else name
+            kinds[module] = output.kind
+            row = _row(rows, module)
+            row["forward"][column] = output.norm / math.sqrt(output.numel)
+            row["zeros"][column] = output.zero_share
+        for optimizer in one.optimizers:
+            squares: dict[str, list[float]] = {}
+            for index, *norms in zip(
+                optimizer.parameters,
+                optimizer.grad_norms,
+                optimizer.weight_norms,
+                optimizer.update_norms,
+                strict=True,
+            ):
+                sums = squares.setdefault(owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0])
+                for position, norm in enumerate(norms):
+                    sums[position] += norm * norm
+            for owner, (gradient, weight, update) in squares.items():
+                row = _row(rows, owner)
+                row["backward"][column] = math.sqrt(gradient)
+                row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
+    num = len(sampled)
+
+    def values(kind: str) -> Values:
+        return [[row[kind].get(column) for column in range(num)] for row in rows.values()]
+
+    return ModuleGrid(
+        modules=tuple(_labels(list(rows), kinds)),
+        steps=tuple(one.step for one in sampled),
+        forward=values("forward"),
+        backward=values("backward"),
+        update=values("update"),
+        zeros=values("zeros"),
+    )
+
+
+def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
+    """Return sampled steps, evenly spaced over the run, and those around required steps."""
+    sampled = [m for m in trace.statistics if m.outputs or m.optimizers]
+    if len(sampled) <= MAX_STEPS:
+        return sampled
+    near = {
+        nearest + offset
+        for step in required_steps
+        for nearest in [min(range(len(sampled)), key=lambda i: abs(sampled[i].step - step))]
+        for offset in range(-2, 3)
+    }
+    # Spaced by step, not by index: the last steps of a long run are sampled more densely.
+    limits = [sampled[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
+    even, at = set[int](), 0
+    for limit in limits:
+        while at < len(sampled) - 1 and sampled[at].step < limit:
+            at += 1
+        even.add(at)
+    return [sampled[i] for i in sorted(even | {i for i in near if 0 <= i < len(sampled)})]
+
+
+def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
+    """Yield the label of each module: name and class, without the network if there is only one."""
+    is_one = len({module.partition(".")[0] for module in modules}) == 1
+    for module in modules:
+        network, dot, inside = module.partition(".")
+        kind = kinds.get(module, "")
+        name = inside if is_one and dot else module
+        yield f"{name} {kind}" if kind and kind != network else name
+
+
+def _owners(trace: Trace) -> dict[int, str]:
+    return {
+        fact.index: fact.names[0].rpartition(".")[0]
+        for membership in trace.memberships
+        for fact in membership.parameters
+        if fact.names
+    }
+
+
+def _row(rows: dict[str, dict[str, dict[int, float]]], name: str) -> dict[str, dict[int, float]]:
+    return rows.setdefault(name, {"forward": {}, "backward": {}, "update": {}, "zeros": {}})

@@ -1,0 +1,240 @@
+"""Renders a traced run as one HTML page: diagnoses, first abnormal tensor, and a step player."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from sluice.reports.page import Tone, html_page, tag
+from sluice.trace.diagnosis import Diagnosis
+from sluice.trace.records.events import StepSequence, TraceEvent
+from sluice.trace.records.trace import Trace
+from sluice.trace.report.conclusion import Conclusion, conclude
+from sluice.trace.report.replay.abnormal import AbnormalTensor, first_abnormal, network_name
+from sluice.trace.report.replay.grid import module_grid
+from sluice.trace.report.replay.series import curves
+from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
+
+_HERE = Path(__file__).parent
+_TONE: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
+_WORD = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
+_MAX_SEQUENCES = 64
+"""Event sequences on a page: the most frequent ones."""
+
+
+def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
+    """Return the complete document, which loads no other files.
+
+    Args:
+        trace: Trace of one process.
+        diagnoses: Ranked diagnoses of the trace.
+    """
+    program = _command(trace.start.program)
+    title = f"Replay of {_name(trace.start.program)}"
+    first, end = first_abnormal(trace), conclude(trace)
+    parts = [
+        f"<h1>{escape(title)} {_outcome(diagnoses, first, end)}</h1>",
+        f'<p class="soft">{escape(_about(trace, program))}</p>',
+        _ending_card(end),
+        *(_card(diagnosis) for diagnosis in diagnoses),
+        _summary(diagnoses, first, end),
+        _abnormal_card(first),
+        *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
+        (_HERE / "player.html").read_text(),
+        _step_time(profile_steps(trace)),
+        _data(trace, diagnoses, first),
+    ]
+    return html_page(
+        title,
+        "\n".join(part for part in parts if part),
+        style=(_HERE / "replay.css").read_text(),
+        script=(_HERE / "replay.js").read_text(),
+    )
+
+
+def rename_replay(name: str, page: str) -> str:
+    """Return a replay with the name of the trained model instead of the process.
+
+    Args:
+        name: Plain text.
+        page: Document from ``replay_page``.
+    """
+    title = escape(f"Replay of {name}")
+    return re.sub(r"(<title>|<h1>)[^<]*?(?= ?<)", lambda match: f"{match[1]}{title}", page, count=2)
+
+
+def _command(program: Sequence[str]) -> str:
+    """Return the command line. Python replaces the program by '-c' or '-m' if it runs no file."""
+    line = " ".join(program)
+    return f"python {line}" if line.startswith("-") else line or "a Python process"
+
+
+def _name(program: Sequence[str]) -> str:
+    if not program or program[0].startswith("-"):
+        return _command(program[:1])
+    path = Path(program[0])
+    return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
+
+
+def _outcome(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+    severities = [diagnosis.finding.severity for diagnosis in diagnoses]
+    if "error" in severities:
+        return tag(diagnoses[0].fault, "bad")
+    if end.ending != "ended":
+        return tag(end.ending, "bad" if end.ending == "failed" else "unsure")
+    if severities or first is not None:
+        return tag("needs review", "unsure")
+    return tag("no problem found", "good")
+
+
+def _ending_card(end: Conclusion) -> str:
+    if not end.what:
+        return ""
+    tone: Tone = "bad" if end.ending == "failed" else "unsure"
+    return (
+        f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
+        f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
+    )
+
+
+def _summary(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+    if diagnoses:
+        return ""
+    is_sound = first is None and end.ending == "ended"
+    text = "No problem was found." if is_sound else "No rule found the cause."
+    lists = [("checked", end.checked), ("not checked", end.unchecked)]
+    rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(items))}</dd>" for name, items in lists)
+    return (
+        f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{text}</b></p>'
+        f"<dl>{rows}</dl></div>"
+    )
+
+
+def _about(trace: Trace, program: str) -> str:
+    ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
+    end = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
+    return (
+        f"{program}: {trace.num_steps:,} steps, {end}"
+        f"{ranks if trace.start.world_size > 1 else ''}, torch {trace.start.torch}"
+    )
+
+
+def _card(diagnosis: Diagnosis) -> str:
+    finding = diagnosis.finding
+    rows = [
+        ("seen", escape(finding.what)),
+        ("why", escape(finding.cause)),
+        ("do", escape(finding.fix)),
+        ("false alarm if", escape(finding.contradicted_by)),
+        *((f"also seen, step {f.step:,}", escape(f.what)) for f in diagnosis.findings[1:]),
+        *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.explains),
+    ]
+    return (
+        f'<div class="card {_TONE[finding.severity]}"><h3>'
+        f"{tag(_WORD[finding.severity], _TONE[finding.severity])} {escape(diagnosis.fault)} "
+        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> {_jump(diagnosis.step)}'
+        "</h3><dl>"
+        + "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
+        + "</dl></div>"
+    )
+
+
+def _jump(step: int) -> str:
+    return f'<button class="jump" data-step="{step}">show step {step:,}</button>'
+
+
+def _abnormal_card(first: AbnormalTensor | None) -> str:
+    if first is None:
+        return ""
+    return (
+        '<div class="card bad"><h3>First abnormal tensor '
+        f"{_jump(first.step)}</h3><p><code>{escape(first.tensor)}</code> at step "
+        f"{first.step:,}: {escape(first.what)}.</p></div>"
+    )
+
+
+def _step_time(times: StepProfile | None) -> str:
+    if times is None:
+        return ""
+    bars = "".join(
+        f'<i style="width:{100 * one.share:.2f}%;background:var(--c{PHASES.index(one.phase)})"></i>'
+        for one in times.phases
+    )
+    legend = "".join(
+        f'<span><i style="background:var(--c{PHASES.index(one.phase)})"></i>{one.phase} '
+        f"<b>{100 * one.share:.0f} %</b> {one.mean_us / 1000:.3g} ms</span>"
+        for one in times.phases
+    )
+    memory = ""
+    if times.peak_host_bytes:
+        memory = f" Peak memory: {times.peak_host_bytes / 2**20:,.0f} MiB"
+        if times.peak_device_bytes:
+            memory += f", {times.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+        memory += "."
+    return (
+        '<h2>Step time</h2><div class="card">'
+        f'<div class="bars" role="img" aria-label="Shares of the step time">{bars}</div>'
+        f'<div class="legend">{legend}</div>'
+        f"<p><b>Bottleneck: {times.bottleneck}.</b> {escape(times.advice)}</p>"
+        f'<p class="soft">Mean step time: {times.step_us / 1000:.3g} ms; median: '
+        f"{times.median_us / 1000:.3g} ms, over the last {times.steps:,} recorded steps.{memory}"
+        "</p></div>"
+    )
+
+
+def _data(trace: Trace, diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None) -> str:
+    marked = tuple(d.step for d in diagnoses) + (() if first is None else (first.step,))
+    data: dict[str, Any] = {
+        "steps": max((sequence.last_step for sequence in trace.sequences), default=0),
+        "curves": curves(trace),
+        "grid": module_grid(trace, required_steps=marked).model_dump(),
+        "findings": [
+            {"step": f.step, "severity": f.severity, "fault": f.fault}
+            for d in diagnoses
+            for f in (d.findings[0], *d.explains)
+        ],
+        "abnormal": None if first is None else first.model_dump(),
+        "sequences": _sequences(trace),
+    }
+    # A "<" in the data could close the script element.
+    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="run">{text}</script>'
+
+
+def _plain(value: Any) -> Any:
+    """Round floats to five digits, and convert non-finite floats to strings."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _sequences(trace: Trace) -> list[dict[str, Any]]:
+    frequent = sorted(trace.sequences, key=lambda sequence: -sequence.count)[:_MAX_SEQUENCES]
+    return [
+        {
+            "first": sequence.first_step,
+            "last": sequence.last_step,
+            "count": sequence.count,
+            "events": list(_event_labels(trace, sequence)),
+        }
+        for sequence in sorted(frequent, key=lambda sequence: sequence.first_step)
+    ]
+
+
+def _event_labels(trace: Trace, sequence: StepSequence) -> Iterable[str]:
+    for event in sequence.events:
+        yield _label(trace, event) + (
+            f" (last {event.repeat_length} repeated)" if event.repeat_length else ""
+        )
+
+
+def _label(trace: Trace, event: TraceEvent) -> str:
+    flags = f": {', '.join(event.flags)}" if event.flags else ""
+    if event.kind in ("forward", "mode") and event.object_id >= 0:
+        return f"{event.kind} {network_name(trace.membership, event.object_id)}{flags}"
+    return f"{event.kind}{flags}"

@@ -1,0 +1,141 @@
+"""Report on a folder of traces: as records, and as text for a terminal."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from sluice.base.pluralize import pluralize
+from sluice.base.settings import Record
+from sluice.trace.diagnosis import Diagnosis, diagnose
+from sluice.trace.finding import TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.report.conclusion import Conclusion, conclude
+from sluice.trace.report.step_profile import StepProfile, profile_steps
+from sluice.trace.rules.library import RULES, judge_all, judge_ranks
+from sluice.trace.trace_reader import find_traces, read_trace
+
+_SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
+
+_SKEW_RATIO = 1.5
+"""The report also shows the median step time if mean / median exceeds this."""
+
+
+class ProcessReport(Record):
+    """Report on one traced process: how it ended, the problems found, and its step times."""
+
+    folder: str
+    rank: int
+    steps: int
+    conclusion: Conclusion
+    is_cut_off: bool = Field(False, description="Whether tracing stopped before the program ended.")
+    notes: tuple[str, ...]
+    profile: StepProfile | None
+    diagnoses: tuple[Diagnosis, ...]
+
+
+def report_traces(out: Path) -> tuple[ProcessReport, ...]:
+    """Return a report for each traced process in a folder.
+
+    Problems between ranks are in the first report.
+
+    Raises:
+        StorageError: The folder contains no trace.
+        ContractError: A trace is damaged.
+    """
+    folders = find_traces(out)
+    traces = [read_trace(folder) for folder in folders]
+    rank_findings = judge_ranks(_ranks(traces))
+    return tuple(
+        _report(folder, trace, rank_findings if number == 0 else ())
+        for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
+    )
+
+
+def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
+    findings, failed = judge_all(trace)
+    return ProcessReport(
+        folder=str(folder),
+        rank=trace.start.rank,
+        steps=trace.num_steps,
+        conclusion=conclude(trace),
+        is_cut_off=any(note.kind == "failed" for note in trace.notes),
+        notes=(*(note.text for note in trace.notes), *failed),
+        profile=profile_steps(trace),
+        diagnoses=diagnose([*findings, *rank_findings]),
+    )
+
+
+def format_report(report: ProcessReport) -> str:
+    """Format a report for a terminal: root causes first, each with its consequences."""
+    end = report.conclusion
+    steps = pluralize(report.steps, "step")
+    lines = [f"{report.folder}: rank {report.rank}, {steps}, {end.ending}"]
+    lines += [f"  note: {note}" for note in report.notes]
+    if end.what:
+        lines += [f"  {end.what}", f"    do:   {end.fix}"]
+    for diagnosis in report.diagnoses:
+        lines += _lines(diagnosis)
+    if report.is_cut_off:
+        lines.append(f"  steps after {report.steps} were not checked")
+    elif not report.steps and not report.diagnoses:
+        lines.append("  no optimizer step was recorded: nothing can be checked")
+    elif not report.diagnoses:
+        lines += _no_finding(report)
+    if report.profile is not None:
+        lines += _time(report.profile)
+    return "\n".join(lines)
+
+
+def _no_finding(report: ProcessReport) -> Iterable[str]:
+    """Yield what was checked; "no problem" only if the program ended without an error."""
+    end = report.conclusion
+    if end.ending == "ended":
+        yield f"  no problem found by {len(RULES)} rules"
+    else:
+        yield f"  no rule found the cause up to step {report.steps}"
+    yield f"    checked:     {'; '.join(end.checked)}"
+    if end.unchecked:
+        yield f"    not checked: {'; '.join(end.unchecked)}"
+
+
+def _lines(diagnosis: Diagnosis) -> Iterable[str]:
+    finding = diagnosis.finding
+    yield (
+        f"  {_SEVERITY[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
+        f"({diagnosis.confidence:.0%})"
+    )
+    seen, *others = dict.fromkeys(f.what for f in diagnosis.findings)
+    yield f"    seen: {seen}"
+    for other in others:
+        yield f"          {other}"
+    yield f"    why:  {finding.cause}"
+    yield f"    do:   {finding.fix}"
+    yield f"    false alarm if: {finding.contradicted_by}"
+    for effect in diagnosis.explains:
+        yield f"    consequence, step {effect.step}: {effect.what}"
+
+
+def _time(times: StepProfile) -> Iterable[str]:
+    shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in times.phases)
+    yield f"  step time: {times.step_us / 1000:.3g} ms ({shares})"
+    if times.step_us > _SKEW_RATIO * times.median_us:
+        yield (
+            f"    some steps are much slower: half of the steps take under "
+            f"{times.median_us / 1000:.3g} ms"
+        )
+    if times.peak_host_bytes:
+        device = f", {times.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+        yield (
+            f"  peak memory: {times.peak_host_bytes / 2**20:,.0f} MiB"
+            f"{device if times.peak_device_bytes else ''}"
+        )
+    yield f"    bottleneck: {times.bottleneck}. {times.advice}"
+
+
+def _ranks(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the latest trace of each rank, for the largest world size in the folder."""
+    size = max((trace.start.world_size for trace in traces), default=1)
+    by_time = sorted(traces, key=lambda trace: trace.start.began)
+    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == size and t.num_steps}
+    return [by_rank[rank] for rank in sorted(by_rank)]

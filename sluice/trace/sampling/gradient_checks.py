@@ -1,0 +1,120 @@
+"""Finds the first non-finite gradients, before a clip and a step spread them."""
+
+import math
+
+from sluice.trace.objects.object_tracker import OptimizerEntry
+from sluice.trace.program_events import (
+    BackwardEnded,
+    NonFiniteLoss,
+    NonFiniteNorm,
+    TraceBegan,
+)
+from sluice.trace.records.parameter_values import NonFiniteGradientRecord
+from sluice.trace.sampling.parameter_values import corrupted_weights, nonfinite_gradients
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
+
+_MAX_RECORDS = 3
+"""Maximum number of records of non-finite gradients."""
+
+_FULL_CHECK_PASSES = 64
+"""Number of initial backward passes; all sampled gradients are checked after each of them."""
+
+_IDLE_PASSES = 5
+"""Number of passes per round without a check. Odd, so that with two alternating optimizers both get
+checked; a non-finite loss would reveal anything missed. A round of one or two optimizers is shorter
+than 10 passes."""
+
+
+def check_gradients(sink: EventSink) -> None:
+    """Check gradients after backward passes from now on."""
+    _GradientChecks(sink)
+
+
+class _GradientChecks:
+    """Checks a few gradients after each backward pass, and all gradients if one is non-finite."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(BackwardEnded, self._after_backward)
+        sink.bus.subscribe(NonFiniteNorm, self._before_clip)
+        sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
+
+    def _reset(self) -> None:
+        self._num_passes = self._num_records = 0
+
+    def _after_backward(self, ended: BackwardEnded) -> None:
+        """Check sampled gradients, and record the first non-finite ones.
+
+        After the initial passes, at most one gradient is checked per pass, in turn. If two
+        optimizers alternate, an odd round length ensures that both are checked.
+        """
+        # Overflow under a loss scale that is too large is expected.
+        if self._num_records >= _MAX_RECORDS or ended.is_scaled:
+            return
+        thread = ended.thread
+        self._num_passes += 1
+        entries = self._sink.objects.optimizers.entries
+        if self._num_passes <= _FULL_CHECK_PASSES:
+            for entry in entries:
+                is_dormant = entry.is_dormant and _update_dormant(entry)
+                if not is_dormant and not entry.gradient_sample.is_finite(entry):
+                    self._record(entry, thread)
+            return
+        turn = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
+        if 0 < turn <= 2 * len(entries):
+            entry = entries[(turn - 1) // 2]
+            # Clipping reads the norm of all gradients of the optimizer anyway.
+            if entry.last_clipped_step >= entry.steps or (
+                entry.is_dormant and _update_dormant(entry)
+            ):
+                return
+            if not entry.gradient_sample.is_finite(entry, turn % 2):
+                self._record(entry, thread)
+
+    def _before_clip(self, found: NonFiniteNorm) -> None:
+        # Gradients that overflow under a loss scale are no fault.
+        interner = self._sink.events.interner
+        if self._num_records < _MAX_RECORDS and not any(
+            "scaled" in interner.event(code)[3] for code in found.thread.step.codes
+        ):
+            for entry in self._sink.objects.optimizers.entries:
+                self._record(entry, found.thread)
+
+    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
+        """At the first non-finite loss, record which weights the last step corrupted."""
+        sink = self._sink
+        last = found.thread.last_loss
+        loss = math.nan if last is None else float(last)
+        if self._num_records or not math.isfinite(loss):
+            return
+        self._num_records = _MAX_RECORDS
+        for entry in sink.objects.optimizers.entries:
+            record = corrupted_weights(entry, sink.objects, sink.steps.last, loss)
+            if record is not None:
+                # "spoiled" is the stored record name of corrupted weights.
+                kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"
+                sink.recorder.write(kind, record)
+
+    def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
+        sink = self._sink
+        record = nonfinite_gradients(entry, sink.objects, sink.steps.last + 1, thread.step.losses)
+        if record.parameters:
+            self._num_records += 1
+            sink.recorder.write("gradient", record)
+            # The program may end before the next step.
+            sink.sampling.membership.sample_first(sink.steps.last)
+
+
+def _update_dormant(entry: OptimizerEntry) -> bool:
+    """Clear ``is_dormant`` once the optimizer has stepped or its gradients were cleared.
+
+    A dormant optimizer has gradients from before the trace and was not used since.
+
+    Returns:
+        Always True: the change takes effect at the next check.
+    """
+    entry.is_dormant = not (entry.steps or entry.gradient_tracker.is_cleared)
+    return True

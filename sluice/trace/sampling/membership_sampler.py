@@ -1,0 +1,52 @@
+"""Samples which parameters belong to which networks and optimizers, and the parameter values."""
+
+from sluice.trace.objects.object_tracker import ObjectTracker
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.records.parameter_values import ParameterValuesRecord
+from sluice.trace.sampling.parameter_values import request_values
+
+
+class MembershipSampler:
+    """Samples all networks and optimizers at the first step, at powers of two, and on changes."""
+
+    def __init__(self, objects: ObjectTracker, recorder: Recorder) -> None:
+        self._objects, self._recorder = objects, recorder
+        self._last = self._next_membership = self._next_values = self._origin = 0
+        self._count = 0
+        self._values: list[list[ParameterValuesRecord]] = []
+        self.due_step = 0
+        """Number of steps after which the next sample is due."""
+
+    def sample_if_due(self, step: int) -> None:
+        """Take the samples that are due after ``step`` steps, before the next one."""
+        # A program that adds modules at every step is sampled less and less often.
+        has_changed = self._objects.is_stale and step - self._last >= self._count // 8
+        if has_changed or step >= self._next_membership:
+            self._last, self._next_membership = step, self._after(step)
+            self._count += 1
+            membership = self._objects.snapshot(step + 1)
+            if membership is not None:
+                self._recorder.write("membership", membership)
+        if step >= self._next_values:
+            self._next_values = self._after(step)
+            self._values += request_values(self._objects, step + 1, self._recorder.device_reads)
+        self.due_step = min(self._next_membership, self._next_values)
+
+    def restart(self, step: int) -> None:
+        """Sample before the next step, and from there on again at powers of two."""
+        self._origin = self._next_membership = self._next_values = self.due_step = step
+
+    def _after(self, step: int) -> int:
+        return step + max(step - self._origin, 1)
+
+    def sample_first(self, step: int) -> None:
+        """Sample if nothing was sampled yet."""
+        if not self._count:
+            self.sample_if_due(step)
+
+    def write(self) -> None:
+        """Write the requested values, once they are read."""
+        for records in self._values:
+            for record in records:
+                self._recorder.write("value", record)
+        self._values = []

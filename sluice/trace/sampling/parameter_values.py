@@ -1,0 +1,140 @@
+"""Inspects the values of all parameters: fingerprints, extremes and non-finite values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.inspection.fingerprints import row_fingerprints
+from sluice.trace.objects.gradient_state import nonfinite_positions
+from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.recording.device_reads import BatchedDeviceReads
+from sluice.trace.records.parameter_values import (
+    CorruptedWeightsRecord,
+    NonFiniteGradientRecord,
+    ParameterValuesRecord,
+)
+
+_MAX_PARAMETERS = 256
+_FINGERPRINT_SIZE = 4096
+"""Number of sampled elements in the fingerprint of a parameter."""
+
+_MAX_ROWS, _ROW_SAMPLE_SIZE = 512, 256
+"""Maximum number of compared rows, and number of sampled elements of each."""
+
+_MAX_EXACT_INTEGER = 2**52 - 1
+"""Fingerprints are limited to integers that float64 represents exactly."""
+
+_ROUNDING_STEPS = 1e5
+"""Two rows are equal if their difference from the first row, in units of max(abs)/1e5, rounds to
+the same integers."""
+
+
+def request_values(
+    objects: ObjectTracker, step: int, device_reads: BatchedDeviceReads
+) -> list[list[ParameterValuesRecord]]:
+    """Request the values of all parameters.
+
+    Returns:
+        One list per parameter, which contains its record once the values are read.
+
+    Cost:
+        Two passes over the parameters, and one device synchronization per parameter of two or more
+        dimensions.
+    """
+    live = [(entry.index, p) for entry, p in objects.parameters.live_items()]
+    with torch.no_grad():
+        return [
+            _request_value(index, parameter, step, device_reads)
+            for index, parameter in live[:_MAX_PARAMETERS]
+            if type(parameter) in (Tensor, nn.Parameter)
+            and parameter.layout == torch.strided
+            and parameter.is_floating_point()
+            and parameter.numel()
+            and parameter.device.type != "meta"
+            and parameter.untyped_storage().nbytes()  # shards are freed between passes
+        ]
+
+
+def _request_value(
+    index: int, parameter: Tensor, step: int, device_reads: BatchedDeviceReads
+) -> list[ParameterValuesRecord]:
+    values = parameter.detach()
+    low, high = torch.aminmax(values)
+    digest = (
+        row_fingerprints(values.reshape(1, -1), sample_size=_FINGERPRINT_SIZE)[0]
+        & _MAX_EXACT_INTEGER
+    )
+    rows = values.shape[0] if values.dim() >= 2 else 0
+    num_distinct = _num_distinct_rows(values) if rows else 0
+    records: list[ParameterValuesRecord] = []
+
+    def on_values(read: Sequence[float]) -> None:
+        records.append(
+            ParameterValuesRecord(
+                parameter=index,
+                step=step,
+                fingerprint=int(read[0]),
+                smallest=read[1],
+                largest=read[2],
+                num_rows=rows,
+                num_distinct_rows=num_distinct,
+                num_non_finite=int(read[3]),
+            )
+        )
+
+    device_reads.request([digest, low, high, (~values.isfinite()).sum()], on_values)
+    return records
+
+
+def _num_distinct_rows(values: Tensor) -> int:
+    rows = values[:_MAX_ROWS].reshape(min(len(values), _MAX_ROWS), -1)
+    rows = rows[:, :: -(-rows.shape[1] // _ROW_SAMPLE_SIZE)].float()
+    scale = rows.abs().max().clamp_min(1e-30)
+    rounded = ((rows - rows[0]) / scale * _ROUNDING_STEPS).round().nan_to_num().to(torch.int32)
+    return len(row_fingerprints(rounded, sample_size=_ROW_SAMPLE_SIZE).unique())
+
+
+def corrupted_weights(
+    entry: OptimizerEntry, objects: ObjectTracker, step: int, loss: float
+) -> NonFiniteGradientRecord | CorruptedWeightsRecord | None:
+    """Return which weights the last step made non-finite.
+
+    Returns:
+        A record of non-finite gradients; or of corrupted weights if the optimizer state of these
+        weights is finite, so that no gradient was the cause. None if all weights are finite, or all
+        are non-finite: the weights do not show the cause then.
+    """
+    parameters = [p for p in entry.parameters() if p.requires_grad]
+    positions = nonfinite_positions([p.detach() for p in parameters])
+    if not positions or len(positions) == len(parameters):
+        return None
+    indices = tuple(objects.parameters.get_or_add(parameters[i]).index for i in positions)
+    moments = [m for i in positions for m in entry.moments(parameters[i])]
+    if moments and not nonfinite_positions(moments):
+        return CorruptedWeightsRecord(
+            step=step, optimizer=entry.index, parameters=indices, num_parameters=len(parameters)
+        )
+    return NonFiniteGradientRecord(
+        step=step,
+        optimizer=entry.index,
+        parameters=indices,
+        num_gradients=len(parameters),
+        loss=loss,
+    )
+
+
+def nonfinite_gradients(
+    entry: OptimizerEntry, objects: ObjectTracker, step: int, losses: Sequence[Any]
+) -> NonFiniteGradientRecord:
+    """Return a record of the parameters with non-finite gradients."""
+    parameters = [p for p in entry.parameters() if p.grad is not None]
+    positions = nonfinite_positions([p.grad for p in parameters if p.grad is not None])
+    return NonFiniteGradientRecord(
+        step=step,
+        optimizer=entry.index,
+        parameters=tuple(objects.parameters.get_or_add(parameters[i]).index for i in positions),
+        num_gradients=len(parameters),
+        loss=float(losses[-1]) if losses else float("nan"),
+    )

@@ -1,0 +1,142 @@
+"""Decides which steps are sampled, and takes the samples around an optimizer step."""
+
+from collections.abc import Callable, Sequence
+
+from sluice.trace.event_bus import EventBus
+from sluice.trace.inspection.fingerprints import RowFingerprintCache
+from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.program_events import PhaseBegan
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.records.step_statistics import (
+    OptimizerStatistics,
+    OutputStatistics,
+    StepStatistics,
+)
+from sluice.trace.sampling.budget import SamplingBudget
+from sluice.trace.sampling.membership_sampler import MembershipSampler
+from sluice.trace.sampling.step_statistics import begin_statistics, end_statistics
+from sluice.trace.sampling.training_phases import TrainingPhases
+from sluice.trace.settings import TraceSettings
+from sluice.trace.thread_state import OpenStep
+
+
+class Sampling:
+    """Sampling of statistics in one trace.
+
+    Args:
+        objects: Networks, parameters and optimizers of the program.
+        recorder: Receives the samples.
+        bus: Informed of new phases of the training.
+        settings: Limits of time.
+        clock: Monotonic time [ns].
+    """
+
+    __slots__ = (
+        "_bus",
+        "_clock",
+        "_measures",
+        "_objects",
+        "_recorder",
+        "_settings",
+        "budget",
+        "every_step_needed_by",
+        "fingerprints",
+        "membership",
+        "norms",
+        "phases",
+        "statistics",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        objects: ObjectTracker,
+        recorder: Recorder,
+        bus: EventBus,
+        settings: TraceSettings,
+        *,
+        clock: Callable[[], int],
+    ) -> None:
+        self._objects, self._recorder, self._settings = objects, recorder, settings
+        self._bus, self._clock = bus, clock
+        self.norms = True
+        """Whether the norms of gradients and weights are sampled in the next step."""
+        self.statistics = True
+        """Whether all other statistics are sampled in the next step, too."""
+        self.every_step_needed_by: set[str] = set()
+        """Parts of the tracer that need every step to be recorded fully."""
+        self.fingerprints = RowFingerprintCache()
+        self.budget = SamplingBudget(
+            cost_share=settings.cost_share, max_interval=settings.max_steps_between_samples
+        )
+        self.membership = MembershipSampler(objects, recorder)
+        self.phases = TrainingPhases()
+        self._measures: list[
+            tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
+        ] = []
+
+    def begin_phase(self, step: int) -> None:
+        """Restart all sampling that is frequent at the beginning of a training."""
+        self.phases.begin(step)
+        self.budget.restart()
+        self.membership.restart(step)
+        for network in self._objects.networks.entries:
+            network.next_inspection_step = step
+        self._bus.publish(PhaseBegan())
+        self.norms = True
+
+    def is_due(self, step: int) -> bool:
+        """Return whether something is sampled before the step after ``step``."""
+        return self.norms or self._objects.is_stale or step >= self.membership.due_step
+
+    def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
+        """Take the samples that are due before an optimizer updates its parameters."""
+        began = self._clock()
+        self.membership.sample_if_due(step)
+        if self.norms:
+            open_step.pending = begin_statistics(entry, sampled=self._settings.sampled_weights)
+        open_step.statistics_ns += self._clock() - began
+
+    def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
+        """Request the statistics of a step that ``before_step`` sampled."""
+        pending = open_step.pending
+        if pending is None:
+            return
+        began = self._clock()
+        statistics = end_statistics(
+            entry,
+            pending,
+            self._objects,
+            self._recorder.device_reads,
+            sampled=self._settings.sampled_weights,
+        )
+        self._measures.append((step, statistics, open_step.output_measures))
+        open_step.pending, open_step.output_measures = None, []
+        open_step.statistics_ns += self._clock() - began
+
+    def add_steps(self, steps: Sequence[EndedStep]) -> None:
+        """Add the times of ended steps, and decide what is sampled next."""
+        is_due = False
+        for row in steps:
+            if row.ended_ns:
+                is_due = self.budget.add_step(step_ns=row.took_ns, cost_ns=row.statistics_ns)
+            else:
+                self.budget.add_repeats(len(row.losses) // 2)
+        self.norms, self.statistics = is_due, is_due and self.budget.is_full_sample
+
+    def flush(self) -> None:
+        """Read the requested values from the device, and write all records."""
+        began, num = self._clock(), len(self._measures)
+        self._recorder.read_device_values()
+        self.phases.read()
+        for step, optimizers, outputs in self._measures:
+            record = StepStatistics(
+                step=step,
+                optimizers=tuple(optimizers),
+                outputs=tuple(one for values in outputs for one in values),
+            )
+            self._recorder.write_measures(record)
+        self._measures = []
+        self.membership.write()
+        self._recorder.flush()
+        self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num)

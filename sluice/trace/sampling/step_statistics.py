@@ -1,0 +1,224 @@
+"""Statistics around one optimizer step, requested without synchronizing with the device."""
+
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.inspection.plain_tensors import TENSOR_TYPES, first_tensor
+from sluice.trace.objects.gradient_state import with_dense_gradient
+from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.recording.device_reads import BatchedDeviceReads
+from sluice.trace.records.step_statistics import OptimizerStatistics, OutputStatistics
+
+_HALF_PRECISION = (torch.bfloat16, torch.float16)
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """Statistics requested before a step, and samples of the weights."""
+
+    parameters: list[Tensor]
+    samples: list[Tensor]
+    scales: list[float]
+    grads: list[Tensor]
+    weights: list[Tensor]
+    rates: tuple[float, ...]
+
+
+def begin_statistics(entry: OptimizerEntry, *, sampled: int) -> PendingStep:
+    """Request the norms of gradients and weights, and copy a sample of the weights.
+
+    Args:
+        entry: Optimizer that is about to step.
+        sampled: Maximum number of sampled elements per parameter.
+
+    Cost:
+        One pass over gradients and weights, and a copy of the samples.
+    """
+    parameters = [p for p in with_dense_gradient(entry.parameters()) if type(p) in TENSOR_TYPES]
+    with torch.no_grad():
+        return PendingStep(
+            parameters=parameters,
+            samples=[_sample(p, sampled).clone() for p in parameters],
+            scales=[max(p.numel() / sampled, 1.0) ** 0.5 for p in parameters],
+            grads=_norms([p.grad for p in parameters if p.grad is not None]),
+            weights=_norms([p.detach() for p in parameters]),
+            rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
+        )
+
+
+def end_statistics(
+    entry: OptimizerEntry,
+    pending: PendingStep,
+    objects: ObjectTracker,
+    device_reads: BatchedDeviceReads,
+    *,
+    sampled: int,
+) -> list[OptimizerStatistics]:
+    """Request the norms of the updates.
+
+    Returns:
+        A list that contains the statistics once they are read.
+    """
+    records: list[OptimizerStatistics] = []
+    num = len(pending.parameters)
+    optimizer = entry.ref()
+    with torch.no_grad():
+        after_samples = [_sample(p, sampled) for p in pending.parameters]
+        updates = (
+            _norms(torch._foreach_sub(after_samples, pending.samples)) if after_samples else []
+        )
+        changed = _changed_shares(pending, after_samples, sampled)
+        moments, state_step = _moments(optimizer, pending.parameters)
+    names = list(moments)
+
+    def on_values(values: Sequence[float]) -> None:
+        records.append(
+            OptimizerStatistics(
+                optimizer=entry.index,
+                rates=pending.rates,
+                parameters=tuple(
+                    objects.parameters.get_or_add(p).index for p in pending.parameters
+                ),
+                grad_norms=tuple(values[:num]),
+                weight_norms=tuple(values[num : 2 * num]),
+                update_norms=tuple(
+                    value * scale
+                    for value, scale in zip(values[2 * num : 3 * num], pending.scales, strict=True)
+                ),
+                changed_shares=tuple(values[3 * num : 3 * num + len(changed)]),
+                moments=dict(zip(names, values[3 * num + len(changed) :], strict=False)),
+                state_step=values[-1] if state_step is not None else -1.0,
+            )
+        )
+
+    step_count = [] if state_step is None else [state_step]
+    requested = [
+        *pending.grads,
+        *pending.weights,
+        *updates,
+        *changed,
+        *moments.values(),
+        *step_count,
+    ]
+    device_reads.request(requested, on_values)
+    return records
+
+
+def request_output_statistics(
+    network: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
+) -> list[OutputStatistics]:
+    """Request statistics of a module output.
+
+    Returns:
+        A list that contains the statistics once they are read; it stays empty if the output has no
+        floating-point tensor.
+    """
+    records: list[OutputStatistics] = []
+    tensor = first_tensor(output)
+    if tensor is None or not tensor.numel() or not tensor.is_floating_point():
+        return records
+    with torch.no_grad():
+        # Computed now, because the next module may change the output in place.
+        values = tensor.detach()
+        requested = [
+            torch.linalg.vector_norm(values, dtype=_accumulation_dtype(values)),
+            torch.count_nonzero(values),
+            values.max(),
+        ]
+    numel, kind = values.numel(), type(module).__name__
+    dtype = str(values.dtype).removeprefix("torch.")
+
+    def on_values(values_read: Sequence[float]) -> None:
+        records.append(
+            OutputStatistics(
+                network=network,
+                module=name,
+                kind=kind,
+                norm=values_read[0],
+                zero_share=1 - values_read[1] / numel,
+                numel=numel,
+                largest=values_read[2],
+                dtype=dtype,
+            )
+        )
+
+    device_reads.request(requested, on_values)
+    return records
+
+
+def peak_memory() -> tuple[int, int]:
+    """Return the peak memory of the process, and of its tensors on all GPUs together [bytes]."""
+    host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return host_bytes, 0
+    devices = range(torch.cuda.device_count())
+    return host_bytes, sum(torch.cuda.max_memory_allocated(device) for device in devices)
+
+
+def _sample(parameter: Tensor, max_elements: int) -> Tensor:
+    flat = parameter.detach().reshape(-1)
+    return flat if flat.numel() <= max_elements else flat[:: -(-flat.numel() // max_elements)]
+
+
+def _changed_shares(
+    pending: PendingStep, after_samples: list[Tensor], sampled: int
+) -> list[Tensor]:
+    """Return, per parameter, the share of elements with a gradient that changed.
+
+    Empty unless a parameter has a half-precision dtype; NaN for parameters with other dtypes.
+    """
+    if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
+        return []
+    shares = []
+    for parameter, before, after in zip(
+        pending.parameters, pending.samples, after_samples, strict=True
+    ):
+        grad = parameter.grad
+        if parameter.dtype in _HALF_PRECISION and grad is not None:
+            has_gradient = _sample(grad, sampled) != 0
+            share = ((before != after) & has_gradient).sum() / has_gradient.sum()
+        else:
+            share = torch.full((), float("nan"), device=parameter.device)
+        shares.append(share)
+    return shares
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    if not tensors:
+        return []
+    # A float16 sum of squares overflows at 65,504.
+    if any(t.dtype == torch.float16 for t in tensors):
+        return [torch.linalg.vector_norm(t, dtype=_accumulation_dtype(t)) for t in tensors]
+    return list(torch._foreach_norm(list(tensors)))
+
+
+def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _moments(
+    optimizer: Any, parameters: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Return the norm of each kind of state tensor, and the step count of the state."""
+    groups: dict[str, list[Tensor]] = {}
+    state_step: Tensor | None = None
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {})
+        for name, value in state.items():
+            if name == "step":
+                state_step = (
+                    torch.as_tensor(float(value)) if not isinstance(value, Tensor) else value
+                )
+            elif type(value) in TENSOR_TYPES and value.shape == parameter.shape:
+                groups.setdefault(name, []).append(value)
+    norms = {
+        name: torch.linalg.vector_norm(torch.stack([n.float() for n in _norms(tensors)]))
+        for name, tensors in groups.items()
+        if len({tensor.device for tensor in tensors}) == 1
+    }
+    return norms, None if state_step is None else state_step.detach().clone().reshape(())

@@ -1,0 +1,55 @@
+"""What hooks may use of the tracer."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sluice.trace.event_bus import EventBus
+from sluice.trace.objects.object_tracker import ObjectTracker
+from sluice.trace.patches import Patches
+from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.recorder import Recorder
+from sluice.trace.recording.step_recorder import StepRecorder
+from sluice.trace.sampling.sampling import Sampling
+from sluice.trace.settings import TraceSettings
+from sluice.trace.thread_state import LocalState
+
+
+class EventSink(Protocol):
+    """Receives what hooks observe; the tracer of the process implements it.
+
+    Hooks keep a reference to the sink, not to its parts, which are new after a fork.
+    """
+
+    is_on: bool
+    """Whether the process is traced; False after a failure of the tracer."""
+    settings: TraceSettings
+    clock: Callable[[], int]
+    """Monotonic time [ns]."""
+    local: LocalState
+    """State of the calling thread."""
+    patches: Patches
+    """Patched functions of torch, restored when the trace ends."""
+    bus: EventBus
+    """Passes typed events to the parts that subscribe to them."""
+    events: EventLog
+    """Records the order of events in a step."""
+    steps: StepRecorder
+    """Records the steps of optimizers."""
+    sampling: Sampling
+    """Decides which steps are inspected in detail."""
+    objects: ObjectTracker
+    """Networks, parameters, optimizers, schedulers and loaders of the program."""
+    recorder: Recorder
+    """Receives records for the trace."""
+
+    def run_safely(self, work: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call a function of the tracer; a failure ends the trace, never the program."""
+
+    def fail(self, error: Exception) -> None:
+        """End the trace after a failure of the tracer, and report it to the user."""
+
+    def note(self, kind: Any, text: str) -> None:
+        """Write a note for the reader of the trace."""
+
+    def print_line(self, text: str) -> None:
+        """Print one line for the user."""

@@ -1,0 +1,124 @@
+"""Learns which step pattern follows which, so that the next one can be predicted.
+
+The previous pattern is usually the same one, or that of the other of two alternating optimizers.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
+from sluice.trace.recording.ended_step import EndedStep
+from sluice.trace.recording.event_interner import EventInterner
+from sluice.trace.records.events import TraceEventKind
+from sluice.trace.thread_state import StepPattern
+
+_ORDINARY_KINDS: frozenset[TraceEventKind] = frozenset(
+    {"batch", "forward", "backward", "zero", "clip", "step", "schedule"}
+)
+"""Kinds of events in an ordinary step; steps with other events are always recorded fully."""
+
+_UNUSUAL_FLAGS = frozenset({"scaled", "closure", "by scaler", "in backward", "edited"})
+"""Event flags of steps that are always recorded fully."""
+
+_MIN_REPEATS = 256
+"""Number of times that a pattern must follow another one before it is predicted."""
+
+_MIN_REPEATS_KNOWN = 8
+"""Number of times required if the pattern is already predicted after a different one, for example
+after the first step of an epoch."""
+
+_MAX_PATTERNS = 64
+
+_END_CODE = -2
+"""Sentinel after the last event code; differs from codes and from -1, the unknown code."""
+
+
+class StepPatterns:
+    """Patterns of the steps of all threads, with the pattern that is predicted after each."""
+
+    def __init__(self, interner: EventInterner, objects: ObjectTracker) -> None:
+        self._interner, self._objects = interner, objects
+        self._patterns: dict[tuple[int, ...], StepPattern] = {}
+        """Patterns by their codes and thread index."""
+        self._last: dict[int, StepPattern] = {}
+        """Pattern of the last step of each thread."""
+
+    def get(self, codes: Sequence[int], thread: int) -> StepPattern | None:
+        """Return the pattern of a step; None if no step with it was added."""
+        return self._patterns.get((*codes, thread))
+
+    def add(self, steps: Iterable[EndedStep]) -> None:
+        """Count which pattern follows which in the steps that ended, in their order."""
+        for row in steps:
+            pattern = self._pattern(row)
+            before = self._last.get(row.thread)
+            self._last[row.thread] = pattern
+            if before is not None:
+                self._count(before, pattern, 1)
+            if not row.ended_ns and pattern.successor is not None:
+                # All repeated steps but the last were followed by the predicted pattern.
+                self._count(pattern, pattern.successor, len(row.losses) // 2 - 1)
+
+    def is_carried(self, pattern: StepPattern) -> bool:
+        """Return whether nothing ever clears the gradients of a repeated pattern."""
+        return "carried" in self._interner.event(pattern.codes[-2])[3]
+
+    def _pattern(self, row: EndedStep) -> StepPattern:
+        codes = row.events[::2]
+        key = *codes, row.thread
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            if len(self._patterns) >= _MAX_PATTERNS:
+                self._patterns = {
+                    k: p for k, p in self._patterns.items() if p.successor is not None
+                }
+                if len(self._patterns) >= _MAX_PATTERNS:
+                    self._patterns = {}
+                for known in self._patterns.values():
+                    known.successor_counts = {
+                        p: n for p, n in known.successor_counts.items() if p is known.successor
+                    }
+            events = [number for code in codes for number in (code, 0)]
+            pattern = self._patterns[key] = StepPattern([*codes, _END_CODE], events)
+        return pattern
+
+    def _count(self, before: StepPattern, pattern: StepPattern, num: int) -> None:
+        counts, times = before.successor_counts, before.successor_counts.get(pattern, 0)
+        counts[pattern] = times + num
+        is_predicted_elsewhere = (
+            before.successor is None
+            and pattern.optimizer_entry is not None
+            and times + num >= _MIN_REPEATS_KNOWN
+        )
+        if not is_predicted_elsewhere and (times + num) // _MIN_REPEATS == times // _MIN_REPEATS:
+            return
+        is_frequent = before.successor is None or counts[pattern] > counts.get(before.successor, 0)
+        if before.successor is not pattern and is_frequent:
+            pattern.optimizer_entry = pattern.optimizer_entry or self._optimizer_entry(
+                pattern.codes[:-1]
+            )
+            before.successor = pattern if pattern.optimizer_entry is not None else None
+        if counts[pattern] >= 2 * _MIN_REPEATS:  # old counts decay
+            before.successor_counts = {p: n // 2 for p, n in counts.items()}
+
+    def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
+        """Return the entry of the optimizer that ends a step; None if the step is not ordinary."""
+        events = [self._interner.event(code) for code in codes]
+        steps = [object_id for kind, object_id, *_ in events if kind == "step"]
+        if len(steps) != 1 or events[-1][0] != "step":
+            return None
+        entries = self._objects.optimizers.entries
+        entry = next((e for e in entries if e.index == steps[0]), None)
+        optimizer = None if entry is None else entry.ref()
+        if (
+            optimizer is None
+            or optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+        ):
+            return None
+        are_ordinary = all(
+            kind in _ORDINARY_KINDS
+            and not _UNUSUAL_FLAGS & {*flags}
+            and (kind != "forward" or "grad" in flags)
+            for kind, _, _, flags, _ in events
+        )
+        return entry if are_ordinary else None

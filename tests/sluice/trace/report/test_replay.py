@@ -1,0 +1,230 @@
+"""The replay of a run: a page that shows the first abnormal step, in a browser (TRACE-15)."""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.records.step_statistics import StepScalars
+from sluice.trace.records.trace import TraceNote
+from sluice.trace.report.replay.abnormal import first_abnormal
+from sluice.trace.report.replay.export import write_replays, write_tensorboard
+from sluice.trace.report.replay.page import rename_replay, replay_page
+from sluice.trace.report.replay.series import MAX_POINTS, curves, decimate
+from sluice.trace.rules.library import judge
+
+CHROMIUM = Path("/usr/bin/chromium")
+needs_chromium = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
+STEPS = 40
+
+
+def net(bias=0.0):
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[0].bias.fill_(bias)
+    return model
+
+
+def program(*, bad_step=None, bias=0.0):
+    def run():
+        model = net(bias)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        x, y = torch.randn(64, 8), torch.randint(3, (64,))
+        for step in range(1, STEPS + 1):
+            batch = x.clone()
+            if step == bad_step:
+                batch[3, 5] = math.nan
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return run
+
+
+def data_of(page):
+    found = re.search(r'<script type="application/json" id="run">(.*?)</script>', page)
+    return json.loads(found[1])
+
+
+def test_the_first_abnormal_tensor_is_found_at_its_step(trace_of):
+    found = first_abnormal(trace_of(program(bad_step=17)))
+
+    assert found.step == 17
+    assert first_abnormal(trace_of(program())) is None
+
+
+def test_a_dead_relu_layer_is_abnormal_from_the_start(trace_of):
+    found = first_abnormal(trace_of(program(bias=-50.0)))
+
+    assert (found.step, found.tensor) == (1, "output of Sequential.1")
+    assert found.what == "all 1,024 values are 0"
+
+
+def test_the_page_contains_every_curve_and_loads_no_other_files(trace_of):
+    trace = trace_of(program(bad_step=17))
+    page = replay_page(trace, diagnose(judge(trace)))
+    data = data_of(page)
+
+    assert data["steps"] == STEPS
+    loss = dict(data["curves"]["loss"]["training"])
+    assert set(loss) == set(range(1, STEPS + 1))
+    assert [step for step, value in loss.items() if value == "nan"] == list(range(17, STEPS + 1))
+    assert data["grid"]["modules"][:3] == ["0 Linear", "1 ReLU", "2 Linear"]
+    assert data["abnormal"]["step"] == 17
+    assert data["sequences"][-1]["events"][-1].startswith("step")
+    assert not re.search(r"(src|href)\s*=|https?://", page)
+    assert "script-src 'sha256-" in page
+
+
+def test_text_from_the_program_is_escaped(trace_of):
+    trace = trace_of(program())
+    script = "</script><script>alert(1)</script>"
+    start = trace.start.model_copy(update={"program": (script,)})
+    note = TraceNote(step=1, kind="untraced", text=script)
+    page = replay_page(trace.model_copy(update={"start": start, "notes": (note,)}), ())
+
+    assert script not in page
+    assert page.count("</script>") == 2
+
+
+@pytest.mark.parametrize(
+    ("program_line", "title"),
+    [
+        (("-c", "--fork"), "python -c"),
+        (("/srv/train.py", "--rate", "1"), "train.py"),
+        (("/srv/fits/__main__.py",), "fits"),
+        (("-m",), "python -m"),
+        ((), "a Python process"),
+    ],
+)
+def test_a_page_is_named_after_the_program(trace_of, program_line, title):
+    trace = trace_of(program())
+    start = trace.start.model_copy(update={"program": program_line})
+    page = replay_page(trace.model_copy(update={"start": start}), ())
+
+    assert f"<title>Replay of {title}</title>" in page
+    assert f"<h1>Replay of {title} <span" in page
+    assert '<p class="soft">-' not in page
+
+
+def test_a_page_can_be_renamed_after_the_training(trace_of):
+    page = replay_page(trace_of(program()), ())
+    renamed = rename_replay("R&D seed 0", page)
+
+    assert "<title>Replay of R&amp;D seed 0</title>" in renamed
+    assert "<h1>Replay of R&amp;D seed 0 <span" in renamed
+    assert renamed.partition("</h1>")[2] == page.partition("</h1>")[2]
+
+
+def test_a_decimated_curve_keeps_its_peaks_and_gaps():
+    curve = [(step, math.sin(step / 5000)) for step in range(1, 100_001)]
+    curve[70_000] = (70_001, 40.0)
+    curve[90_000] = (90_001, math.nan)
+    short = decimate(curve)
+
+    assert len(short) <= MAX_POINTS
+    assert (70_001, 40.0) in short
+    assert any(math.isnan(value) for _, value in short)
+    assert [step for step, _ in short] == sorted({step for step, _ in short})
+
+
+def test_the_page_of_a_long_run_stays_small(trace_of):
+    trace = trace_of(program())
+    scalars = tuple(StepScalars(step=s, losses=(1 / s,)) for s in range(1, 100_001))
+    long = trace.model_copy(update={"scalars": scalars})
+
+    assert len(curves(long)["loss"]["training"]) <= MAX_POINTS
+    assert len(replay_page(long, ())) < 300_000
+
+
+def test_tensorboard_receives_the_same_points(trace_of, tmp_path):
+    trace = trace_of(program())
+    written = write_tensorboard(tmp_path / "traces", tmp_path / "logs")
+
+    assert written == sum(len(c) for lines in curves(trace).values() for c in lines.values())
+    assert len(list((tmp_path / "logs").rglob("events.out.tfevents.*"))) == 1
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_the_axis_of_a_share_starts_at_0(trace_of, tmp_path):
+    sync = pytest.importorskip("playwright.sync_api")
+    trace_of(program())
+    (path,) = write_replays(tmp_path / "traces")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        ticks = page.evaluate(
+            "[0, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
+        )
+        zero = page.evaluate("ticksOf(scaleOf([[[1, 0], [2, 0]]], false))")
+        drawn = page.evaluate(
+            "charts.filter((c) => c.title.startsWith('share')).map((c) => ticksOf(c.scale))"
+        )
+        browser.close()
+
+    assert len(drawn) == 1
+    assert ticks == [pytest.approx([0, t / 3, 2 * t / 3, t]) for t in (1, 0.02, 0.7)]
+    assert [each[0] for each in [*ticks, zero, *drawn]] == [0] * 5
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_the_map_has_a_column_for_each_step_with_the_selected_statistic(trace_of, tmp_path):
+    sync = pytest.importorskip("playwright.sync_api")
+    trace_of(program())
+    (path,) = write_replays(tmp_path / "traces")
+    grid = {
+        "modules": ["a", "b", "c"],
+        "steps": [1, 2, 3],
+        "forward": [[1, None, 2], [None, None, 3], [None, None, None]],
+    }
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        shown = page.evaluate("(grid) => { run.grid = grid; return mapOf(); }", grid)
+        browser.close()
+
+    assert shown == [[1, 3], [["a", [1, 2]], ["b", [None, 3]]]]
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
+def test_one_click_selects_the_abnormal_step(trace_of, tmp_path, width, monkeypatch):
+    sync = pytest.importorskip("playwright.sync_api")
+    monkeypatch.setattr(sys, "argv", [f"/home/{'long' * 20}/train.py"])
+    trace_of(program(bad_step=17))
+    (path,) = write_replays(tmp_path / "traces")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(path.as_uri())
+        page.locator("#back").click()
+        page.get_by_text("step 16 of 40").wait_for(timeout=10_000)
+        before = page.locator("#numbers").inner_text()
+        page.locator("button.jump").first.click()
+        page.get_by_text("step 17 of 40").wait_for(timeout=10_000)
+        after = page.locator("#numbers").inner_text()
+        page.get_by_text("zeros in outputs").click()
+        pressed = page.locator("#kinds button[aria-pressed=true]").inner_text()
+        too_wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        browser.close()
+
+    assert errors == []
+    assert "nan" in after
+    assert "nan" not in before
+    assert pressed == "zeros in outputs"
+    assert not too_wide
