@@ -115,16 +115,16 @@ class Keyring:
         Raises:
             GateBlocked: The listed actor has another key, or the actor is not listed.
         """
-        own = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
-        if not self.actors or actor in own:
+        own_actors = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
+        if not self.actors or actor in own_actors:
             return actor or ""
         if actor is None:
-            return own[0]
+            return own_actors[0]
         whose = "has another key" if actor in self.actors else "has no key"
         raise GateBlocked(
             f"A change must be signed with the key of its actor: {actor!r} {whose} in "
-            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own)}.",
-            fix=f"Give your own name (--actor {own[0]}), or sign with the key of {actor!r}.",
+            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own_actors)}.",
+            fix=f"Give your own name (--actor {own_actors[0]}), or sign with the key of {actor!r}.",
         )
 
     def may_sign(self, key_id: str, actor: str) -> bool:

@@ -231,15 +231,15 @@ class Ledger(SignedLedger):
                 registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=False, rules=rules
+                connection, registered, pointer=pointer, reinstate=False, rules=rules
             )
 
     @spanned
@@ -282,15 +282,15 @@ class Ledger(SignedLedger):
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
-            spans.link_candidate(found.candidate)
+            spans.link_candidate(registered.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, found, pointer=pointer, rules=rules)
+            promotion.require_rules(connection, registered, pointer=pointer, rules=rules)
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -302,31 +302,31 @@ class Ledger(SignedLedger):
                 )
             promotion.check_expected(connection, model, expected)
             promotion_receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
             )
             approval.require_approval(
                 connection,
                 self._keys,
-                found,
+                registered,
                 pointer=pointer,
                 promotion=promotion_receipt,
                 at=self._clock(),
             )
-        _require_loadable(found, store)
+        _require_loadable(registered, store)
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been stored since.
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
+                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
             )
             return promotion.commit_move(
                 connection,
-                found,
+                registered,
                 action="promote",
                 pointer=pointer,
                 at=at,

@@ -117,12 +117,12 @@ class ReadonlyLedger:
             UnknownVersion: There is no such model, or no such number.
         """
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=number)
-            if found is None:
+            registered_version = queries.find_version(connection, model, number=number)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, number, queries.model_names(connection)
                 )
-        return found
+        return registered_version
 
     def version_of(self, model: str, candidate: str) -> Version | None:
         """Return the version with a candidate digest, or None if it is not registered."""
@@ -161,11 +161,11 @@ class ReadonlyLedger:
         """
         anchor = self._read_anchor()
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, candidate=candidate)
-            if found is not None:
-                production_check.require_consistent(connection, model, [found.number])
+            registered_version = queries.find_version(connection, model, candidate=candidate)
+            if registered_version is not None:
+                production_check.require_consistent(connection, model, [registered_version.number])
                 self._require_signed(connection, anchor)
-        return found
+        return registered_version
 
     def production_findings(self, model: str) -> list[RegistryFinding]:
         """Return the findings about the served versions of a model; [] if consistent."""

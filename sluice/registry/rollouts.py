@@ -105,7 +105,7 @@ class RolloutLedger(Ledger):
 
         A server calls this before it answers requests. All servers share the secret, and it never
         changes: with a new secret, all users would be assigned again, and their earlier samples
-        could no longer be found.
+        could no longer be registered.
 
         Raises:
             StorageError: The registry cannot be written.
@@ -170,8 +170,8 @@ class RolloutLedger(Ledger):
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -181,21 +181,21 @@ class RolloutLedger(Ledger):
             if last is not None and not last.is_over:
                 raise _active_rollout_error(connection, last)
             production_check.require_consistent_production(connection, model, version)
-            production = _require_other_production(connection, found, pointer)
+            production = _require_other_production(connection, registered, pointer)
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=False, rules=rules
+                connection, registered, pointer=pointer, reinstate=False, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
+                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
             )
             epoch = pointer.revision + 1
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
             transition = transitions.first_transition(
-                identity=digest_json([model, found.candidate, production.candidate, epoch]),
+                identity=digest_json([model, registered.candidate, production.candidate, epoch]),
                 model=model,
                 version=version,
-                candidate=found.candidate,
+                candidate=registered.candidate,
                 production=production.candidate,
                 production_version=production.number,
                 pointer_revision=pointer.revision,

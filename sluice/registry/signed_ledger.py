@@ -137,20 +137,20 @@ class SignedLedger(RefusalRecordingLedger):
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         keys, at = self._require_keys(), self._clock()
         with self._write(actor) as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=True, rules=None
+                connection, registered, pointer=pointer, reinstate=True, rules=None
             )
             receipt = approval.create_approval(
                 connection,
                 keys,
-                found,
+                registered,
                 pointer=pointer,
                 promotion=promotion_receipt,
                 actor=actor,

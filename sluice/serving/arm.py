@@ -194,16 +194,16 @@ def _run_batches(
                 break
             batch.append(following)
             windows += len(following.x_NLD)
-        wanted = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
+        pending = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
         now = time.monotonic()
-        for job in wanted:
+        for job in pending:
             job.began.at = now
         shared.started_at = now
         shared.idle.clear()
-        _compute(wanted, deployed, pause)
+        _compute(pending, deployed, pause)
         shared.idle.set()
         shared.started_at = None
-        del first, batch, wanted
+        del first, batch, pending
         if is_last:
             return
 

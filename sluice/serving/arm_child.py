@@ -93,9 +93,9 @@ def _load(request: bytes) -> "ServedModel":
     from sluice.base.imports import import_object
     from sluice.serving.wire_protocol import LoadRequest
 
-    wanted = LoadRequest.model_validate_json(request)
-    load = import_object(wanted.loader.load, what="loader of a challenger")
-    model: ServedModel = load(wanted.candidate, **wanted.loader.arguments)
+    parsed = LoadRequest.model_validate_json(request)
+    load = import_object(parsed.loader.load, what="loader of a challenger")
+    model: ServedModel = load(parsed.candidate, **parsed.loader.arguments)
     return model
 
 

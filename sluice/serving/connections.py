@@ -136,9 +136,9 @@ def connection_limit(settings: ConnectionSettings) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved = _num_open_descriptors() + settings.reserved_descriptors
-    wanted = settings.max_connections + reserved
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = settings.max_connections + reserved
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = settings.max_connections
     if soft != resource.RLIM_INFINITY:
