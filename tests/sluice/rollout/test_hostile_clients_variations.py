@@ -21,7 +21,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
 from sluice.rollout.state_machine import advance
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.rollout_control.controller import _drift as drift_of
+from sluice.rollout_control.controller import _measure_drift as drift_of
 from sluice.serving.arm import ArmWorker
 from sluice.serving.client_limits import ClientLimits
 from sluice.serving.contract import PredictRequest
