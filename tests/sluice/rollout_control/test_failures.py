@@ -171,7 +171,7 @@ def test_without_rows_or_evidence_no_suite_is_saved(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger, QUICK)
-    assert "was not rolled back because of the traffic" in keep(ledger, library).reason
+    assert "was not rolled back because of its traffic" in keep(ledger, library).reason
     nameless = [sample(rollout, key=None, fault="errors")]
     report(ledger, at=later(ledger), challenger=SICK, samples=nameless)
     reconcile(ledger, MODEL, now=later(ledger))
