@@ -1,17 +1,17 @@
--- Roles for a registry in PostgreSQL. Run it as the owner of the registry's tables, once they are
--- there, and again after an upgrade that adds tables; it may be repeated:
+-- Roles for a registry in PostgreSQL. Run this script as the owner of the registry's tables, once
+-- they exist, and again after an upgrade that adds tables. It may be repeated:
 --
 --   psql "$SLUICE_REGISTRY_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
 --
--- The owner makes and migrates tables; nothing that runs every day connects as the owner.
--- sluice_promoter is for pipelines, the command line, and a server with an Alertmanager hook.
--- sluice_server is for other servers: they read, and write what they observed and, once for a model,
--- the secret that places its users.
--- Then make a login for each person or service:
+-- The owner creates and migrates tables. Nothing that runs regularly should connect as the owner.
+-- sluice_promoter is for pipelines, the command line, and a server with an Alertmanager webhook.
+-- sluice_server is for other servers. They read everything, and write their observations and, once
+-- per model, the secret that assigns users to arms.
+-- Then create a login for each person or service:
 --
 --   CREATE ROLE serving LOGIN PASSWORD '...' IN ROLE sluice_server;
 --
--- The owner needs the right to make roles (CREATEROLE) the first time.
+-- The first time, the owner needs the right to create roles (CREATEROLE).
 
 DO $$
 BEGIN
@@ -22,12 +22,12 @@ BEGIN
     CREATE ROLE sluice_promoter NOLOGIN;
   END IF;
   EXECUTE format('GRANT USAGE ON SCHEMA %I TO sluice_server, sluice_promoter', current_schema());
-  -- Everybody could make tables in the schema "public" before PostgreSQL 15.
+  -- Before PostgreSQL 15, everybody could create tables in the schema "public".
   EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END
 $$;
 
--- Both read everything.
+-- Both roles read everything.
 GRANT SELECT ON
   sluice_schema_version, sluice_models, sluice_versions, sluice_receipts, sluice_recordings,
   sluice_version_receipts, sluice_decisions, sluice_pointers, sluice_history,
@@ -37,13 +37,14 @@ GRANT SELECT ON
   sluice_deliveries
 TO sluice_server, sluice_promoter;
 
--- Both write observations; old samples go.
+-- Both roles write observations, and delete old samples.
 GRANT INSERT, UPDATE ON sluice_server_states, sluice_arm_counts TO sluice_server, sluice_promoter;
 GRANT INSERT, DELETE ON sluice_samples TO sluice_server, sluice_promoter;
 GRANT USAGE ON SEQUENCE sluice_samples_id_seq TO sluice_server, sluice_promoter;
 
--- Of the notes, a server writes only a model's first secret. The others are verdicts that a rollout
--- goes by. It gives no id: the first secret counts, and none may come before it.
+-- A server may write only one kind of note: the secret of a model. Other notes are verdicts on which
+-- a rollout depends. A server may not set the id of a note: the secret with the lowest id counts, so
+-- a later secret must not get a lower id.
 GRANT INSERT (rollout, kind, at, payload) ON sluice_rollout_notes TO sluice_server;
 GRANT USAGE ON SEQUENCE sluice_rollout_notes_id_seq TO sluice_server, sluice_promoter;
 ALTER TABLE sluice_rollout_notes ENABLE ROW LEVEL SECURITY;
@@ -56,7 +57,7 @@ CREATE POLICY sluice_server_writes ON sluice_rollout_notes
 CREATE POLICY sluice_promoter_writes ON sluice_rollout_notes
   FOR INSERT TO sluice_promoter WITH CHECK (true);
 
--- The promoter adds to what is append-only, and moves the pointers and heads.
+-- The promoter inserts rows into append-only tables, and updates pointers and heads.
 GRANT INSERT ON
   sluice_models, sluice_versions, sluice_receipts, sluice_recordings, sluice_version_receipts,
   sluice_decisions, sluice_history, sluice_imported_receipts, sluice_own_lineages,
@@ -64,7 +65,7 @@ GRANT INSERT ON
   sluice_pointers, sluice_rollout_heads, sluice_rollout_notes, sluice_deliveries
 TO sluice_promoter;
 GRANT UPDATE ON sluice_pointers, sluice_rollout_heads, sluice_log_head TO sluice_promoter;
--- To lock a model's row (SELECT ... FOR UPDATE); its trigger refuses every change.
+-- Needed to lock the row of a model (SELECT ... FOR UPDATE); a trigger rejects every change of it.
 GRANT UPDATE (name) ON sluice_models TO sluice_promoter;
 GRANT USAGE ON SEQUENCE
   sluice_recordings_id_seq, sluice_version_receipts_id_seq, sluice_decisions_id_seq,

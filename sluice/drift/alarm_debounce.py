@@ -13,29 +13,30 @@ AlarmStatus = Literal["ALARM", "QUIET", "INCONCLUSIVE"]
 
 
 class AlarmState(Record):
-    """Alarm state after the last n windows."""
+    """Alarm state of a signal after the last n windows."""
 
     alarm: AlarmStatus
     reason: str
-    drifted: int = Field(description="Windows with drift among the last n.")
-    inconclusive: int = Field(description="Inconclusive windows among the last n.")
-    counted: int = Field(description="Number of windows, at most n.")
+    drifted: int = Field(description="Number of windows with drift among the last n.")
+    inconclusive: int = Field(description="Number of inconclusive windows among the last n.")
+    counted: int = Field(description="Number of windows so far, at most n.")
 
 
 def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSettings) -> AlarmState:
     """Return ALARM if at least k of the last n windows drifted.
 
-    QUIET requires evidence as well: inconclusive windows may have drifted, so too many of them
-    make the state INCONCLUSIVE. Windows that do not exist yet are not counted; without any window
-    the state is INCONCLUSIVE.
+    Inconclusive windows may have drifted. The state is QUIET only if there is no alarm even if all
+    of them drifted; otherwise it is INCONCLUSIVE. Windows that do not exist yet are not counted.
+    Without any window the state is INCONCLUSIVE.
 
     Args:
         verdicts: Verdicts of successive non-overlapping windows, oldest first.
         settings: k and n.
 
     Assumes:
-        Windows are approximately independent. Each has a false DRIFT with probability at most
-        ``alpha``, so that 2 of 3 windows at 5 % are false with probability 0.7 %.
+        Windows are approximately independent, and a window without drift gets the verdict DRIFT
+        with probability at most ``alpha``. With alpha = 5 %, 2 of 3 windows then raise a false
+        alarm with probability 0.7 %.
     """
     last = verdicts[-settings.num_windows :]
     drifted, inconclusive = last.count("DRIFT"), last.count("INCONCLUSIVE")

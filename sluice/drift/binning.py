@@ -1,7 +1,8 @@
 """Bins columns into cells and encodes each value as the number of its cell.
 
-All statistics are computed from cell counts. They therefore treat numbers and categories alike, do
-not depend on units or tails, and the cost of resampling does not depend on the number of rows.
+All statistics are computed from the number of rows in each cell. So numbers and categories are
+treated alike, units and tails of the distribution have no influence, and the cost of resampling
+does not depend on the number of rows.
 
 Shape legend: N = rows, G = cells. Code 0 is a missing value (for numbers also an infinite one);
 cells are numbered from 1.
@@ -18,14 +19,16 @@ from sluice.base.errors import ContractError
 
 Kind = Literal["numeric", "category"]
 MISSING = 0
+"""Code of a missing value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumericCells:
-    """Cells ``(previous edge, edge]``; the first and last are outside the reference's range."""
+    """Cells ``(previous edge, edge]``. The first and last are outside the reference's range."""
 
     edges: NDArray[np.float64]
-    """Ascending edges (G - 1,). A frequent value has an edge just below it, so a separate cell."""
+    """Ascending edges (G - 1,). A frequent value has an edge just below it, so it has a cell of its
+    own."""
 
     @property
     def num_cells(self) -> int:
@@ -61,8 +64,9 @@ class CategoryCells:
         """Return the code of each value (N,)."""
         place_N, named = factorize(values)
         known = {name: at for at, name in enumerate(self.categories)}
-        code_of = [self._code(known.get(name)) for name in named]
-        return np.array([*code_of, MISSING], np.uint8)[place_N]  # missing values have position -1
+        codes = [self._code(known.get(name)) for name in named]
+        # Missing values have position -1, which selects the last element.
+        return np.array([*codes, MISSING], np.uint8)[place_N]
 
     def count_unseen(self, values: "pd.Series[Any]") -> dict[str, int]:
         """Return the number of rows of each category that is not in the reference."""
@@ -95,9 +99,9 @@ def column_kind(values: "pd.Series[Any]") -> Kind:
     if types.is_string_dtype(dtype) or types.is_object_dtype(dtype):
         return "category"
     raise ContractError(
-        f"Drift detection needs numbers or categories, but column '{values.name}' has type "
+        f"Drift detection requires numbers or categories, but column '{values.name}' has type "
         f"{dtype}.",
-        cause="Times always increase, so they would differ from any reference.",
+        cause="A column of times always increases, so it would differ from any reference.",
         fix="Exclude the column, or convert it to a number such as the time since the last row.",
     )
 
@@ -110,7 +114,7 @@ def count_filled(values: "pd.Series[Any]") -> int:
 
 
 def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
-    """Return cells with about equal numbers of rows; one cell per value for few distinct values.
+    """Return cells with about equal numbers of rows, or one cell per value for few distinct values.
 
     Args:
         values: Numbers, at least one of them finite.
@@ -122,9 +126,11 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     place = np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
     edges = x_N[place]
     distinct = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
-    shared = distinct if distinct.size <= num_cells else edges[1:][edges[1:] == edges[:-1]]
-    below = np.nextafter(np.concatenate((x_N[:1], shared)), -np.inf)
-    return NumericCells(edges=np.unique(np.concatenate((edges, shared, below))))
+    # Values that need an edge just below them as well, so that they have their own cell.
+    is_repeated = edges[1:] == edges[:-1]
+    own_cell = distinct if distinct.size <= num_cells else edges[1:][is_repeated]
+    below = np.nextafter(np.concatenate((x_N[:1], own_cell)), -np.inf)
+    return NumericCells(edges=np.unique(np.concatenate((edges, own_cell, below))))
 
 
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:

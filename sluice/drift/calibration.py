@@ -1,7 +1,8 @@
 """Null distributions of the distances, from a block bootstrap of the reference.
 
-The reference is a sample as well. The difference between a window of n rows and a reference of R
-rows has the variance of a single window of n R / (n + R) rows, so windows of that size are drawn.
+The reference is a sample itself. The difference between a window of n rows and a reference of R
+rows has the same variance as that of a single window of n R / (n + R) rows, so windows of this size
+are drawn.
 
 Shape legend: D = draws, K = stored blocks, G = cells (or features), S = statistics.
 """
@@ -17,19 +18,20 @@ from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
 
 MAX_DRAWN_BLOCKS = 64
-"""Maximum number of blocks drawn for a window; for larger windows, deviations are scaled by the
-square root of the number of rows."""
+"""Maximum number of blocks that are drawn for a window. For larger windows, fewer blocks are drawn
+than the window has, and the deviations are scaled by the square root of the number of rows."""
 
 _CHUNK_DRAWS = 8192
 """Number of resamples in memory at a time, for each thread."""
 
 _TIE_RTOL = 1e-6
-"""Relative tolerance for equal distances, which are stored in single precision."""
+"""Relative tolerance within which distances count as equal, because they are stored in single
+precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NullDistribution:
-    """Distances of windows without drift."""
+    """Distribution of the distances of windows without drift."""
 
     num_rows: int
     """Rows of each window [rows]."""
@@ -43,11 +45,12 @@ class NullDistribution:
     def p_values(self, distance_S: NDArray[np.float64]) -> tuple[float, ...]:
         """Return the p-value of each statistic; NaN for a NaN distance."""
         num = self.smallest_D.size
-        found = []
+        p_values = []
         for null_D, distance in zip(self.distance_DS.T, distance_S.tolist(), strict=True):
-            below = int(np.searchsorted(null_D, np.float32(distance * (1 - _TIE_RTOL)), "left"))
-            found.append((1 + num - below) / (num + 1) if math.isfinite(distance) else math.nan)
-        return tuple(found)
+            num_below = int(np.searchsorted(null_D, np.float32(distance * (1 - _TIE_RTOL)), "left"))
+            p_value = (1 + num - num_below) / (num + 1)
+            p_values.append(p_value if math.isfinite(distance) else math.nan)
+        return tuple(p_values)
 
     def p_value(self, p_S: tuple[float, ...]) -> float:
         """Return the p-value of the smallest of several p-values (min-p test)."""
@@ -58,7 +61,7 @@ class NullDistribution:
         return (1 + at_most) / (num + 1)
 
     def thresholds(self, rate: float) -> tuple[float, ...]:
-        """Return the distance that each single statistic exceeds at this rate without drift."""
+        """Return for each statistic the distance that it exceeds at this rate without drift."""
         return tuple(np.quantile(self.distance_DS, 1 - rate, axis=0).tolist())
 
 

@@ -103,26 +103,28 @@ class ColumnReference:
         """
         share_G = self.share_G
         bins_G = psi_bins(share_G, settings.psi_bins, is_ordered=self.kind == "numeric")
-        of: dict[StatisticName, Callable[[], NDArray[np.float64]]] = {
+        functions: dict[StatisticName, Callable[[], NDArray[np.float64]]] = {
             "psi": lambda: population_stability(share_WG, share_G, bins_G, num_rows),
             "ks": lambda: kolmogorov_smirnov(share_WG, share_G),
             "wasserstein": lambda: wasserstein(share_WG, share_G, self.at_G),
             "chi_square": lambda: chi_square(share_WG, share_G, num_rows),
             "missing": lambda: np.abs(missing_W - self.missing_rate),
         }
-        return np.stack([of[name]() for name in self.statistics], axis=-1)
+        return np.stack([functions[name]() for name in self.statistics], axis=-1)
 
     def max_exclusive_share(self, num_rows: int) -> float:
-        """Return the largest share of rows with categories that occur in one window only.
+        """Return the largest share of a window's rows with categories that occur only there.
 
         The reference is split into windows of ``num_rows``. The result is the share of rows with
         new categories that is normal for this column; 0 if all categories recur.
         """
         span_G = self.last_G - self.first_G
-        own_G = span_G < num_rows
-        if not own_G.any():
+        is_exclusive_G = span_G < num_rows
+        if not is_exclusive_G.any():
             return 0.0
-        rows = np.bincount(self.first_G[own_G] // num_rows, weights=self.size_G[own_G])
+        rows = np.bincount(
+            self.first_G[is_exclusive_G] // num_rows, weights=self.size_G[is_exclusive_G]
+        )
         return float(min(1.0, rows.max() / min(num_rows, self.num_rows)))
 
 
@@ -203,16 +205,16 @@ def _dependence_series(
     For numbers: ranks, and distances of the ranks from the median. For categories: a 0/1 series
     for each of the most frequent ones. For both: a 0/1 series for missing values.
     """
-    found = []
+    series = []
     if kind == "numeric":
         share_G = count_G[1:] / count_G[1:].sum()
         rank_G = np.concatenate(([0.5], np.cumsum(share_G) - share_G / 2)) - 0.5
-        found = [rank_G[code_N], np.abs(rank_G)[code_N]]
+        series = [rank_G[code_N], np.abs(rank_G)[code_N]]
     else:
         fullest = 1 + np.argsort(-count_G[1:], kind="stable")[:_CATEGORY_SERIES]
-        found = [(code_N == code).astype(np.float64) for code in fullest]
-    found.append((code_N == 0).astype(np.float64))
-    varied = [x_N / x_N.std() for x_N in found if x_N.std() > 0]
+        series = [(code_N == code).astype(np.float64) for code in fullest]
+    series.append((code_N == 0).astype(np.float64))
+    varied = [x_N / x_N.std() for x_N in series if x_N.std() > 0]
     return varied or [np.zeros(code_N.size)]
 
 
@@ -223,9 +225,10 @@ _CATEGORY_SERIES = 4
 def _positions(
     values: "pd.Series[Any]", code_N: NDArray[np.uint8], count_G: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the mean of each cell in standard deviations; the outer cells use minimum and maximum.
+    """Return the mean of each cell in standard deviations.
 
-    The positions of a constant column are 0, so its Wasserstein distance is always 0.
+    The outer cells, which have no rows of the reference, use minimum and maximum. The positions of
+    a constant column are 0, so its Wasserstein distance is always 0.
     """
     x_N = values.to_numpy(dtype=np.float64, na_value=np.nan)
     present_N = code_N > 0

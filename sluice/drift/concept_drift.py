@@ -1,7 +1,7 @@
 """Concept drift: tests on labelled rows whether the mean loss of a model has increased.
 
-The relation between inputs and targets may change while the inputs keep their distribution. Only
-losses show such a change.
+The relation between inputs and targets may change although the distribution of the inputs does not.
+Only the losses show such a change.
 
 Shape legend: N = rows of one window.
 """
@@ -35,7 +35,9 @@ class ConceptDriftReport(Record):
     )
     upper_bound: float = Field(description="One-sided upper bound of the increase at alpha.")
     required: float = Field(description="Tolerated increase [loss units].")
-    p_value: float = Field(description="One-sided, for a true increase of at most ``required``.")
+    p_value: float = Field(
+        description="One-sided p-value of the hypothesis that the increase is at most ``required``."
+    )
     effect: float = Field(description="Cohen's d: increase / standard deviation of the losses.")
     alpha: float
     num_rows: int
@@ -88,14 +90,14 @@ def _evaluate(
     window: str,
 ) -> ConceptDriftReport:
     length = _block_length(reference_N, window_N, horizon_rows)
-    whole = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
+    both = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
     rise = float(window_N.mean() - reference_N.mean())
-    error, required = math.sqrt(whole.variance), settings.min_loss_increase
-    reach = float(stdtrit(whole.degrees_of_freedom, 1 - settings.alpha)) * error
+    error, required = math.sqrt(both.variance), settings.min_loss_increase
+    half_width = float(stdtrit(both.degrees_of_freedom, 1 - settings.alpha)) * error
     score = (rise - required) / error if error > 0 else math.nan
     spread = math.sqrt((reference_N.var() + window_N.var()) / 2)
     verdict, reason, remedy = _decide(
-        reference_N, window_N, settings, length, rise=rise, reach=reach
+        reference_N, window_N, settings, length, rise=rise, half_width=half_width
     )
     return ConceptDriftReport(
         verdict=verdict,
@@ -105,10 +107,10 @@ def _evaluate(
         reference_loss=float(reference_N.mean()),
         loss=float(window_N.mean()),
         rise=rise,
-        lower_bound=rise - reach,
-        upper_bound=rise + reach,
+        lower_bound=rise - half_width,
+        upper_bound=rise + half_width,
         required=required,
-        p_value=float(stdtr(whole.degrees_of_freedom, -score)),
+        p_value=float(stdtr(both.degrees_of_freedom, -score)),
         effect=rise / spread if spread > 0 else math.nan,
         alpha=settings.alpha,
         num_rows=window_N.size,
@@ -137,22 +139,27 @@ def _decide(
     length: int,
     *,
     rise: float,
-    reach: float,
+    half_width: float,
 ) -> tuple[DriftVerdict, str, str]:
+    """Return verdict, reason and remedy; ``half_width`` is that of the bounds of the increase."""
     needed = max(settings.min_rows, settings.min_blocks * length)
     for name, x_N in (("reference", reference_N), ("window", window_N)):
         bad = int((~np.isfinite(x_N)).sum())
         if bad:
             reason = f"{bad} of {x_N.size} losses of the {name} are not finite."
-            return "INCONCLUSIVE", reason, "Find out why the model has no finite loss on them."
+            return (
+                "INCONCLUSIVE",
+                reason,
+                "Find out why the model has no finite loss on these rows.",
+            )
         if x_N.size < needed:
             reason = f"The {name} has {x_N.size} labelled rows, required {needed}."
             return "INCONCLUSIVE", reason, f"Wait for {needed - x_N.size} more labels."
-    if not reach > 0:
+    if not half_width > 0:
         reason = "All losses of both windows are equal, so their variance is unknown."
         return "INCONCLUSIVE", reason, "Check that losses are computed for each row."
-    bound = f"increase {rise:.3g}, bounds {rise - reach:.3g} to {rise + reach:.3g}"
-    if rise - reach > settings.min_loss_increase:
+    bound = f"increase {rise:.3g}, bounds {rise - half_width:.3g} to {rise + half_width:.3g}"
+    if rise - half_width > settings.min_loss_increase:
         return (
             "DRIFT",
             f"The mean loss increased: {bound}; allowed {settings.min_loss_increase:g}.",

@@ -18,11 +18,11 @@ from sluice.evaluation.variance import (
 )
 
 MAX_BLOCKS = 2048
-"""Maximum number of blocks stored for resampling; their starts are evenly spaced."""
+"""Maximum number of blocks that are stored for resampling. Their first rows are evenly spaced."""
 
 _LENGTH_ROWS = 10_000
-"""Number of the last rows from which the block length is estimated. It grows slowly with more rows,
-and beyond 10,000 the sums use several threads, whose synchronization is slow."""
+"""Number of last rows from which the block length is estimated. With more rows the estimate changes
+little, and the sums use several threads, whose synchronization is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,17 @@ class Dependence:
     """Rows of a block [rows]."""
 
     inflation: float
-    """Factor for resampled deviations that corrects for cut blocks and for a small number of
-    blocks; NaN if the reference is too short to estimate it."""
+    """Factor for resampled deviations, which corrects for the ends of blocks and for a small number
+    of blocks; NaN if the reference is too short to estimate it."""
 
 
 def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
-    The factor corrects two effects. Blocks cut the dependence at their ends, which
-    ``rows_component`` corrects. A variance estimated from few blocks is uncertain, which Student's
-    t distribution in place of the normal accounts for, at the small p-value that raises an alarm.
+    The factor corrects two effects. First, rows of different blocks are independent, so resampling
+    underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
+    estimated from few blocks is uncertain. Student's t distribution instead of the normal
+    distribution accounts for this, at the small p-value that raises an alarm.
 
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from
@@ -63,8 +64,8 @@ def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Depend
 
 def block_starts(num_rows: int) -> NDArray[np.int64]:
     """Return the start rows of the stored blocks: every row, or evenly spaced rows if too many."""
-    kept = min(num_rows, MAX_BLOCKS)
-    return np.arange(kept) * num_rows // kept
+    num_blocks = min(num_rows, MAX_BLOCKS)
+    return np.arange(num_blocks) * num_rows // num_blocks
 
 
 def block_counts(

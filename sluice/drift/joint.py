@@ -1,8 +1,8 @@
 """Joint drift test of all columns: maximum mean discrepancy (MMD) with random features.
 
-The dependence between columns may change while each column keeps its distribution. A Gaussian
-kernel over all columns detects this; with random features, the MMD is a difference of means, which
-are additive over blocks of rows.
+The dependence between columns may change although the distribution of each column does not. A
+Gaussian kernel over all columns detects such a change. With random features, the MMD is a
+difference of means, and means can be computed from those of blocks of rows.
 
 Shape legend: N = rows, n = rows of one chunk, C = columns, G = cells, K = stored blocks,
 F = features, D = draws.
@@ -27,7 +27,8 @@ from sluice.drift.dependence import Dependence, block_starts, measure_dependence
 
 _CHUNK_ROWS = 16_384
 _DEPENDENCE_FEATURES = 8
-"""Number of features that determine the block length; each feature mixes all columns."""
+"""Number of features from which the block length is estimated. Few suffice, because each feature
+depends on all columns."""
 
 Map = Callable[..., Iterable[NDArray[np.float64]]]
 """``map``, or the ``map`` method of a thread pool."""
@@ -82,7 +83,7 @@ class RandomFeatures:
             phase_F=rng.uniform(0, 2 * np.pi, num_features).astype(np.float32),
         )
 
-    def of(self, code_CN: Sequence[NDArray[np.uint8]], rows: slice) -> NDArray[np.float32]:
+    def compute(self, code_CN: Sequence[NDArray[np.uint8]], rows: slice) -> NDArray[np.float32]:
         """Return the features (n, F) of a slice of rows, from the codes of all columns."""
         angle_nF = np.tile(self.phase_F, (code_CN[0][rows].size, 1))
         if self.numeric:
@@ -99,7 +100,7 @@ class RandomFeatures:
         """Return the mean of each feature over all rows (F,)."""
         num_rows = code_CN[0].size
         chunks = [slice(at, at + _CHUNK_ROWS) for at in range(0, num_rows, _CHUNK_ROWS)]
-        sums = run(lambda rows: self.of(code_CN, rows).sum(axis=0, dtype=np.float64), chunks)
+        sums = run(lambda rows: self.compute(code_CN, rows).sum(axis=0, dtype=np.float64), chunks)
         mean_F: NDArray[np.float64] = np.sum(list(sums), axis=0) / num_rows
         return mean_F
 
@@ -120,13 +121,13 @@ class JointReference:
         """Return the joint reference of rows given as codes of all columns."""
         num_rows = code_CN[0].size
         recent = slice(max(0, num_rows - 10_000), num_rows)
-        some_nF = features.of(code_CN, recent)[:, :_DEPENDENCE_FEATURES].astype(np.float64)
+        some_nF = features.compute(code_CN, recent)[:, :_DEPENDENCE_FEATURES].astype(np.float64)
         dependence = measure_dependence([x_n for x_n in some_nF.T.copy()], tail)
         length = dependence.block_length
         means = []
         for start in block_starts(num_rows):
             rows = [code_N.take(range(start, start + length), mode="wrap") for code_N in code_CN]
-            means.append(features.of(rows, slice(None)).mean(axis=0))
+            means.append(features.compute(rows, slice(None)).mean(axis=0))
         return cls(
             num_rows=num_rows,
             mean_F=features.mean(code_CN, run),

@@ -16,7 +16,7 @@ from sluice.drift.report import DriftVerdict
 from sluice.evaluation.variance import choose_block_length, shortest_block
 
 QUANTILE = 0.95
-_RESAMPLES = 1999
+_NUM_RESAMPLES = 1999
 
 
 class LatencyReport(Record):
@@ -49,8 +49,8 @@ def evaluate_latency(
 ) -> LatencyReport:
     """Test whether the 95th percentile increased by more than ``settings.max_latency_increase``.
 
-    Both windows are resampled in circular blocks; the bound is a percentile of the log ratio. A
-    decrease of the latency is not drift.
+    Both windows are resampled in circular blocks. The lower bound of the ratio is a quantile of the
+    resampled log ratios. A decrease of the latency is not drift.
 
     Args:
         reference_N: Latencies of earlier requests, in time order [s].
@@ -75,27 +75,33 @@ def evaluate_latency(
     allowed = 1 + settings.max_latency_increase
     length = max(_block_length(reference_N), _block_length(window_N))
     needed = max(settings.min_rows, settings.min_blocks * length)
-    few = [
+    too_few = [
         f"the {name} has {x_N.size} requests, required {needed}"
         for name, x_N in (("reference", reference_N), ("window", window_N))
         if x_N.size < needed
     ]
-    was, now, low = math.nan, math.nan, math.nan
-    if not few:
+    reference_p95, window_p95, lower_ratio = math.nan, math.nan, math.nan
+    if not too_few:
         rng = np.random.default_rng(seed)
-        was, now = (float(_p95(x_N[None])[0]) for x_N in (reference_N, window_N))
-        log_R = _drawn(window_N, length, rng) - _drawn(reference_N, length, rng)
-        low = math.exp(float(np.quantile(log_R, settings.alpha)))
-    ratio = now / was
-    percentiles = f"95th percentile {1000 * now:.3g} ms, before {1000 * was:.3g} ms"
-    if few:
+        reference_p95, window_p95 = (float(_p95(x_N[None])[0]) for x_N in (reference_N, window_N))
+        log_ratio_R = _resample_log_p95(window_N, length, rng) - _resample_log_p95(
+            reference_N, length, rng
+        )
+        lower_ratio = math.exp(float(np.quantile(log_ratio_R, settings.alpha)))
+    ratio = window_p95 / reference_p95
+    percentiles = (
+        f"95th percentile {1000 * window_p95:.3g} ms, before {1000 * reference_p95:.3g} ms"
+    )
+    if too_few:
         verdict: DriftVerdict = "INCONCLUSIVE"
-        reason = f"Too few requests: {'; '.join(few)}."
+        reason = f"Too few requests: {'; '.join(too_few)}."
         remedy = "Wait for more requests, or raise the sampling rate of the servers "
         remedy += "(samples_per_s)."
-    elif low > allowed:
+    elif lower_ratio > allowed:
         verdict = "DRIFT"
-        reason = f"{percentiles}: ratio {ratio:.3g}, at least {low:.3g}; allowed {allowed:g}."
+        reason = (
+            f"{percentiles}: ratio {ratio:.3g}, at least {lower_ratio:.3g}; allowed {allowed:g}."
+        )
         remedy = "Check the load and the machine of the server. Retraining does not help."
     else:
         verdict = "STABLE"
@@ -106,10 +112,10 @@ def evaluate_latency(
         reason=reason,
         remedy=remedy,
         window=window,
-        reference_p95_s=was,
-        p95_s=now,
+        reference_p95_s=reference_p95,
+        p95_s=window_p95,
         ratio=ratio,
-        lower_ratio=low,
+        lower_ratio=lower_ratio,
         allowed_ratio=allowed,
         alpha=settings.alpha,
         num_rows=window_N.size,
@@ -119,7 +125,7 @@ def evaluate_latency(
 
 
 def _block_length(x_N: NDArray[np.float64]) -> int:
-    """Return the block length of the requests' ranks, which are robust to heavy tails."""
+    """Return the block length of the latencies' ranks, which are robust to heavy tails."""
     shortest = shortest_block(max(x_N.size, 1), 1)
     if x_N.size < 10 or not x_N.std() > 0:
         return shortest
@@ -129,14 +135,16 @@ def _block_length(x_N: NDArray[np.float64]) -> int:
 
 def _p95(x_RN: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the 95th percentile of each row (R,), without interpolation."""
-    at = math.ceil(QUANTILE * x_RN.shape[1]) - 1
-    found: NDArray[np.float64] = np.partition(x_RN, at, axis=1)[:, at]
-    return found
+    rank = math.ceil(QUANTILE * x_RN.shape[1]) - 1
+    p95_R: NDArray[np.float64] = np.partition(x_RN, rank, axis=1)[:, rank]
+    return p95_R
 
 
-def _drawn(x_N: NDArray[np.float64], length: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the log percentile (R,) of each circular block resample."""
+def _resample_log_p95(
+    x_N: NDArray[np.float64], length: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the logarithm of the 95th percentile (R,) of each circular block resample."""
     blocks = -(-x_N.size // length)
-    start_RB = rng.integers(x_N.size, size=(_RESAMPLES, blocks, 1))
-    row_RN = (start_RB + np.arange(length)).reshape(_RESAMPLES, -1)[:, : x_N.size] % x_N.size
+    start_RB = rng.integers(x_N.size, size=(_NUM_RESAMPLES, blocks, 1))
+    row_RN = (start_RB + np.arange(length)).reshape(_NUM_RESAMPLES, -1)[:, : x_N.size] % x_N.size
     return np.log(_p95(x_N[row_RN]))

@@ -48,10 +48,12 @@ _MAX_LATENCIES = 2000
 """Maximum number of requests in the latency reference."""
 
 _SEED = 0
+"""Seed of the resampling of latencies."""
 _UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 
 SavePage = Callable[[Callable[[], str], Signal], str | None]
-"""Receives a function that renders a page, and its signal; returns the URL or None if not saved."""
+"""Function that saves a page: it gets a function that renders the page, and its signal. It returns
+the URL, or None if the page was not saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class MonitorInputs:
     """Drift references of the version, or the reason why it has none."""
 
     samples: Sequence[Sample]
+    """Newest samples of the servers."""
+
     is_served: bool
     """Whether any server currently serves the model."""
 
@@ -90,7 +94,7 @@ class MonitorRun:
 
 
 def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> MonitorRun:
-    """Evaluate every new window and return the updated state; no window is evaluated twice.
+    """Evaluate every new window, and return the updated state. No window is evaluated twice.
 
     Args:
         inputs: The version, its references, the rows, and the samples of the servers.
@@ -113,14 +117,14 @@ def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> Mon
         evaluator.latency(latencies, until),
         evaluator.losses(),
     )
-    name = inputs.version.candidate
+    candidate = inputs.version.candidate
     old_training, old_repair = (before.training, before.repair) if before else (None, None)
-    training = update_alarm(old_training, signals, "train", candidate=name, now=inputs.now)
-    repair = update_alarm(old_repair, signals, "repair", candidate=name, now=inputs.now)
+    training = update_alarm(old_training, signals, "train", candidate=candidate, now=inputs.now)
+    repair = update_alarm(old_repair, signals, "repair", candidate=candidate, now=inputs.now)
     state = MonitorState(
         model=inputs.version.model,
         version=inputs.version.number,
-        candidate=name,
+        candidate=candidate,
         at=inputs.now,
         signals=signals,
         latencies=latencies,
@@ -137,8 +141,8 @@ class _SignalEvaluator:
     def __init__(self, inputs: MonitorInputs, before: MonitorState | None) -> None:
         self._inputs = inputs
         self._before = before
-        ordered = sorted(inputs.samples, key=lambda s: s.at)
-        self._samples = serving_samples.production_samples(ordered, inputs.in_production_since)
+        in_order = sorted(inputs.samples, key=lambda sample: sample.at)
+        self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
         self.reports: dict[Signal, DriftReport] = {}
 
     def rows(self) -> SignalState:
@@ -149,14 +153,14 @@ class _SignalEvaluator:
         reference = self._reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
-        assert not isinstance(inputs.references, str), "a reference was loaded from it"
+        assert not isinstance(inputs.references, str), "a reference was loaded"
         members = deployed_members(inputs.version.lineage.members)
         after = last_known_label(inputs.references, members, inputs.store)
         frame = inputs.frame[list(inputs.workload.feature_columns)]
         return self._update("rows", self._table("rows", frame, reference, after=after))
 
     def serving_tables(self) -> tuple[SignalState, SignalState]:
-        """Evaluate the requests of clients and the predictions returned to them."""
+        """Evaluate the requests of clients, and the predictions that they got."""
         columns = self._inputs.workload.feature_columns
         requests = serving_samples.request_frame(self._after("requests"), columns)
         features = self._reference("features")
@@ -176,11 +180,11 @@ class _SignalEvaluator:
         before = self._before
         if before is not None and before.latencies:
             return before.latencies, before.latencies_until
-        found = serving_samples.latencies(self._samples)
-        wanted = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
-        if len(found) < wanted:
+        latencies = serving_samples.latencies(self._samples)
+        num_needed = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
+        if len(latencies) < num_needed:
             return (), ""
-        first = found.iloc[:wanted]
+        first = latencies.iloc[:num_needed]
         return tuple(first.tolist()), str(first.index[-1].isoformat())
 
     def latency(self, reference: tuple[float, ...], until: str) -> SignalState:
@@ -189,8 +193,9 @@ class _SignalEvaluator:
         if not self._has_requests:
             return self._update("latency", _no_server(inputs.version.model), is_monitored=False)
         if not reference:
-            reason = f"{len(serving_samples.latencies(self._samples))} requests so far; the first "
-            reason += f"{min(inputs.settings.window_rows, _MAX_LATENCIES)} become the reference."
+            num_so_far = len(serving_samples.latencies(self._samples))
+            num_needed = min(inputs.settings.window_rows, _MAX_LATENCIES)
+            reason = f"{num_so_far} requests so far; the first {num_needed} become the reference."
             return self._update("latency", Waiting(reason=reason))
         seconds = serving_samples.latencies(self._samples)
         rows = self._window("latency", seconds.index, after=until)
@@ -224,28 +229,28 @@ class _SignalEvaluator:
         if inputs.workload.horizon_rows == 0:
             return self._update("losses", _UNORDERED, is_monitored=False)
         if isinstance(inputs.references, str) or inputs.references.losses is None:
-            why = (
+            reason = (
                 inputs.references
                 if isinstance(inputs.references, str)
                 else " ".join(inputs.references.lacking)
             )
-            return self._update("losses", why)
+            return self._update("losses", reason)
         recorded = read_held_out_losses(inputs.references.losses, inputs.store)
         rows = self._window("losses", inputs.frame.index, after=str(recorded.index[-1]))
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
-        now = self._own_losses(recorded.index[0], rows)
-        again = now.reindex(recorded.index).dropna()
-        wrong = ~np.isclose(again, recorded[again.index], rtol=REPRODUCED_RTOL, atol=1e-9)
-        if wrong.any():
+        losses = self._compute_losses(recorded.index[0], rows)
+        again = losses.reindex(recorded.index).dropna()
+        differs = ~np.isclose(again, recorded[again.index], rtol=REPRODUCED_RTOL, atol=1e-9)
+        if differs.any():
             return self._update(
                 "losses",
-                f"The model does not reproduce its recorded losses ({int(wrong.sum())} of "
-                f"{wrong.size} held-out rows differ): the rows or the code have changed.",
+                f"The model does not reproduce its recorded losses ({int(differs.sum())} of "
+                f"{differs.size} held-out rows differ): the rows or the code have changed.",
             )
         labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
-        known = now.reindex(labels).dropna()
-        reference_N, window_N = _values(recorded), _values(known)
+        window_losses = losses.reindex(labels).dropna()
+        reference_N, window_N = _values(recorded), _values(window_losses)
         report = evaluate_losses(
             reference_N,
             window_N,
@@ -271,7 +276,7 @@ class _SignalEvaluator:
     def _has_requests(self) -> bool:
         return self._inputs.is_served or bool(self._samples)
 
-    def _own_losses(self, first_label: str, rows: RowRange) -> "pd.Series[float]":
+    def _compute_losses(self, first_label: str, rows: RowRange) -> "pd.Series[float]":
         """Return the deployed model's losses by label, from its held-out rows to the newest row."""
         inputs = self._inputs
         labels = row_labels(inputs.frame.index)
@@ -308,9 +313,9 @@ class _SignalEvaluator:
         page = inputs.save_page(
             lambda: drift_page(report, reference, title=self._title(signal)), signal
         )
-        faults = any(column.finding in DATA_FAULTS for column in report.drifted)
+        has_faults = any(column.finding in DATA_FAULTS for column in report.drifted)
         columns = tuple(column.column for column in report.drifted)
-        action: AlarmAction = "repair" if faults else "train"
+        action: AlarmAction = "repair" if has_faults else "train"
         return self._result(report, frame.index, rows, columns, action, page)
 
     def _window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
@@ -353,7 +358,7 @@ class _SignalEvaluator:
         unit: str,
     ) -> str | None:
         def page() -> str:
-            finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
+            is_finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
             png = (
                 two_windows_png(
                     reference_N,
@@ -362,7 +367,7 @@ class _SignalEvaluator:
                     unit=unit,
                     drifted=report.verdict == "DRIFT",
                 )
-                if finite
+                if is_finite
                 else b""
             )
             text = (report.verdict, report.reason, report.remedy)
@@ -380,6 +385,7 @@ class _SignalEvaluator:
         return load_reference(digest, self._inputs.store)
 
     def _after(self, signal: Signal) -> list[Sample]:
+        """Return the samples after the last evaluated window of a signal."""
         last = self._last(signal)
         return (
             serving_samples.production_samples(self._samples, datetime.fromisoformat(last))
@@ -388,15 +394,16 @@ class _SignalEvaluator:
         )
 
     def _last(self, signal: Signal) -> str | None:
+        """Return the label of the last evaluated row of a signal; None before the first window."""
         known = self._before.signal(signal) if self._before else None
         return known.last if known else None
 
     def _update(
-        self, signal: Signal, found: WindowResult | Waiting | str, *, is_monitored: bool = True
+        self, signal: Signal, result: WindowResult | Waiting | str, *, is_monitored: bool = True
     ) -> SignalState:
         known = self._before.signal(signal) if self._before else None
         return update_signal(
-            known, signal, found, self._inputs.alarm_settings, is_monitored=is_monitored
+            known, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
         )
 
     def _title(self, signal: Signal) -> str:

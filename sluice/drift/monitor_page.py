@@ -16,7 +16,7 @@ TONE: dict[MonitorVerdict, Tone] = {
 _STYLE = ".tag{white-space:nowrap}"
 _ACTION_TEXT = {
     "train": "The training job is started once for this alarm.",
-    "repair": "Retraining would not help; data or servers need a manual repair.",
+    "repair": "Retraining would not help: a person must repair the data or the servers.",
 }
 
 
@@ -81,48 +81,52 @@ def _alarm_card(alarm: Alarm) -> str:
 def _signal_table(state: MonitorState) -> str:
     rows = [
         [
-            escape(SIGNALS[found.signal]),
-            _tag(found),
-            escape(found.summary) + _link(found),
-            escape(found.alarm_state.reason if found.is_monitored else ""),
+            escape(SIGNALS[signal.signal]),
+            _tag(signal),
+            escape(signal.summary) + _link(signal),
+            escape(signal.alarm_state.reason if signal.is_monitored else ""),
         ]
-        for found in state.signals
+        for signal in state.signals
     ]
-    return table(("signal", "", "why", "alarm"), rows)
+    return table(("signal", "verdict", "reason", "alarm"), rows)
 
 
-def _tag(found: SignalState) -> str:
-    return tag(found.verdict, TONE[found.verdict]) if found.is_monitored else tag("not monitored")
+def _tag(signal: SignalState) -> str:
+    if not signal.is_monitored:
+        return tag("not monitored")
+    return tag(signal.verdict, TONE[signal.verdict])
 
 
-def _link(found: SignalState) -> str:
-    page = found.windows[-1].page if found.windows else None
+def _link(signal: SignalState) -> str:
+    page = signal.windows[-1].page if signal.windows else None
     return f' <a href="{escape(page, quote=True)}">report</a>' if page else ""
 
 
 def _windows(state: MonitorState) -> str:
-    evaluated = [(j, found.signal) for found in state.signals for j in found.windows]
+    evaluated = [(window, state.signal) for state in state.signals for window in state.windows]
     evaluated.sort(key=lambda pair: pair[0].at, reverse=True)
     rows = [
         [
-            f"{j.at:%Y-%m-%d %H:%M}",
+            f"{window.at:%Y-%m-%d %H:%M}",
             escape(SIGNALS[signal]),
-            f"{escape(j.first)} to {escape(j.last)}",
-            f"{j.num_rows:,}",
-            tag(j.verdict, TONE[j.verdict]),
-            f'<a href="{escape(j.page, quote=True)}">report</a>' if j.page else "",
+            f"{escape(window.first)} to {escape(window.last)}",
+            f"{window.num_rows:,}",
+            tag(window.verdict, TONE[window.verdict]),
+            f'<a href="{escape(window.page, quote=True)}">report</a>' if window.page else "",
         ]
-        for j, signal in evaluated
+        for window, signal in evaluated
     ]
     if not rows:
         return "<p>No window was evaluated yet.</p>"
-    return table(("evaluated at", "signal", "rows", "count", "", ""), rows, numbers=frozenset({3}))
+    names = ("evaluated at", "signal", "rows", "number of rows", "verdict", "report")
+    return table(names, rows, numbers=frozenset({3}))
 
 
 _LEGEND = (
-    "<p>Windows do not overlap. One window with drift is a warning. The number of windows that "
-    "the pipeline's <code>drift_alarm</code> requires raises an alarm, which starts a training "
-    "where retraining may help. INCONCLUSIVE means that a window has too little evidence for a "
-    "decision, or that no window can be evaluated. WAITING means that there are too few new rows "
-    "or requests for a window. Neither of them means that there is no drift.</p>"
+    "<p>Windows do not overlap. One window with drift is a warning. An alarm requires the number "
+    "of windows with drift that the setting <code>drift_alarm</code> of the pipeline defines. If "
+    "retraining may help, an alarm starts a training. INCONCLUSIVE means that a window has too "
+    "little evidence for a decision, or that no window can be evaluated. WAITING means that there "
+    "are too few new rows or requests for a window. Neither of them means that there is no "
+    "drift.</p>"
 )

@@ -1,6 +1,6 @@
 """State of the drift monitor of one version in production: evaluated windows and alarms."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -89,8 +89,8 @@ class SignalState(Record):
     @property
     def action(self) -> AlarmAction:
         """Action for the newest window with drift."""
-        drifted = [j.action for j in self.windows if j.verdict == "DRIFT"]
-        return drifted[-1] if drifted else "train"
+        actions = [window.action for window in self.windows if window.verdict == "DRIFT"]
+        return actions[-1] if actions else "train"
 
 
 class Alarm(Record):
@@ -119,17 +119,17 @@ class MonitorState(Record):
 
     def signal(self, name: Signal) -> SignalState | None:
         """Return the state of one signal; None before its first monitor run."""
-        return next((found for found in self.signals if found.signal == name), None)
+        return next((state for state in self.signals if state.signal == name), None)
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
         """All active alarms."""
-        return tuple(found for found in (self.training, self.repair) if found is not None)
+        return tuple(alarm for alarm in (self.training, self.repair) if alarm is not None)
 
     @property
     def verdict(self) -> MonitorVerdict:
         """DRIFT if any signal drifted; STABLE only if all monitored signals are stable."""
-        verdicts = {found.verdict for found in self.signals if found.is_monitored}
+        verdicts = {state.verdict for state in self.signals if state.is_monitored}
         order: tuple[MonitorVerdict, ...] = ("DRIFT", "INCONCLUSIVE", "WAITING", "STABLE")
         return next((verdict for verdict in order if verdict in verdicts), "WAITING")
 
@@ -144,14 +144,14 @@ class MonitorState(Record):
         )
         if verdict == "STABLE":
             return stable_text
-        # If no signal is monitored, the reasons of all signals explain why.
+        # If no signal is monitored, the reasons of all signals are shown.
         lines = [f"{SIGNALS[s.signal].capitalize()}: {s.summary}" for s in decisive or self.signals]
         return " ".join([*([stable_text] if stable_text and verdict == "WAITING" else []), *lines])
 
     @property
     def is_new(self) -> bool:
         """Whether the last monitor run evaluated any window."""
-        return any(found.is_new for found in self.signals)
+        return any(state.is_new for state in self.signals)
 
 
 def update_signal(
@@ -187,7 +187,7 @@ def update_signal(
         wait_reason=wait_reason,
         is_waiting=isinstance(found, Waiting),
         is_monitored=is_monitored or bool(windows),
-        alarm_state=debounce_alarm([j.verdict for j in windows], settings),
+        alarm_state=debounce_alarm([window.verdict for window in windows], settings),
     )
 
 
@@ -201,23 +201,24 @@ def update_alarm(
 ) -> Alarm | None:
     """Return the active alarm with this action, continued or new; None without an alarm.
 
-    An alarm starts when the windows of a signal raise it. It ends when no signal raises it any
-    more and none of its signals is inconclusive. Further signals do not start a second alarm.
+    An alarm starts when enough windows of a signal drifted. It ends when no signal is in alarm any
+    more, and none of the alarm's signals is inconclusive. If further signals drift, they do not
+    start a second alarm.
     """
-    known = tuple(signals)
-    own = [s for s in known if s.action == action]
-    alarming = [s for s in own if s.alarm_state.alarm == "ALARM"]
+    all_signals = tuple(signals)
+    alarming = [s for s in all_signals if s.action == action and s.alarm_state.alarm == "ALARM"]
     if before is not None:
-        lasting = [s for s in known if s.signal in before.signals]
-        if alarming or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in lasting):
+        continued = [s for s in all_signals if s.signal in before.signals]
+        if alarming or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in continued):
             return before
         return None
     if not alarming:
         return None
     newest = {s.signal: _newest_drift(s) for s in alarming}
-    columns = dict.fromkeys(name for j in newest.values() for name in j.columns)
+    columns = dict.fromkeys(name for window in newest.values() for name in window.columns)
+    windows = {signal: window.window for signal, window in newest.items()}
     return Alarm(
-        id=digest_json([candidate, action, {s: j.window for s, j in newest.items()}])[:12],
+        id=digest_json([candidate, action, windows])[:12],
         action=action,
         began_at=now,
         signals=tuple(newest),
@@ -229,6 +230,7 @@ def update_alarm(
     )
 
 
-def _newest_drift(watch: SignalState) -> WindowResult:
-    found: Sequence[WindowResult] = [j for j in watch.windows if j.verdict == "DRIFT"]
-    return found[-1]
+def _newest_drift(signal: SignalState) -> WindowResult:
+    """Return the newest window with drift; the signal must have one."""
+    drifted = [window for window in signal.windows if window.verdict == "DRIFT"]
+    return drifted[-1]

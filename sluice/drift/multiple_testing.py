@@ -1,4 +1,4 @@
-"""Multiple testing for one window: the joint test of all columns, and the p-value adjustment."""
+"""Multiple testing for one window: the joint test of all columns, and adjusted p-values."""
 
 import math
 from collections.abc import Sequence
@@ -73,36 +73,37 @@ def adjust_results(
     if joint is not None:
         p_values.append(math.nan if statistic is None else statistic.p_value)
     adjusted = benjamini_hochberg(p_values)
-    settled = tuple(
-        _adjusted(column, p, alpha=alpha) for column, p in zip(columns, adjusted, strict=False)
+    results = tuple(
+        _with_adjusted_p(column, p, alpha=alpha)
+        for column, p in zip(columns, adjusted, strict=False)
     )
     if joint is None or statistic is None:
-        return settled, joint
-    drifted = adjusted[-1] <= alpha
+        return results, joint
+    has_drifted = adjusted[-1] <= alpha
     size = f"{statistic.distance:.3g} against {statistic.threshold:.3g} expected at most"
-    return settled, joint.model_copy(
+    return results, joint.model_copy(
         update={
             "adjusted_p": adjusted[-1],
-            "verdict": "DRIFT" if drifted else "STABLE",
+            "verdict": "DRIFT" if has_drifted else "STABLE",
             "reason": f"Discrepancy {size}, adjusted p {adjusted[-1]:.2g}.",
         }
     )
 
 
-def _adjusted(column: ColumnResult, adjusted: float, *, alpha: float) -> ColumnResult:
-    if not math.isfinite(adjusted):
+def _with_adjusted_p(column: ColumnResult, adjusted_p: float, *, alpha: float) -> ColumnResult:
+    if not math.isfinite(adjusted_p):
         return column
     statistic = smallest_p_value(column.statistics)
     reason = (
         f"{_STATISTIC_NAMES[statistic.name].capitalize()} {statistic.distance:.3g}, at most "
-        f"{statistic.threshold:.3g} expected; adjusted p {adjusted:.2g}."
+        f"{statistic.threshold:.3g} expected; adjusted p {adjusted_p:.2g}."
     )
-    drifted = adjusted <= alpha
+    has_drifted = adjusted_p <= alpha
     return column.model_copy(
         update={
-            "adjusted_p": adjusted,
-            "verdict": "DRIFT" if drifted else "STABLE",
-            "finding": column.finding if drifted else "none",
+            "adjusted_p": adjusted_p,
+            "verdict": "DRIFT" if has_drifted else "STABLE",
+            "finding": column.finding if has_drifted else "none",
             "reason": reason,
         }
     )

@@ -57,14 +57,14 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 
 def _pictures(report: DriftReport, reference: DriftReference) -> str:
-    of = {column.name: column for column in reference.columns}
+    by_name = {column.name: column for column in reference.columns}
     plotted = [
         result for result in report.drifted if result.share and result.finding != "missing_values"
     ]
     if not plotted:
         return ""
     shown = [
-        _image(column_png(result, of[result.column]), f"drift of {result.column}")
+        _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
         for result in plotted[:_MAX_PLOTS]
     ]
     hidden = len(plotted) - len(shown)
@@ -78,7 +78,10 @@ def _columns(report: DriftReport) -> str:
         report.columns,
         key=lambda c: (order[c.verdict], c.p_value if c.p_value >= 0 else -1.0),
     )
-    names = ("column", "", "reason", "distances (threshold)", "adjusted p", "effect", "missing")
+    names = (
+        *("column", "verdict", "reason", "distances (threshold)", "adjusted p", "effect"),
+        "missing",
+    )
     rows = [
         [
             escape(result.column),
@@ -124,8 +127,8 @@ def _left_out(report: DriftReport) -> str:
         return ""
     return (
         f'<div class="card unsure"><p><b>{escape(report.left_out)}</b> Drift in the '
-        "other columns is not detected. Raise drift.max_columns to compare more columns; time and "
-        "memory grow with its square.</p></div>"
+        "excluded columns is not detected. Raise drift.max_columns to compare more columns; time "
+        "and memory grow with its square.</p></div>"
     )
 
 
@@ -133,9 +136,9 @@ def _legend(report: DriftReport) -> str:
     return (
         f"<p>Without drift, a single distance exceeds its threshold in {100 * report.alpha:.3g} % "
         "of windows of this size. Thresholds come from a block bootstrap of the reference, which "
-        "preserves the dependence between rows. The p-value of a column is that of its smallest "
-        "p-value over all distances, adjusted by Benjamini-Hochberg for the number of columns. The "
-        "adjusted p-value determines the verdict.</p><p>Effect: Wasserstein distance in standard "
+        "preserves the dependence between rows. A column has one p-value, based on the smallest "
+        "p-value of its distances. It is adjusted by Benjamini-Hochberg for the number of columns, "
+        "and then determines the verdict.</p><p>Effect: Wasserstein distance in standard "
         "deviations of the reference, or Cohen's w for categories (0.1 small, 0.3 medium, 0.5 "
         "large).</p>"
     )

@@ -27,7 +27,7 @@ class SourceLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWindows:
-    """Signals with a new window, and why the others have none."""
+    """Signals that have a new window, and the reasons why the other signals have none."""
 
     signals: tuple[Signal, ...]
     wait_reasons: tuple[str, ...]
@@ -53,36 +53,35 @@ def find_pending_windows(
     Raises:
         ContractError: The type of the labels differs from that of the training rows.
     """
-    found: list[Signal] = []
-    waits: list[str] = []
+    signals: list[Signal] = []
+    wait_reasons: list[str] = []
 
     def check(signal: Signal, index: pd.Index, after: str) -> None:
         known = state.signal(signal) if state else None
         last = known.last if known else None
         window = next_window(index, after=last or after, is_first=last is None, settings=settings)
         if isinstance(window, Waiting):
-            waits.append(f"{SIGNALS[signal].capitalize()}: {window.reason}")
+            wait_reasons.append(f"{SIGNALS[signal].capitalize()}: {window.reason}")
         else:
-            found.append(signal)
+            signals.append(signal)
 
     if labels is not None:
         check("rows", labels.index, labels.known_until)
         if labels.has_losses:
             check("losses", labels.index, labels.known_until)
-    known = serving_samples.production_samples(
-        sorted(samples, key=lambda s: s.at), in_production_since
+    own_samples = serving_samples.production_samples(
+        sorted(samples, key=lambda sample: sample.at), in_production_since
     )
-    if known:
+    if own_samples:
         since = in_production_since.isoformat()
         requests = state.signal("requests") if state else None
-        fresh = known
+        new_samples = own_samples
         if requests and requests.last:
-            fresh = serving_samples.production_samples(known, datetime.fromisoformat(requests.last))
-        check(
-            "requests",
-            serving_samples.request_frame(fresh, [""] * len(known[-1].features)).index,
-            since,
-        )
+            last = datetime.fromisoformat(requests.last)
+            new_samples = serving_samples.production_samples(own_samples, last)
+        # Only the index is used, so the columns need no names.
+        columns = [""] * len(own_samples[-1].features)
+        check("requests", serving_samples.request_frame(new_samples, columns).index, since)
         until = state.latencies_until if state else ""
-        check("latency", serving_samples.latencies(known).index, until or since)
-    return PendingWindows(signals=tuple(found), wait_reasons=tuple(waits))
+        check("latency", serving_samples.latencies(own_samples).index, until or since)
+    return PendingWindows(signals=tuple(signals), wait_reasons=tuple(wait_reasons))

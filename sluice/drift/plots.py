@@ -14,9 +14,10 @@ from sluice.drift.report import ColumnResult, DriftReport, StatisticResult
 from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 
 MOVED = "#ba2525"
+"""Colour of a column or quantity that has drifted."""
 _MAX_COLUMNS, _MAX_CATEGORIES = 25, 10
 _MAX_BAR = 6.0
-"""Length at which bars are cut [multiples of the threshold]."""
+"""Length at which bars are cut off [multiples of the threshold]."""
 
 
 def overview_png(report: DriftReport) -> bytes:
@@ -26,17 +27,17 @@ def overview_png(report: DriftReport) -> bytes:
     shown = compared[:_MAX_COLUMNS]
     entries = [(column.column, _threshold_ratio(column.statistics), column) for column in shown]
     figure, axes = new_figure(height_in=1.2 + 0.24 * max(1, len(entries)))
-    for at, (_, times, column) in enumerate(entries):
+    for at, (_, ratio, column) in enumerate(entries):
         colour = MOVED if column.verdict == "DRIFT" else MUTED
-        axes.barh(at, min(times, _MAX_BAR), color=colour, height=0.7)
-        if times > _MAX_BAR:
-            label = f"{times:.0f} " if math.isfinite(times) else "threshold is 0 "
+        axes.barh(at, min(ratio, _MAX_BAR), color=colour, height=0.7)
+        if ratio > _MAX_BAR:
+            label = f"{ratio:.0f} " if math.isfinite(ratio) else "threshold is 0 "
             axes.text(_MAX_BAR, at, label, color="white", va="center", ha="right", fontsize=8)
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yticks(range(len(entries)), [_short(name) for name, *_ in entries])
     axes.set_ylim(max(1, len(entries)) - 0.4, -0.6)
-    farthest = max((times for _, times, _ in entries), default=1.0)
-    axes.set_xlim(0, max(1.5, min(1.05 * farthest, _MAX_BAR)))
+    max_ratio = max((ratio for _, ratio, _ in entries), default=1.0)
+    axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR)))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("largest distance / its threshold without drift")
     hidden = len(compared) - len(shown)
@@ -109,8 +110,8 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
     names = [*cells.categories[: cells.num_frequent], "rare categories", "new categories"]
     share_GA = np.stack((column.share_G, np.array(result.share)), axis=1)
     filled = [at for at in range(len(names)) if share_GA[at].any()]
-    farthest = sorted(filled, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
-    shown = farthest[:_MAX_CATEGORIES]
+    by_change = sorted(filled, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
+    shown = by_change[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
     place = np.arange(len(shown))
     axes.barh(place - 0.19, 100 * share_GA[shown, 0], height=0.36, color=MUTED, label="reference")

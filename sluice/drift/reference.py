@@ -30,7 +30,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """Null distributions for one window size; None where such a window is too small."""
+    """Null distributions for one window size; None for a column for which it is too small."""
 
     num_rows: int
     columns: tuple[NullDistribution | None, ...]
@@ -68,8 +68,8 @@ class DriftReference:
             return ""
         num_columns = len(self.columns) + len(self.left_out)
         return (
-            f"{len(self.left_out):,} of {num_columns:,} columns are left out: a random sample of "
-            f"{len(self.columns):,} is compared (drift.max_columns)."
+            f"{len(self.left_out):,} of {num_columns:,} columns are left out: only a random sample "
+            f"of {len(self.columns):,} columns is compared (drift.max_columns)."
         )
 
     @property
@@ -171,7 +171,7 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
     if not names.is_unique:
         raise ContractError(
             f"Columns must have different names, got '{names[names.duplicated()][0]}' twice.",
-            fix="Rename one of them.",
+            fix="Rename one of the columns.",
         )
     return frame.set_axis(names, axis=1)
 
@@ -207,13 +207,13 @@ def _calibrate(
 ) -> Calibration:
     draws = settings.resamples(family_size(len(columns)))
 
-    def of(column: ColumnReference) -> NullDistribution | None:
+    def calibrate(column: ColumnReference) -> NullDistribution | None:
         if not has_enough_rows(column.dependence, num_rows, settings):
             return None
         return calibrate_column(column, settings, num_rows=num_rows, draws=draws, seed=seed)
 
     with ThreadPoolExecutor(threads) as pool:
-        calibrated = pool.map(of, columns)
+        calibrated = pool.map(calibrate, columns)
         nulls = tuple(_reported(calibrated, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):

@@ -238,7 +238,7 @@ def _plain(value: Any) -> Any:
 
 def _damaged(why: str) -> IntegrityError:
     return IntegrityError(
-        f"The file must contain a valid drift reference, and does not ({why}).",
+        f"The file does not contain a valid drift reference ({why}).",
         cause="The file was modified or truncated after it was written, or has another format.",
         fix="Rebuild the reference from its rows, or restore the file from a backup.",
     )

@@ -31,7 +31,7 @@ _ROLES = {
     "predictions": "drift predictions",
     "losses": "held-out losses",
 }
-"""Role in a version's artifacts, by field of ``ReferenceArtifacts``."""
+"""Role of each reference among the artifacts of a version, by field of ``ReferenceArtifacts``."""
 
 
 class ReferenceArtifacts(Record):
@@ -80,11 +80,12 @@ def store_references(
     threads: int,
     on_progress: OnProgress,
 ) -> ReferenceArtifacts:
-    """Build and store the references for later windows; repeating it changes nothing.
+    """Build and store the references with which later windows are compared.
 
-    The rows are the training and validation rows of the deployed members (those of the last fold).
-    The predictions are those of the members of all folds on their unseen rows, because one fold
-    has too few. The losses are those of the last fold.
+    Calling this again changes nothing. The reference rows are the training and validation rows of
+    the deployed members, which are those of the last fold. The reference predictions are those of
+    the members of all folds on their unseen rows, because one fold has too few rows. The reference
+    losses are those of the last fold.
 
     Args:
         workload: Workload of the version.
@@ -110,11 +111,11 @@ def store_references(
     on_progress(f"computing predictions of {len(members)} networks on held-out rows")
     _, parts_S = member_outputs(workload, frame, folds, members, load)
     outputs, losses = [], pd.DataFrame()
-    for same in zip(*parts_S, strict=True):
-        output = torch.stack([part.output for part in same]).mean(dim=0)
+    for parts in zip(*parts_S, strict=True):  # the same fold of all seeds
+        output = torch.stack([part.output for part in parts]).mean(dim=0)
         outputs.append(output.double().reshape(len(output), -1).numpy())
-        if same[0].fold.fold_id == last:
-            examples = same[0].examples
+        if parts[0].fold.fold_id == last:
+            examples = parts[0].examples
             losses = pd.DataFrame(
                 {
                     "row": row_labels(frame.index)[examples.rows],
@@ -126,7 +127,7 @@ def store_references(
     lacking: list[str] = []
     left_out: list[str] = []
 
-    def stored(rows: pd.DataFrame, what: str) -> str | None:
+    def build_and_save(rows: pd.DataFrame, what: str) -> str | None:
         try:
             reference = build_reference(
                 rows,
@@ -135,7 +136,7 @@ def store_references(
                 threads=threads,
                 on_progress=lambda done: on_progress(f"{what}: {done}"),
             )
-        except ContractError as error:  # too few rows or an empty column, which a model may have
+        except ContractError as error:  # too few rows or an empty column, which are no error here
             lacking.append(f"No reference of the {what}: {error.what}")
             return None
         if reference.omission:
@@ -143,9 +144,9 @@ def store_references(
         return save_reference(reference, store)
 
     return ReferenceArtifacts(
-        features=stored(training_rows[list(workload.feature_columns)], "training rows"),
-        predictions=stored(predictions, "held-out predictions"),
-        losses=_save(losses, store),
+        features=build_and_save(training_rows[list(workload.feature_columns)], "training rows"),
+        predictions=build_and_save(predictions, "held-out predictions"),
+        losses=_save_losses(losses, store),
         lacking=tuple(lacking),
         left_out=tuple(left_out),
     )
@@ -184,7 +185,7 @@ def last_known_label(
     return str(read_held_out_losses(references.losses, store).index[-1])
 
 
-def _save(losses: pd.DataFrame, store: ArtifactStore) -> str:
+def _save_losses(losses: pd.DataFrame, store: ArtifactStore) -> str:
     buffer = io.BytesIO()
     losses.to_parquet(buffer, index=False)
     return store.put(buffer.getvalue())

@@ -23,24 +23,24 @@ def request_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataF
 
     Requests with another number of columns, such as those for an older version, are excluded.
     """
-    fitting = [s for s in _distinct(samples) if len(s.features) == len(columns)]
-    values = np.array([s.features for s in fitting]).reshape(len(fitting), len(columns))
-    return pd.DataFrame(values, columns=list(columns), index=_times(fitting))
+    matching = [s for s in _distinct(samples) if len(s.features) == len(columns)]
+    values = np.array([s.features for s in matching]).reshape(len(matching), len(columns))
+    return pd.DataFrame(values, columns=list(columns), index=_times(matching))
 
 
 def prediction_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
     """Return the predictions of production (mean of its networks), indexed by time."""
     distinct = _distinct(samples)
-    answers = [np.mean(s.production or ((),), axis=0) for s in distinct]
-    kept = [at for at, answer in enumerate(answers) if answer.shape == (len(columns),)]
-    values = np.array([answers[at] for at in kept]).reshape(len(kept), len(columns))
-    return pd.DataFrame(values, columns=list(columns), index=_times([distinct[at] for at in kept]))
+    predictions = [np.mean(s.production or ((),), axis=0) for s in distinct]
+    valid = [n for n, output in enumerate(predictions) if output.shape == (len(columns),)]
+    values = np.array([predictions[n] for n in valid]).reshape(len(valid), len(columns))
+    return pd.DataFrame(values, columns=list(columns), index=_times([distinct[n] for n in valid]))
 
 
 def latencies(samples: Sequence[Sample]) -> "pd.Series[float]":
     """Return the latency of the requests routed to production [s], indexed by time."""
-    own = [s for s in samples if s.arm == "production" and s.seconds > 0]
-    return pd.Series([s.seconds for s in own], index=_times(own), name="seconds", dtype=float)
+    timed = [s for s in samples if s.arm == "production" and s.seconds > 0]
+    return pd.Series([s.seconds for s in timed], index=_times(timed), name="seconds", dtype=float)
 
 
 def prediction_columns(num_outputs: int) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ def summarize(
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy.
 
-    Drift in any column makes the window DRIFT. Otherwise any column that could not be tested makes
-    it INCONCLUSIVE, because an untested column may have drifted.
+    If any column drifted, the verdict is DRIFT. Otherwise, if any column could not be tested, it is
+    INCONCLUSIVE, because that column may have drifted.
     """
     drifted = [column for column in columns if column.verdict == "DRIFT"]
     if drifted:
@@ -25,9 +25,9 @@ def summarize(
             "The dependence between columns has changed: compare their correlations with those of "
             "the reference, then retrain on newer rows.",
         )
-    unsure = [column for column in columns if column.verdict == "INCONCLUSIVE"]
-    if unsure or (joint is not None and joint.verdict == "INCONCLUSIVE"):
-        return "INCONCLUSIVE", *_lacking(unsure, joint, len(columns))
+    untested = [column for column in columns if column.verdict == "INCONCLUSIVE"]
+    if untested or (joint is not None and joint.verdict == "INCONCLUSIVE"):
+        return "INCONCLUSIVE", *_untested_reason(untested, joint, len(columns))
     return (
         "STABLE",
         f"No drift in {len(columns)} {'column' if len(columns) == 1 else 'columns'} of "
@@ -36,10 +36,10 @@ def summarize(
     )
 
 
-def _drift_reason(drifted: Sequence[ColumnResult], of: int) -> str:
+def _drift_reason(drifted: Sequence[ColumnResult], num_columns: int) -> str:
     first = min(drifted, key=lambda column: column.p_value if column.p_value >= 0 else -1.0)
     return (
-        f"{len(drifted)} of {of} columns drifted ({_names(drifted)}). "
+        f"{len(drifted)} of {num_columns} columns drifted ({_names(drifted)}). "
         f"'{first.column}': {first.reason}"
     )
 
@@ -56,20 +56,23 @@ def _drift_remedy(drifted: Sequence[ColumnResult]) -> str:
     return "Inspect the drifted columns. If the data have really changed, retrain on newer rows."
 
 
-def _lacking(unsure: Sequence[ColumnResult], joint: JointResult | None, of: int) -> tuple[str, str]:
-    short = [column for column in unsure if column.finding == "reference_too_short"]
+def _untested_reason(
+    untested: Sequence[ColumnResult], joint: JointResult | None, num_columns: int
+) -> tuple[str, str]:
+    """Return the reason and the remedy of an inconclusive window."""
+    short = [column for column in untested if column.finding == "reference_too_short"]
     if short:
         return (
-            f"{len(short)} of {of} columns cannot be tested ({_names(short)}). "
+            f"{len(short)} of {num_columns} columns cannot be tested ({_names(short)}). "
             f"'{short[0].column}': {short[0].reason}",
             "Build the reference from more rows. For a non-stationary column, monitor its "
             "differences from row to row instead of its level.",
         )
-    if unsure:
-        worst = max(unsure, key=lambda column: column.needed_rows)
+    if untested:
+        worst = max(untested, key=lambda column: column.needed_rows)
         needed = worst.needed_rows
         return (
-            f"{len(unsure)} of {of} columns cannot be tested ({_names(unsure)}). "
+            f"{len(untested)} of {num_columns} columns cannot be tested ({_names(untested)}). "
             f"'{worst.column}': {worst.reason}",
             f"Collect windows of at least {needed:,} rows.",
         )

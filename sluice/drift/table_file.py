@@ -27,7 +27,7 @@ def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
     if path.suffix not in SUFFIXES:
         raise SourceError(
             f"A table must be a file ending in {' or '.join(SUFFIXES)}, got {path}.",
-            fix="Convert it to Parquet or CSV, or correct the name.",
+            fix="Convert the file to Parquet or CSV, or correct the name.",
         )
     try:
         frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
@@ -37,7 +37,7 @@ def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
         raise SourceError(
             f"{path} cannot be read: {str(error).strip()}.",
             cause="The file is empty or truncated, or its format does not match its suffix.",
-            fix="Write it again.",
+            fix="Write the file again.",
         ) from None
     for name in ignored:
         if name not in frame:

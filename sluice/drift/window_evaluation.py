@@ -35,11 +35,11 @@ def evaluate_window(
 ) -> DriftReport:
     """Test which columns of a window drifted from the reference.
 
-    A column that is missing, empty, of another kind or full of new categories drifted, without a
-    test. Every other column has one p-value, that of the smallest p-value over its statistics,
-    calibrated jointly. These and the p-value of the joint test of all columns are adjusted by
-    Benjamini-Hochberg, so that without drift the probability of any alarm is at most about
-    ``alpha``.
+    A column that is missing, empty, of another kind or has too many new categories counts as
+    drifted without a test. Every other column has one p-value, based on the smallest p-value of its
+    statistics. These p-values and that of the joint test of all columns are adjusted by
+    Benjamini-Hochberg. So without drift, the probability that any of them is significant is at most
+    about ``alpha``.
 
     Args:
         reference: Drift reference, including its settings.
@@ -115,7 +115,7 @@ def _evaluate_column(
         return _ColumnEvaluation(result=fault, code_N=None)
     code_N = column.cells.encode(values)
     count_G = np.bincount(code_N, minlength=column.cells.num_cells + 1)
-    result = _compared(reference, column, count_G, null)
+    result = _compare(reference, column, count_G, null)
     if isinstance(column.cells, CategoryCells):
         result = _with_new_categories(
             result, column, column.cells.count_unseen(values), len(values)
@@ -135,12 +135,12 @@ def _find_fault(
     filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if filled == 0:
         blocks = len(values) / column.dependence.block_length
-        usual = column.missing_rate**blocks > reference.settings.alpha
+        is_usual = column.missing_rate**blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
             f"{_rate(column.missing_rate)} are missing."
         )
-        finding: ColumnFinding = "too_few_values" if usual else "all_missing"
+        finding: ColumnFinding = "too_few_values" if is_usual else "all_missing"
         return _result(reference, column, finding, reason, missing_rate=1.0)
     if kind != column.kind:
         names = {"numeric": "numbers", "category": "categories", None: str(values.dtype)}
@@ -156,7 +156,7 @@ def _kind(values: "pd.Series[Any]") -> Kind | None:
         return None
 
 
-def _compared(
+def _compare(
     reference: DriftReference,
     column: ColumnReference,
     count_G: NDArray[np.int64],
@@ -166,7 +166,7 @@ def _compared(
     num_rows, filled = int(count_G.sum()), int(count_G[1:].sum())
     share_G, missing = count_G[1:] / filled, count_G[0] / num_rows
     if null is None:
-        reason, finding = _undecided(reference, column, num_rows)
+        reason, finding = _untested_reason(reference, column, num_rows)
         return _result(reference, column, finding, reason, missing_rate=float(missing))
     distance_S = column.distances(share_G[None], np.array([missing]), reference.settings, num_rows)[
         0
@@ -200,13 +200,14 @@ def _with_new_categories(
         return result
     shown = dict(sorted(unseen.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES])
     result = result.model_copy(update={"new_categories": shown})
-    share, normal = sum(unseen.values()) / num_rows, column.max_exclusive_share(num_rows)
-    if share <= normal:
+    share = sum(unseen.values()) / num_rows
+    normal_share = column.max_exclusive_share(num_rows)
+    if share <= normal_share:
         return result
     first = next(iter(shown))
     reason = (
         f"{_counted(len(unseen))} not in the reference, in {_rate(share)} of the rows (expected "
-        f"at most {_rate(normal)}); first '{first}'."
+        f"at most {_rate(normal_share)}); first '{first}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drifted = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
@@ -225,11 +226,11 @@ def _result(
     effect: float = math.nan,
     share: tuple[float, ...] = (),
 ) -> ColumnResult:
-    drifted = finding in ("missing_column", "all_missing", "changed_kind")
+    is_drift = finding in ("missing_column", "all_missing", "changed_kind")
     return ColumnResult(
         column=column.name,
         kind=column.kind,
-        verdict="DRIFT" if drifted else "INCONCLUSIVE",
+        verdict="DRIFT" if is_drift else "INCONCLUSIVE",
         finding=finding,
         reason=reason,
         statistics=statistics,
@@ -245,9 +246,10 @@ def _result(
     )
 
 
-def _undecided(
+def _untested_reason(
     reference: DriftReference, column: ColumnReference, num_rows: int
 ) -> tuple[str, ColumnFinding]:
+    """Return why a column cannot be tested, and the finding."""
     length, needed = column.dependence.block_length, reference.needed_rows(column.dependence)
     if not column.dependence.inflation > 0:
         reason = (
@@ -265,10 +267,11 @@ def _undecided(
 def _effect(
     column: ColumnReference, statistics: tuple[StatisticResult, ...], num_rows: int
 ) -> float:
-    of = {statistic.name: statistic.distance for statistic in statistics}
+    """Return the effect size: Cohen's w for categories, the Wasserstein distance for numbers."""
+    distances = {statistic.name: statistic.distance for statistic in statistics}
     if column.kind == "category":
-        return math.sqrt(of["chi_square"] / num_rows)
-    return of["wasserstein"] if column.at_G[-1] > column.at_G[0] else math.nan
+        return math.sqrt(distances["chi_square"] / num_rows)
+    return distances["wasserstein"] if column.at_G[-1] > column.at_G[0] else math.nan
 
 
 def _counted(categories: int) -> str:

@@ -11,7 +11,7 @@ from sluice.evaluation.unseen_members import position_through
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Result when there are too few new rows for a window, which is not a problem."""
+    """Result if there are too few new rows for a window, which is not a problem."""
 
     reason: str
     """Sentence with the number of available and required rows."""
@@ -22,8 +22,8 @@ def next_window(
 ) -> RowRange | Waiting:
     """Return the rows of the next window, or why there are too few rows.
 
-    A window consists of the newest ``window_rows`` rows. The first window may be smaller, down to
-    ``min_rows``; otherwise a new version would stay unmonitored for too long.
+    A window consists of the newest ``window_rows`` rows. The first window may have only
+    ``min_rows`` rows, because a new version would otherwise not be monitored for too long.
 
     Args:
         index: Row labels in time order.
@@ -36,10 +36,10 @@ def next_window(
         ContractError: The type of the label does not match the index.
     """
     begin = position_through(index, after) + 1
-    fresh = len(index) - begin
+    num_new = len(index) - begin
     needed = settings.min_rows if is_first else settings.window_rows
-    if fresh <= 0:
+    if num_new <= 0:
         return Waiting(reason=f"No new rows yet after {after}; a window needs {needed}.")
-    if fresh < needed:
-        return Waiting(reason=f"{fresh} new rows after {after}; a window needs {needed}.")
-    return RowRange(start=len(index) - min(fresh, settings.window_rows), stop=len(index))
+    if num_new < needed:
+        return Waiting(reason=f"{num_new} new rows after {after}; a window needs {needed}.")
+    return RowRange(start=len(index) - min(num_new, settings.window_rows), stop=len(index))

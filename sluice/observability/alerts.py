@@ -1,8 +1,8 @@
-"""Alerts: appended to a file and posted to a webhook.
+"""Alerts, which are appended to a file and posted to a webhook.
 
 An alert is written to the file before it is posted, and the post is recorded afterwards. If the
-process dies in between, the alert is posted again under the same key: delivery is at least once,
-and a receiver can skip known keys.
+process ends in between, the alert is posted again under the same key. So each alert is delivered at
+least once, and a receiver can skip known keys.
 """
 
 import fcntl
@@ -26,16 +26,20 @@ from sluice.base.home import Home
 from sluice.base.settings import Record
 
 WEBHOOK = "SLUICE_ALERT_WEBHOOK"
+"""Environment variable with the URL of the webhook."""
 KEY_HEADER = "Idempotency-Key"
+"""HTTP header with the key of an alert."""
 MAX_WAIT_S = 4.0
 """Maximum time that a caller waits for posts [s]."""
 
-_ATTEMPTS = 3
-_ATTEMPT_S = 1.5
-_PAUSE_S = 0.2
-_LOCK_S = 1.0
+_MAX_ATTEMPTS = 3
+"""Number of attempts to post an alert."""
+_ATTEMPT_TIMEOUT_S = 1.5
+_FIRST_PAUSE_S = 0.2
+"""Pause after the first failed attempt [s]; it is four times as long after each further one."""
+_LOCK_TIMEOUT_S = 1.0
 _MAX_AGE = timedelta(days=1)
-"""Maximum age of an alert to be posted; older ones remain only in the file."""
+"""Maximum age of an alert that is posted. Older alerts remain only in the file."""
 
 _LOG = logging.getLogger("sluice.alerts")
 
@@ -50,10 +54,10 @@ class Alert(Record):
         pattern=r"^[!-~]{1,200}$",
         description="Idempotency key of the event, such as 'rollout-id/revision'.",
     )
-    kind: AlertKind = Field(description="Kind of event; rollout_paused requires a manual action.")
+    kind: AlertKind = Field(description="Kind of event.")
     what: str = Field(min_length=1, description="What happened, one sentence.")
     why: str = Field(description="Evidence or cause, one sentence.")
-    do: str = Field(description="What the operator can do; empty if nothing.")
+    do: str = Field(description="What the operator can do; empty if there is nothing to do.")
     severity: Severity
     model: str
     rollout: str | None = Field(None, description="Id of the affected rollout.")
@@ -67,11 +71,13 @@ class Alert(Record):
 
 
 class AlertResult(Record):
-    """Result of raising an alert, including pending earlier alerts."""
+    """Result of raising an alert, with which pending earlier alerts are posted as well."""
 
     recorded: bool = Field(description="Whether the alert is in the file.")
-    posted: int = Field(description="Number of alerts accepted by the webhook now.")
-    waiting: int = Field(description="Number of pending alerts, posted with the next one.")
+    posted: int = Field(description="Number of alerts that the webhook accepted in this call.")
+    waiting: int = Field(
+        description="Number of alerts that remain pending and are posted with the next alert."
+    )
     problems: tuple[str, ...] = Field(description="Problems, one sentence each.")
 
 
@@ -80,28 +86,28 @@ def raise_alert(
 ) -> AlertResult:
     """Append an alert to ``alerts.jsonl`` and post it to the URL in ``SLUICE_ALERT_WEBHOOK``.
 
-    An alert whose key is in the file is not appended again, and not posted again once accepted.
-    Disk and network errors are not raised, so that the caller's work continues; they are returned
-    and logged.
+    An alert whose key is in the file is not appended again. It is posted again only if the webhook
+    has not accepted it yet. Disk and network errors are not raised, so that the work of the caller
+    continues; they are returned and logged.
 
     Args:
         alert: The alert.
         home: State folder with the file.
-        environ: Environment; may contain the webhook's http or https URL.
+        environ: Environment variables, which may contain the http or https URL of the webhook.
         max_wait_s: Maximum time for posting [s]; remaining alerts stay pending.
     """
     file = _AlertFile(home.alerts)
     problems: list[str] = []
-    recorded = True
+    is_recorded = True
     try:
         file.append(alert)
     except OSError as error:
-        recorded = False
+        is_recorded = False
         problems.append(f"Cannot write {home.alerts} ({error.strerror or error}).")
     url = environ.get(WEBHOOK, "")
     if not url:
         return _log_problems(
-            alert, AlertResult(recorded=recorded, posted=0, waiting=0, problems=(*problems,))
+            alert, AlertResult(recorded=is_recorded, posted=0, waiting=0, problems=(*problems,))
         )
     try:
         waiting = file.waiting(alert)
@@ -112,11 +118,13 @@ def raise_alert(
         problems.append(f"{WEBHOOK} is not an http or https URL.")
         return _log_problems(
             alert,
-            AlertResult(recorded=recorded, posted=0, waiting=len(waiting), problems=(*problems,)),
+            AlertResult(
+                recorded=is_recorded, posted=0, waiting=len(waiting), problems=(*problems,)
+            ),
         )
     post = _Post(url=url, alerts=waiting, file=file, until=time.monotonic() + max_wait_s)
-    # Name resolution and a slowly responding server ignore the timeout of urlopen. A daemon thread
-    # can be abandoned, and ends with the process.
+    # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
+    # daemon thread can be abandoned, and ends with the process.
     thread = threading.Thread(target=post.run, name="alert", daemon=True)
     thread.start()
     thread.join(max_wait_s)
@@ -126,7 +134,7 @@ def raise_alert(
     return _log_problems(
         alert,
         AlertResult(
-            recorded=recorded,
+            recorded=is_recorded,
             posted=posted,
             waiting=len(waiting) - posted,
             problems=(*problems, *post_problems),
@@ -162,23 +170,27 @@ class _AlertFile:
             _lock(file)
             file.seek(0)
             content = file.read()
-            if any(known.key == alert.key for known in _parsed(content)):
+            if any(known.key == alert.key for known in _parse_alerts(content)):
                 return
             # A crash may have left an incomplete last line.
             separator = b"" if not content or content.endswith(b"\n") else b"\n"
             file.write(separator + alert.model_dump_json().encode() + b"\n")
 
     def alerts(self) -> list[Alert]:
-        return _parsed(self._path.read_bytes())
+        return _parse_alerts(self._path.read_bytes())
 
-    def waiting(self, now: Alert) -> list[Alert]:
-        """Return the alerts to post: the current one first, then earlier ones, newest first."""
-        posted = set()
+    def waiting(self, current: Alert) -> list[Alert]:
+        """Return the alerts to post: the current alert first, then pending ones, newest first."""
+        posted_keys = set()
         if self._posted.exists():
-            posted = set(self._posted.read_text().split())
-        known = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
-        others = [a for a in known.values() if a.key != now.key and a.at > now.at - _MAX_AGE]
-        return [a for a in (now, *reversed(others)) if a.key not in posted]
+            posted_keys = set(self._posted.read_text().split())
+        by_key = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
+        earlier = [
+            alert
+            for alert in by_key.values()
+            if alert.key != current.key and alert.at > current.at - _MAX_AGE
+        ]
+        return [alert for alert in (current, *reversed(earlier)) if alert.key not in posted_keys]
 
     def record_posted(self, alert: Alert) -> None:
         with self._posted.open("ab") as file:
@@ -202,35 +214,37 @@ class _Post:
             problem = self._post(alert)
             if problem:
                 self.problems.append(problem)
-                return  # the others would fail in the same way
+                return  # the other alerts would fail in the same way
             self.posted += 1
             try:
                 self.file.record_posted(alert)
             except OSError as error:
-                self.problems.append(f"Cannot record that it was posted: {error}.")
+                self.problems.append(f"Cannot record that the alert was posted: {error}.")
 
     def _post(self, alert: Alert) -> str:
         """Post one alert; return why it was not accepted, or an empty string."""
         body = json.dumps(alert.model_dump(mode="json") | {"text": alert.text}).encode()
         headers = {"Content-Type": "application/json", KEY_HEADER: alert.key}
         problem = "The webhook was not called: the time limit was reached."
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             left_s = self.until - time.monotonic()
             if left_s <= 0:
                 return problem
             request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
             try:
-                with urllib.request.urlopen(request, timeout=min(_ATTEMPT_S, left_s)):
+                with urllib.request.urlopen(request, timeout=min(_ATTEMPT_TIMEOUT_S, left_s)):
                     return ""
             except urllib.error.HTTPError as error:
                 error.close()
                 problem = f"The webhook returned status {error.code}."
                 if error.code < 500 and error.code != 429:
                     return problem
-            except (OSError, ValueError) as error:  # never the URL: it may contain a secret
+            except (OSError, ValueError) as error:
+                # The problem does not contain the URL, which may contain a secret.
                 reason = getattr(error, "reason", error)
                 problem = f"The webhook cannot be reached ({type(reason).__name__})."
-            time.sleep(max(0.0, min(_PAUSE_S * 4**attempt, self.until - time.monotonic())))
+            pause_s = min(_FIRST_PAUSE_S * 4**attempt, self.until - time.monotonic())
+            time.sleep(max(0.0, pause_s))
         return problem
 
 
@@ -240,7 +254,7 @@ def _lock(file: BinaryIO) -> None:
     Raises:
         TimeoutError: Another process holds the lock for too long.
     """
-    until = time.monotonic() + _LOCK_S
+    until = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,7 +265,8 @@ def _lock(file: BinaryIO) -> None:
             time.sleep(0.01)
 
 
-def _parsed(content: bytes) -> list[Alert]:
+def _parse_alerts(content: bytes) -> list[Alert]:
+    """Return the alerts of a file; lines that are not alerts are skipped."""
     alerts = []
     for line in content.splitlines():
         try:

@@ -1,11 +1,12 @@
 """OpenTelemetry spans; disabled unless an exporter endpoint is set.
 
-Every candidate has its own trace, whose id is the beginning of its digest. Its registration,
-rollouts and promotion are therefore linked across processes and days without stored state. Spans
-about a candidate link to this trace. The spans of a pipeline run share the trace of the run.
+Every candidate has its own trace, whose id is the beginning of the candidate's digest. Spans about
+a candidate have a link to this trace. So its registration, rollouts and promotion are connected
+across processes and days without stored state. The spans of a pipeline run are in the trace of the
+run.
 
-Covers processes that call ``configure``. When disabled, a span costs one comparison, and
-OpenTelemetry is not imported.
+Spans are recorded only in processes that call ``configure``. Without it, a span costs one
+comparison, and OpenTelemetry is not imported.
 """
 
 import contextlib
@@ -21,13 +22,15 @@ from typing import Any, Protocol
 from sluice.base.errors import SettingsError
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-"""Variable with the OTLP endpoint, such as http://127.0.0.1:4318; spans go to /v1/traces."""
+"""Environment variable with the OTLP endpoint, such as http://127.0.0.1:4318. Spans are sent to
+/v1/traces of the endpoint."""
 
-_TIMEOUTS = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
+_TIMEOUT_VARIABLES = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 _EXPORT_TIMEOUT_S = 2.0
-"""Default export timeout; limits how long an ending process waits for an unreachable receiver."""
+"""Default timeout of an export [s]. It limits how long a process that ends waits for a receiver
+that cannot be reached."""
 
-_DISABLED = "OTEL_SDK_DISABLED"
+_DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 AttributeValue = str | int | float | bool
@@ -86,21 +89,21 @@ class TraceContext:
         >>> TraceContext.parse("00-" + "00" * 16 + "-" + "cd" * 8 + "-01") is None
         True
         """
-        found = _TRACEPARENT.fullmatch(traceparent)
-        if found is None or not int(found[1], 16) or not int(found[2], 16):
+        match = _TRACEPARENT.fullmatch(traceparent)
+        if match is None or not int(match[1], 16) or not int(match[2], 16):
             return None
-        return cls(found[1], found[2], bool(int(found[3], 16) & 1))
+        return cls(match[1], match[2], bool(int(match[3], 16) & 1))
 
 
 def configure(environ: Mapping[str, str], *, service: str) -> bool:
     """Enable spans if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set; return whether they are enabled.
 
-    A second call changes nothing. Spans are exported in the background and when the process ends;
-    an unreachable receiver only loses spans.
+    A second call changes nothing. Spans are exported in the background and when the process ends.
+    If the receiver cannot be reached, spans are lost without an error.
 
     Args:
-        environ: Environment with OpenTelemetry's variables; the exporter reads its headers from
-            the process environment.
+        environ: Environment variables of OpenTelemetry. The exporter reads its headers from the
+            process environment.
         service: Service name in the traces, unless OTEL_SERVICE_NAME is set.
 
     Raises:
@@ -108,7 +111,7 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
     """
     global _engine
     endpoint = environ.get(ENDPOINT, "")
-    if not endpoint or environ.get(_DISABLED, "").lower() == "true":
+    if not endpoint or environ.get(_DISABLED_VARIABLE, "").lower() == "true":
         return False
     if not re.match(r"https?://[^/\s]+", endpoint):
         raise SettingsError(
@@ -120,7 +123,9 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
             _engine = _Engine(
                 f"{endpoint.rstrip('/')}/v1/traces",
                 environ.get("OTEL_SERVICE_NAME") or service,
-                timeout_s=None if any(name in environ for name in _TIMEOUTS) else _EXPORT_TIMEOUT_S,
+                timeout_s=None
+                if any(name in environ for name in _TIMEOUT_VARIABLES)
+                else _EXPORT_TIMEOUT_S,
             )
     return True
 
@@ -142,7 +147,7 @@ def span(
     An exception sets the error status with the class of the exception, but not its message.
 
     Args:
-        name: Name from a closed set; details belong in attributes.
+        name: Name from a fixed set; details belong in attributes.
         parent: ``traceparent`` of the parent; by default the current span.
         attributes: Attributes of the span.
     """
@@ -155,8 +160,8 @@ def server_span(name: str, *, trace: str, traceparent: str) -> AbstractContextMa
     """Return a context manager for the server span of a request, with the trace id of its logs.
 
     Args:
-        name: Method and route, from a closed set.
-        trace: Trace id, 32 hex digits; that of ``traceparent`` if it is valid.
+        name: Method and route, from a fixed set.
+        trace: Trace id, 32 hexadecimal digits; the id in ``traceparent`` if that is valid.
         traceparent: Header sent by the client.
     """
     if _engine is None:
@@ -195,7 +200,7 @@ class _Engine:
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
         class Ids(RandomIdGenerator):
-            """Generator that uses explicitly chosen ids if there are any."""
+            """Generator of ids that uses the ids in ``_ids`` if they are set."""
 
             def generate_trace_id(self) -> int:
                 chosen = _ids.get()
@@ -258,14 +263,14 @@ class _Engine:
         from opentelemetry import trace
         from opentelemetry.context import Context
 
-        here = trace.get_current_span().get_span_context()
-        own = _candidate(candidate)
-        chosen = _ids.set((own.trace_id, own.span_id))
+        current = trace.get_current_span().get_span_context()
+        context = _candidate(candidate)
+        chosen = _ids.set((context.trace_id, context.span_id))
         try:
             first = self._tracer.start_span(
                 "candidate",
                 context=Context(),
-                links=[trace.Link(here)] if here.is_valid else [],
+                links=[trace.Link(current)] if current.is_valid else [],
                 attributes=_attributes({"candidate": candidate, **attributes}),
             )
         finally:
@@ -279,8 +284,8 @@ class _RecordingSpan:
 
     @property
     def traceparent(self) -> str:
-        own = self._span.get_span_context()
-        return f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def set_attributes(self, **attributes: AttributeValue) -> None:
         self._span.set_attributes(_attributes(attributes))
@@ -294,6 +299,7 @@ class _RecordingSpan:
 _engine: _Engine | None = None
 _starting = threading.Lock()
 _ids: ContextVar[tuple[str, str] | None] = ContextVar("ids", default=None)
+"""Trace id and span id of the next span, in hexadecimal; None for random ids."""
 
 
 def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
@@ -301,6 +307,7 @@ def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Attribute
 
 
 def _candidate(digest: str) -> TraceContext:
+    """Return the context of the first span in the trace of a candidate."""
     return TraceContext(digest[:32], digest[32:48], sampled=True)
 
 

@@ -1,9 +1,10 @@
 """Anchor: a copy of the last signed line outside the database, which reveals lost lines.
 
-A database that was restored from an older copy, or from which signed lines and their signatures
-were removed, is consistent in itself. The last signed line is therefore also stored beside the key,
-or at the location set in ``known_keys.yaml``. It may be older than the database (another machine
-signed since, or a process died between the two writes), but must then be one of its lines.
+If a database was restored from an older copy, or lost its last signed lines together with their
+signatures, the database alone does not show it. The last signed line is therefore also stored in a
+file beside the key, or at the location set in ``known_keys.yaml``. The database must contain this
+line. It may contain later lines, because another machine may have signed since, or a process may
+have ended after writing the database and before writing the anchor.
 """
 
 import contextlib
@@ -28,13 +29,13 @@ from sluice.registry.keyring import KNOWN_KEYS, Keyring
 class SignedLine(Record):
     """A signature of the log, with the last line that it covers."""
 
-    line: int = Field(ge=1)
-    digest: str
+    line: int = Field(ge=1, description="Number of the last covered line.")
+    digest: str = Field(description="Digest of this line.")
     key_id: str
     signature: str
     signed_at: datetime
-    since: int
-    kind: str
+    since: int = Field(description="Number of the last line before the covered lines.")
+    kind: str = Field(description="change or bridge; see ``log_signatures``.")
     actor: str
 
 
@@ -56,29 +57,30 @@ class AnchorReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnchorSnapshot:
-    """Content of an anchor before a read transaction begins.
+    """Content of an anchor, read before a read transaction begins.
 
-    An anchor read later could contain a newer line that is not visible to the transaction.
+    If the anchor were read later, it could contain a newer line that is not visible to the
+    transaction.
     """
 
     location: str
-    found: SignedLine | StorageError | None
+    content: SignedLine | StorageError | None
 
     @classmethod
     def of(cls, anchor: "Anchor | None") -> Self | None:
-        """Return the current content of an anchor, or its read error; None without an anchor."""
+        """Read an anchor, and store its content or the read error; None without an anchor."""
         if anchor is None:
             return None
         try:
             return cls(anchor.location, anchor.read())
-        except StorageError as error:  # IntegrityError as well
+        except StorageError as error:  # IntegrityError is a StorageError
             return cls(anchor.location, error)
 
     def read(self) -> SignedLine | None:
-        """Return the line; see ``AnchorReader``."""
-        if isinstance(self.found, StorageError):
-            raise self.found
-        return self.found
+        """Return the line, or raise the read error; see ``AnchorReader``."""
+        if isinstance(self.content, StorageError):
+            raise self.content
+        return self.content
 
 
 class Anchor(AnchorReader, Protocol):
@@ -86,10 +88,10 @@ class Anchor(AnchorReader, Protocol):
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Store a line after the block (the commit) succeeds.
+        """Store a line once the block, which commits the change, has succeeded.
 
         Raises:
-            StorageError: The location cannot be written; raised before the block if possible.
+            StorageError: The location cannot be written. Raised before the block if possible.
         """
 
 
@@ -108,7 +110,8 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 def registry_identity(url: str) -> str:
     """Return the digest of a registry's URL without user and connection options.
 
-    The URL is set by the user, so an attacker who can only write the database cannot change it.
+    It identifies the registry to which an anchor belongs. The URL comes from the user's settings,
+    so an attacker who can only write the database cannot change it.
     """
     parsed = make_url(url)
     database = parsed.database or ""
@@ -173,7 +176,7 @@ class FileAnchor:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
                 stored = self.read()
-                if stored is not None and stored.line > line:  # a later commit
+                if stored is not None and stored.line > line:  # a later commit stored its line
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -183,7 +186,7 @@ class FileAnchor:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAnchor:
-    """Anchor in a folder or bucket to which each signature adds an object; none is replaced."""
+    """Anchor in a folder or bucket. Each signature adds an object, and no object is replaced."""
 
     root: str
 
@@ -209,7 +212,7 @@ class ObjectAnchor:
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Add the object after the block, because it cannot be removed; see ``Anchor``."""
+        """Add an object after the block, because an object cannot be removed; see ``Anchor``."""
         import fsspec
 
         yield
@@ -251,8 +254,8 @@ def _object_name(signed: SignedLine) -> str:
 
 def _removal_advice(where: str) -> str:
     return (
-        "Find out why. If the registry is known to be correct (compare it with a copy), move "
-        f"{where} away; the next signed change creates a new one."
+        "Find out why. If a comparison with a copy shows that the registry is correct, move "
+        f"{where} away. The next signed change creates a new one."
     )
 
 
@@ -260,7 +263,8 @@ def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageE
     return StorageError(
         f"The change was made and signed, but its line {signed.line} could not be stored at "
         f"{location} ({error}).",
-        fix="Make the location writable. Do not repeat the change; the next one is stored again.",
+        fix="Make the location writable. Do not repeat the change: the next signed change stores "
+        "its line there.",
     )
 
 

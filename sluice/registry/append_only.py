@@ -1,7 +1,7 @@
 """Triggers that reject changes and deletions in append-only tables, and their verification.
 
-They prevent mistakes and stray scripts. A user who may drop a trigger may also edit rows;
-``verify`` finds both a modified trigger and a row that does not match the log.
+Triggers protect against mistakes, not against attackers: a user who may drop a trigger may also
+edit rows. ``sluice registry verify`` reports changed triggers, and rows that do not match the log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
 _BEFORE_CHANGES = 2 | 8 | 16 | 32
 """``pg_trigger.tgtype`` of a statement trigger before DELETE, UPDATE or TRUNCATE."""
 
-_CATALOG = """
+_POSTGRESQL_CATALOG = """
 SELECT c.relname, t.tgname, t.tgtype, t.tgenabled, t.tgqual IS NULL, t.tgattr::text, l.lanname,
     p.prosrc
 FROM pg_trigger t
@@ -26,19 +26,20 @@ JOIN pg_proc p ON p.oid = t.tgfoid
 JOIN pg_language l ON l.oid = p.prolang
 WHERE NOT t.tgisinternal AND pg_table_is_visible(c.oid) AND c.relname IN :names
 """
-_MASTER = (
+_SQLITE_CATALOG = (
     "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN :names"
 )
 
-_MAX_NAMED = 3
+_MAX_LISTED = 3
+"""Maximum number of problems that a finding lists."""
 _FIX = (
     "Find out who changed them and why, and restore the database from a backup. If you dropped "
-    "them yourself: sluice registry restore-triggers"
+    "them yourself, run: sluice registry restore-triggers"
 )
 
 
 def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
-    """Create the triggers of ``tables``, which have none yet."""
+    """Create the triggers of ``tables``, which must not have any yet."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.exec_driver_sql(
@@ -53,47 +54,50 @@ def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield one finding if triggers are missing, disabled, changed, or unknown.
 
-    An unknown trigger on these tables can undo or add writes of the registry.
+    Unknown triggers are reported, because they could undo or add writes of the registry.
 
     Cost:
         One query.
     """
-    expected = _expected(connection.dialect.name)
-    found = _existing(connection)
+    expected = _expected_definitions(connection.dialect.name)
+    existing = _existing_definitions(connection)
     problems = [
         *(
             f"{name} on {table} is missing"
             for table, name in expected
-            if (table, name) not in found
+            if (table, name) not in existing
         ),
         *(
             f"{name} on {table} {'was changed' if (table, name) in expected else 'is unknown'}"
-            for (table, name), definition in found.items()
+            for (table, name), definition in existing.items()
             if expected.get((table, name)) != definition
         ),
     ]
     if problems:
-        more = len(problems) - _MAX_NAMED
+        num_more = len(problems) - _MAX_LISTED
         yield RegistryFinding(
             model="",
             version=None,
             problem="trigger",
             what="The triggers that keep the registry's tables append-only were changed: "
-            f"{'; '.join(problems[:_MAX_NAMED])}"
-            f"{f'; and {more} more' if more > 0 else ''}.",
+            f"{'; '.join(problems[:_MAX_LISTED])}"
+            f"{f'; and {num_more} more' if num_more > 0 else ''}.",
             fix=_FIX,
         )
 
 
 def restore_triggers(connection: Connection) -> int:
-    """Drop all triggers on the registry's tables, create its own again; return their number."""
+    """Drop all triggers on the registry's tables, and create those of the registry again.
+
+    Returns the number of created triggers.
+    """
     is_postgresql = connection.dialect.name == "postgresql"
     quote = connection.dialect.identifier_preparer.quote
-    for table, name in _existing(connection):
+    for table, name in _existing_definitions(connection):
         on = f" ON {quote(table)}" if is_postgresql else ""
         connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{on}")
     create_triggers(connection, APPEND_ONLY)
-    return len(_expected(connection.dialect.name))
+    return len(_expected_definitions(connection.dialect.name))
 
 
 def _statements(dialect: str, table: Table) -> dict[str, str]:
@@ -114,34 +118,37 @@ def _statements(dialect: str, table: Table) -> dict[str, str]:
     return {}
 
 
-def _expected(dialect: str) -> dict[tuple[str, str], str]:
-    """Return the expected definition of each trigger, in the form of ``_existing``."""
+def _expected_definitions(dialect: str) -> dict[tuple[str, str], str]:
+    """Return the expected definition of each trigger, in the form of ``_existing_definitions``."""
     return {
-        (table.name, name): _of_catalog(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
+        (table.name, name): _join_columns(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
         if dialect == "postgresql"
-        else _plain(statement)
+        else _normalize_spaces(statement)
         for table in APPEND_ONLY
         for name, statement in _statements(dialect, table).items()
     }
 
 
-def _existing(connection: Connection) -> dict[tuple[str, str], str]:
+def _existing_definitions(connection: Connection) -> dict[tuple[str, str], str]:
     """Return the definition of every trigger on a registry table, by table and name."""
     names = list(metadata.tables)
     if connection.dialect.name == "postgresql":
-        query = sa.text(_CATALOG).bindparams(sa.bindparam("names", expanding=True))
+        query = sa.text(_POSTGRESQL_CATALOG).bindparams(sa.bindparam("names", expanding=True))
         rows = connection.execute(query, {"names": names})
-        return {(table, name): _of_catalog(*definition) for table, name, *definition in rows}
+        return {(table, name): _join_columns(*definition) for table, name, *definition in rows}
     if connection.dialect.name == "sqlite":
-        query = sa.text(_MASTER).bindparams(sa.bindparam("names", expanding=True))
+        query = sa.text(_SQLITE_CATALOG).bindparams(sa.bindparam("names", expanding=True))
         rows = connection.execute(query, {"names": names})
-        return {(table, name): _plain(str(definition)) for table, name, definition in rows}
+        return {
+            (table, name): _normalize_spaces(str(definition)) for table, name, definition in rows
+        }
     return {}
 
 
-def _of_catalog(*parts: object) -> str:
-    return " ".join(_plain(str(part)) for part in parts)
+def _join_columns(*columns: object) -> str:
+    """Return the columns of ``_POSTGRESQL_CATALOG`` that define a trigger, as one text."""
+    return " ".join(_normalize_spaces(str(column)) for column in columns)
 
 
-def _plain(text: str) -> str:
+def _normalize_spaces(text: str) -> str:
     return " ".join(text.split())

@@ -1,8 +1,9 @@
 """Approvals: receipts by which a second person agrees to a promotion, signed with their own key.
 
-An approval is for one candidate, reference and promotion receipt, and for one move of the pointer
-in one registry: an approval from before a rollback, or from another registry, is not valid. It is
-signed with the approver's private key, so the promoter cannot create one.
+An approval is valid for one candidate, reference and promotion receipt, and for one move of the
+production pointer in one registry. An approval from before a rollback, or from another registry,
+is therefore not valid. Because it is signed with the approver's private key, the promoter cannot
+create it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,16 +59,17 @@ def create_approval(
         at: Time of the approval.
 
     Raises:
-        GateBlocked: Actors are not bound to keys here, or the key belongs to another actor.
+        GateBlocked: The keyring does not list the keys of actors, or the signing key belongs to
+            another actor.
     """
     if not keys.actors:
         raise GateBlocked(
-            f"An approval must be signed with a personal key, but there is no {KNOWN_KEYS} beside "
-            f"{keys.signing.path}.",
+            "An approval must be signed with a personal key, but the folder of "
+            f"{keys.signing.path} has no {KNOWN_KEYS}.",
             fix=f"List the public key of every actor in {KNOWN_KEYS}.",
         )
     subject = _subject(connection, version, pointer=pointer, promotion=promotion)
-    text = _text(subject, actor=keys.require_own_actor(actor), reason=reason)
+    text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
     return Receipt(
         gate=GATE,
         outcome="pass",
@@ -111,8 +113,9 @@ def require_approval(
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     if not _approvers(keys, linked, subject) - {keys.signing.key_id}:
         raise GateBlocked(
-            f"{version.model} version {version.number} requires the approval of an actor other "
-            "than its promoter, and none is recorded for it against the production version.",
+            f"The promotion of {version.model} version {version.number} requires the approval of "
+            "an actor other than its promoter, and no such approval against the current "
+            "production version is recorded.",
             fix="Ask another person to run: sluice registry approve "
             f"{version.model} {version.number} --reason '...' --key THEIR_KEY",
         )
@@ -128,11 +131,11 @@ def check(
     """
     if not keys.actors:
         return
-    moves = log.line_numbers(connection, history)
-    steps = log.line_numbers(connection, rollout_transitions)
+    history_lines = log.line_numbers(connection, history)
+    transition_lines = log.line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
-            line = moves[log.encode_key([entry.id])]
+            line = history_lines[log.encode_key([entry.id])]
             signer, is_bridged = _signer(connection, keys, line)
             if not is_bridged and not keys.may_sign(signer, entry.actor):
                 yield _finding(entry, f"names {entry.actor!r} but is signed with another key")
@@ -143,7 +146,7 @@ def check(
         for rollout in rollout_rows.model_rollouts(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout):
                 key = log.encode_key([rollout, transition.rollout.revision])
-                signer, is_bridged = _signer(connection, keys, steps[key])
+                signer, is_bridged = _signer(connection, keys, transition_lines[key])
                 if not is_bridged and not keys.may_sign(signer, transition.actor):
                     yield RegistryFinding(
                         model=model,
@@ -156,7 +159,10 @@ def check(
 
 
 def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, line: int) -> bool:
-    """Return whether a move requires two persons; does not trust the time in the entry."""
+    """Return whether a move requires an approval.
+
+    The writer of an entry could set an earlier time, so the times of signatures count as well.
+    """
     since = keys.two_person_since
     return (
         entry.action == "promote"
@@ -174,13 +180,13 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
         promotion=str(entry.receipt),
     )
     approvers = _approvers(keys, linked, subject)
-    for each in linked:  # approvals by a key that was retired later remain valid
+    for each in linked:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
-        end = keys.retired.get(key_id)
+        retired_at = keys.retired.get(key_id)
         if (
-            end is not None
-            and _is_given(keys, each.receipt, subject, key_id)
-            and not log_signatures.has_passed(connection, keys, end, line=each.line)
+            retired_at is not None
+            and _is_valid_approval(keys, each.receipt, subject, key_id)
+            and not log_signatures.has_passed(connection, keys, retired_at, line=each.line)
         ):
             approvers.add(key_id)
     return bool(approvers - {promoter})
@@ -190,27 +196,29 @@ def _approvers(
     keys: Keyring, linked: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
     """Return the key ids of the actors that approved a subject."""
-    found = set()
+    key_ids = set()
     for receipt in (each.receipt for each in linked):
         key_id = keys.actors.get(str(receipt.evidence.get("actor")))
-        if key_id is not None and _is_given(keys, receipt, subject, key_id):
-            found.add(key_id)
-    return found
+        if key_id is not None and _is_valid_approval(keys, receipt, subject, key_id):
+            key_ids.add(key_id)
+    return key_ids
 
 
-def _is_given(keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str) -> bool:
+def _is_valid_approval(
+    keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str
+) -> bool:
     """Return whether a receipt is an approval of a subject, signed with a key."""
     if receipt.gate != GATE or not subject.items() <= receipt.subject.items():
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
-    text = _text(receipt.subject, actor=actor, reason=receipt.reason)
+    text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
     return keys.known[key_id].verify(signature, GATE, text)
 
 
 def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
-    """Return the id of the known key that signed a line, and whether as a bridge signature.
+    """Return the id of the known key that signed a line, and whether it is a bridge signature.
 
-    Considers only known keys, because anybody can add a row with another key.
+    Signatures of unknown keys are ignored, because anybody can add them.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(
         signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
@@ -239,7 +247,7 @@ def _subject(
     }
 
 
-def _text(subject: Mapping[str, str], *, actor: str, reason: str) -> str:
+def _signed_text(subject: Mapping[str, str], *, actor: str, reason: str) -> str:
     return digest_json([dict(subject), actor, reason])
 
 
@@ -250,5 +258,5 @@ def _finding(entry: HistoryEntry, what: str) -> RegistryFinding:
         problem="signature",
         what=f"{entry.model}: entry {entry.id} of the history ({entry.action} to version "
         f"{entry.to_version}) {what}.",
-        fix="Find out whose key it is; roll back a version that should not be in production.",
+        fix="Find out whose key it is. Roll back if the version should not be in production.",
     )

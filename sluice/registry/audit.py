@@ -45,8 +45,10 @@ class AuditRecord(Record):
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
         description="Signature of the log up to this line. signed: by a known key, with the "
-        "change; bridged: by a known key later, after a review; not_checked: no key was given to "
-        "verify it; not_logged: the row was not written by Sluice; None for a rejected attempt."
+        "change; bridged: by a known key, later and after a review; unsigned: not signed; "
+        "unknown_key: by an unknown key; invalid: the signature is invalid; not_checked: no key "
+        "was given to verify it; not_logged: the row was not written by Sluice. None for a "
+        "rejected attempt."
     )
     key_id: str | None = Field(
         description="Id of the key that signed, or of the key in use at a rejected attempt."
@@ -55,24 +57,26 @@ class AuditRecord(Record):
     refused_because: str | None = None
 
 
-_Lines = Sequence[tuple[int, SignatureState, str]]
+_SignedLines = Sequence[tuple[int, SignatureState, str]]
+"""For each signature: its last line, its state, and the id of its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Signatures:
-    """Valid and invalid signatures, each sorted by their last line."""
+    """Valid and other signatures, each sorted by the last line that they cover."""
 
-    good: _Lines
-    others: _Lines
+    valid: _SignedLines
+    others: _SignedLines
 
-    def of(self, line: int | None) -> dict[str, Any]:
+    def fields_of(self, line: int | None) -> dict[str, Any]:
+        """Return the fields of an ``AuditRecord`` that say how a log line is signed."""
         if line is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
-        # Anybody can add an invalid signature; it must not hide a valid one.
-        for each in (self.good, self.others):
-            place = bisect.bisect_left(each, line, key=lambda signature: signature[0])
-            if place < len(each):
-                _, state, key_id = each[place]
+        # Anybody can add an invalid signature, so it must not hide a valid one.
+        for signed_lines in (self.valid, self.others):
+            index = bisect.bisect_left(signed_lines, line, key=lambda signature: signature[0])
+            if index < len(signed_lines):
+                _, state, key_id = signed_lines[index]
                 return {"line": line, "signature": state, "key_id": key_id}
         return {"line": line, "signature": "unsigned", "key_id": None}
 
@@ -91,7 +95,7 @@ def load(
         IntegrityError: A row cannot be read.
     """
     signed = _load_signatures(connection, keys)
-    found = [
+    records = [
         *_moves(connection, signed),
         *_transitions(connection, signed),
         *_approvals(connection, signed),
@@ -103,21 +107,21 @@ def load(
             for each in refusals.load(connection, since=since)
         ),
     ]
-    chosen = [record for record in found if since is None or record.at >= since]
+    chosen = [record for record in records if since is None or record.at >= since]
     return sorted(chosen, key=lambda record: (record.at, record.line or 0))
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
     query = log_signatures.select_raw().order_by(signatures.c.line)
     rows = connection.execute(query).all()
-    good: list[tuple[int, SignatureState, str]] = []
+    valid: list[tuple[int, SignatureState, str]] = []
     others: list[tuple[int, SignatureState, str]] = []
     for row in rows:
         if isinstance(row.line, int):  # SQLite may store text in the column
             state = _state(connection, keys, row)
-            target = good if state in ("signed", "bridged") else others
+            target = valid if state in ("signed", "bridged") else others
             target.append((row.line, state, row.key_id))
-    return _Signatures(good=good, others=others)
+    return _Signatures(valid=valid, others=others)
 
 
 def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
@@ -131,13 +135,13 @@ def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> Signa
 
 
 def _moves(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
-    lines, found = log.line_numbers(connection, history), []
+    lines, records = log.line_numbers(connection, history), []
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
             line = lines.get(log.encode_key([entry.id]))
-            found.append(AuditRecord(outcome="accepted", **values, **signed.of(line)))
-    return found
+            records.append(AuditRecord(outcome="accepted", **values, **signed.fields_of(line)))
+    return records
 
 
 def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
@@ -153,7 +157,7 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
             actor=transition.actor,
             reason=transition.reason,
             receipt=None,
-            **signed.of(lines.get(log.encode_key([rollout, transition.rollout.revision]))),
+            **signed.fields_of(lines.get(log.encode_key([rollout, transition.rollout.revision]))),
         )
         for model in queries.model_names(connection)
         for rollout in rollout_rows.model_rollouts(connection, model)
@@ -167,10 +171,10 @@ def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
         .where(receipts.c.gate == GATE)
     )
-    lines, found = log.line_numbers(connection, version_receipts), []
+    lines, records = log.line_numbers(connection, version_receipts), []
     for row in connection.execute(query):
         receipt = evidence.parse_receipt(row.receipt, row.payload)
-        found.append(
+        records.append(
             AuditRecord(
                 at=row.linked_at,
                 outcome="accepted",
@@ -181,10 +185,10 @@ def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]
                 actor=str(receipt.evidence.get("actor", "")),
                 reason=receipt.reason,
                 receipt=row.receipt,
-                **signed.of(lines.get(log.encode_key([row.id]))),
+                **signed.fields_of(lines.get(log.encode_key([row.id]))),
             )
         )
-    return found
+    return records
 
 
 def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
@@ -201,9 +205,8 @@ def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
             reason=f"unsigned lines of the log after {row.since}, up to {row.line}",
             receipt=None,
             line=row.line,
-            signature=_state(
-                connection, keys, row
-            ),  # of this signature, not of another one of the same line
+            # State of this signature; there may be others of the same line.
+            signature=_state(connection, keys, row),
             key_id=row.key_id,
         )
         for row in connection.execute(query.where(signatures.c.kind == "bridge"))

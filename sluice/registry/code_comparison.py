@@ -1,8 +1,8 @@
 """Compares the current code with the code that a version was trained with.
 
-Only the user's modules decide: a version must run with the modules it was trained with. Another
-version of Sluice or of a package is only reported, because Sluice keeps stored networks loadable,
-and a package update must not stop a server.
+Only the user's modules decide whether a version may run: they must be those that it was trained
+with. If versions of Sluice or of other packages differ, this is only reported, because Sluice keeps
+stored networks loadable, and a package update must not stop a server.
 """
 
 import sys
@@ -21,9 +21,9 @@ from sluice.training.code import follow_code, identify_code
 from sluice.training.code_identity import CodeIdentity
 from sluice.workloads.workload import Workload
 
-_READ: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
-"""Source of each imported module when it was first read. A file changed later is not the code that
-this process runs."""
+_SOURCES: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+"""Source of each imported module, as first read. If the file changes later, this process still
+runs the first source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class CodeComparison:
     """Comparison of a version's code with the code of this process."""
 
     outcome: Literal["same", "other", "unknown"]
-    """"same" if the user's modules are equal; "unknown" for a version stored with only the digest
-    of its code."""
+    """"same" or "other" depending on whether the user's modules are equal; "unknown" for a version
+    that was stored with the digest of its code only."""
 
     before: str
     """Code digest with which the version was trained."""
@@ -47,11 +47,14 @@ class CodeComparison:
     """Other differences: packages, Sluice, data files."""
 
     def warning(self, who: str) -> str:
-        """Return a sentence on differences that do not decide, or if unknown; "" if none."""
+        """Return a warning if other parts of the code differ, or if no comparison is possible.
+
+        Returns "" if everything is equal.
+        """
         if self.outcome == "unknown":
             return (
-                f"{who} was stored without the parts of its code, so the current code cannot be "
-                "compared with it."
+                f"{who} was stored with the digest of its code only, so the current code cannot "
+                "be compared with it."
             )
         if self.others:
             return f"{who} was trained with: {'; '.join(self.others)} (then -> now)."
@@ -97,7 +100,7 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
         before=lineage.code,
         now=now.digest,
         differences=differences,
-        others=tuple(each for each in now.changes(before) if each not in differences),
+        others=tuple(change for change in now.changes(before) if change not in differences),
     )
 
 
@@ -117,14 +120,14 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
             f"{who} must run with the code that it was trained with ({short(comparison.before)}), "
             f"but the current code is {short(comparison.now)}: "
             f"{'; '.join(comparison.differences)}.",
-            cause="With other code, its weights make predictions that the gates did not evaluate.",
+            cause="With other code, its weights give predictions that no gate has evaluated.",
             fix=f"Restore that code ({describe_commit(lineage)}) and start again, or train again, "
             "or serve it with its stored code: add --code stored to 'sluice serve'.",
         )
 
 
 def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeComparison) -> str:
-    """Return, for a rollback, whether the current code is that of the restored version."""
+    """Return sentences that say, after a rollback, whether the restored version has this code."""
     if comparison.outcome == "other":
         return (
             f"The code was not rolled back: {who} was trained with other code "
@@ -151,4 +154,4 @@ def _source(name: str, path: Path) -> bytes:
     module = sys.modules.get(name)
     if module is None:
         return path.read_bytes()
-    return _READ.setdefault(module, path.read_bytes())
+    return _SOURCES.setdefault(module, path.read_bytes())

@@ -1,8 +1,9 @@
 """Decides which code a version may run: Sluice's, the pipeline's, or code trusted at import.
 
 A version names code by import path: its workload, and the class of its network unless that is
-built in. Importing a module runs it, so a path that only an imported file names is rejected before
-the import. Everything built from a version passes this check, in ``loading.rebuild_workload``.
+built in. Importing a module runs its code. So a path that occurs only in an imported version is
+rejected before it is imported as code. ``loading.rebuild_workload``, through which everything is
+built from a version, makes this check.
 """
 
 import ast
@@ -19,24 +20,24 @@ from sluice.base.errors import ContractError, SettingsError, UntrustedCode
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Version
 
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_MAX_PATH = 300
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_BUILT_IN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_MAX_PATH_CHARS = 300
 """Maximum length of an import path [characters]."""
 
 _SLUICE_CLASS = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
-"""Modules of Sluice whose classes any version may name, whatever its origin."""
+"""Import paths of the classes of Sluice that every version may name, including imported ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeAcceptance:
-    """Import paths of a version's user code, by the reason why they may run here."""
+    """Import paths of a version's user code, by the reason why this code may run here."""
 
     accepted: tuple[str, ...]
-    """Import paths that the pipeline here also has."""
+    """Import paths that the local pipeline uses as well."""
 
     trusted: tuple[str, ...]
-    """Import paths that the importer trusts explicitly."""
+    """Import paths that the person who imports the version trusts explicitly."""
 
 
 def named_code(lineage: Lineage) -> tuple[str, ...]:
@@ -50,10 +51,14 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
     model = config.get("model")
     paths = [config.get("workload")]
     architecture = model.get("architecture") if isinstance(model, dict) else None
-    if not (isinstance(architecture, str) and _BUILT_IN.fullmatch(architecture)):
+    if not (isinstance(architecture, str) and _BUILT_IN_NAME.fullmatch(architecture)):
         paths.append(architecture)
     for path in paths:
-        if not isinstance(path, str) or len(path) > _MAX_PATH or _PATH.fullmatch(path) is None:
+        if (
+            not isinstance(path, str)
+            or len(path) > _MAX_PATH_CHARS
+            or _IMPORT_PATH.fullmatch(path) is None
+        ):
             raise ContractError(
                 f"{who} must name its workload and its architecture as 'module:Class', got "
                 f"{str(path)[:80]!r}.",
@@ -64,8 +69,8 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
         if top in sys.stdlib_module_names:
             raise ContractError(
                 f"{who} names '{path}', which is in Python's standard library.",
-                cause="The standard library has no workloads or networks; the path runs other "
-                "code.",
+                cause="The standard library contains no workloads or networks, so the path would "
+                "run other code.",
                 fix="Do not use the version; find out who created it.",
             )
     return tuple(path for path in map(str, paths) if not _is_sluice_code(path))
@@ -76,35 +81,35 @@ def code_trained_here(versions: Iterable[Version]) -> set[str]:
 
     Versions stored before workloads were recorded have no import paths.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for version in versions:
         if not version.is_imported:
             with contextlib.suppress(ContractError):
-                found.update(named_code(version.lineage))
-    return found
+                paths.update(named_code(version.lineage))
+    return paths
 
 
 def accept_code(
     lineage: Lineage, *, own: Collection[str], trust: Collection[str]
 ) -> CodeAcceptance:
-    """Return why the code named by an imported version may run here.
+    """Return why the code named by a version in a file may run here, or raise.
 
     Args:
         lineage: Lineage from the file.
-        own: Import paths that the pipeline here has.
-        trust: Import paths that the importer trusts, as typed.
+        own: Import paths that the local pipeline uses.
+        trust: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version names a path that is in neither list.
-        SettingsError: The version does not name a trusted path.
+        UntrustedCode: The version names a path that is in neither ``own`` nor ``trust``.
+        SettingsError: ``trust`` contains a path that the version does not name.
     """
     named = named_code(lineage)
-    idle = sorted(set(trust) - set(named))
-    if idle:
+    unused = sorted(set(trust) - set(named))
+    if unused:
         raise SettingsError(
-            f"--trust must name code of the version, but '{idle[0]}' is not: the version names "
-            f"{', '.join(named) or 'only code of Sluice'}.",
+            f"--trust must name code of the version, but '{unused[0]}' is no such code: the "
+            f"version names {', '.join(named) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )
     refused = [path for path in named if path not in trust and path not in own]
@@ -121,7 +126,7 @@ def require_accepted_code(version: Version) -> None:
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version was imported and names a path that was not accepted then.
+        UntrustedCode: The version was imported, and names a path that was not accepted at import.
     """
     named = named_code(version.lineage)
     if not version.is_imported:
@@ -135,8 +140,8 @@ def require_accepted_code(version: Version) -> None:
 def require_trusted_modules(version: Version) -> None:
     """Reject stored modules of an imported version unless all its paths are explicitly trusted.
 
-    A path that the pipeline also has is not sufficient: the modules in the file only share its
-    name.
+    It is not sufficient that the local pipeline uses the same paths, because the stored modules
+    may contain other code under the same name.
 
     Raises:
         ContractError: See ``named_code``.
@@ -157,15 +162,15 @@ def require_trusted_modules(version: Version) -> None:
 def _is_sluice_code(path: str) -> bool:
     """Return whether a path names a class defined in a module of Sluice.
 
-    The module name is not sufficient: everything that the module imports is also its attribute,
-    including all of torch. The source is parsed, not imported.
+    It is not sufficient that the module belongs to Sluice: whatever the module imports, such as
+    torch, is an attribute of it too. The source is parsed and not imported.
     """
     match = _SLUICE_CLASS.fullmatch(path)
     spec = importlib.util.find_spec(match[1]) if match else None
     if match is None or spec is None or spec.origin is None:
         return False
-    written = ast.parse(Path(spec.origin).read_bytes()).body
-    return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in written)
+    statements = ast.parse(Path(spec.origin).read_bytes()).body
+    return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in statements)
 
 
 def _untrusted(who: str, paths: Collection[str]) -> UntrustedCode:
@@ -177,5 +182,5 @@ def _untrusted(who: str, paths: Collection[str]) -> UntrustedCode:
         fix="Read that code first. If you trust it and the modules stored in the file, import it "
         f"with: sluice registry import FILE {options}"
         if paths
-        else "Use the installed code: the version only names code of Sluice.",
+        else "Use the installed code, because the version only names code of Sluice.",
     )

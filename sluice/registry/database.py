@@ -1,7 +1,7 @@
 """Opens the registry's database and provides read and write transactions.
 
-SQLite (WAL mode) is the embedded default; any other SQLAlchemy URL works the same way. If a process
-dies in a transaction, the database rolls it back.
+The default is SQLite in WAL mode; any other SQLAlchemy URL works the same way. If a process ends
+during a transaction, the database rolls the transaction back.
 """
 
 import contextlib
@@ -37,16 +37,16 @@ class Database:
 
     @classmethod
     def open(cls, url: str, *, create: bool) -> "Database":
-        """Connect; create missing tables, or migrate older ones.
+        """Connect to a database, and create its tables or migrate older ones.
 
         Args:
             url: SQLAlchemy URL of a database that several processes can access.
-            create: Whether to create missing tables; otherwise they are an error.
+            create: Whether to create missing tables. If False, missing tables raise an error.
 
         Raises:
             SettingsError: The URL is invalid, or its driver is not installed.
             StorageError: The database is unreachable, read-only, invalid, or has a newer schema.
-            UnknownVersion: ``create`` is False and there is no registry.
+            UnknownVersion: ``create`` is False, and the database contains no registry.
         """
         parsed = _parse(url)
         if parsed.get_backend_name() == "sqlite":
@@ -69,17 +69,18 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Yield a connection with a consistent snapshot of the registry."""
-        # With READ COMMITTED, a promotion could be committed between two statements.
+        # With READ COMMITTED, PostgreSQL's default, two statements of a transaction could see
+        # different states, for example before and after a promotion.
         options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        with self._explained("read"), self._engine.connect() as plain:
+        with self._convert_errors("read"), self._engine.connect() as plain:
             connection = plain.execution_options(**options)
             with connection.begin():
                 yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Yield the connection of a transaction that is committed when the block succeeds."""
-        with self._explained("write"), self._engine.connect() as plain:
+        """Yield the connection of a transaction, which is committed if the block succeeds."""
+        with self._convert_errors("write"), self._engine.connect() as plain:
             connection = plain.execution_options(sluice_writer=True)
             with connection.begin():
                 yield connection
@@ -94,22 +95,23 @@ class Database:
 
     def _ensure_schema(self, *, create: bool) -> None:
         with self.read() as connection:
-            found = migrations.schema_version(connection)
-        if found is None and not create:
-            raise _no_registry(self.url)
-        if migrations.can_update(found):
+            version = migrations.schema_version(connection)
+        if version is None and not create:
+            raise _no_registry_error(self.url)
+        if migrations.can_update(version):
             with self.write() as connection:
-                found = migrations.bring_up_to_date(connection)
-        if found != tables.SCHEMA_VERSION:
+                version = migrations.bring_up_to_date(connection)
+        if version != tables.SCHEMA_VERSION:
             raise StorageError(
-                f"The registry {self.url} has schema version {found}, but this Sluice supports "
-                f"{tables.SCHEMA_VERSION}.",
+                f"The registry {self.url} has schema version {version}, but this version of Sluice "
+                f"supports {tables.SCHEMA_VERSION}.",
                 cause="It was created by a newer version of Sluice.",
                 fix="Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry.",
             )
 
     @contextlib.contextmanager
-    def _explained(self, purpose: str) -> Iterator[None]:
+    def _convert_errors(self, purpose: str) -> Iterator[None]:
+        """Convert errors of the database to a StorageError that says what to do."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
@@ -142,7 +144,7 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
         return
     path = Path(name)
     if not create and not path.exists():
-        raise _no_registry(url.render_as_string())
+        raise _no_registry_error(url.render_as_string())
     try:
         make_folder(path.parent)
     except OSError as error:
@@ -153,7 +155,7 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    # _begin_sqlite sends BEGIN explicitly; the driver would send it too late.
+    # Disables the driver's own BEGIN, which it would send too late; _begin_sqlite sends it.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -162,12 +164,13 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction fails without waiting when it starts to write; IMMEDIATE waits.
+    # BEGIN alone starts a deferred transaction. If another process writes, its first write fails
+    # without waiting; BEGIN IMMEDIATE waits.
     is_writer = connection.get_execution_options().get("sluice_writer", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
 
-def _no_registry(url: str) -> UnknownVersion:
+def _no_registry_error(url: str) -> UnknownVersion:
     return UnknownVersion(
         f"There is no registry at {url}.",
         fix="Run the pipeline first ('sluice run NAME_OR_FILE'), or point SLUICE_HOME at the "
@@ -176,20 +179,21 @@ def _no_registry(url: str) -> UnknownVersion:
 
 
 def _storage_error(url: str, purpose: str, error: Exception) -> StorageError:
-    seen = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-    what = f"Cannot {purpose} the registry {url} ({seen})."
-    if "readonly" in seen or "read-only" in seen:
+    message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    what = f"Cannot {purpose} the registry {url} ({message})."
+    if "readonly" in message or "read-only" in message:
         fix = "Make the file and its folder writable, or point SLUICE_HOME at a writable folder."
-    elif "locked" in seen:
+    elif "locked" in message:
         fix = (
             f"Another process has been writing for over {BUSY_TIMEOUT_S:.0f} s. Wait until it "
             "finishes, then repeat the command."
         )
-    elif "full" in seen or "disk I/O error" in seen:  # I/O error: in a file beside the database
+    # SQLite may report a full disk as an I/O error, if it concerns a file beside the database.
+    elif "full" in message or "disk I/O error" in message:
         fix = "Free disk space, then repeat the command. No partial change was written."
-    elif "not a database" in seen or "malformed" in seen:
+    elif "not a database" in message or "malformed" in message:
         fix = "Restore the file from a backup, or point SLUICE_REGISTRY_URL at a registry."
-    elif "append-only" in seen:
+    elif "append-only" in message:
         fix = "Do not change the record; register or promote a new version instead."
     else:
         fix = "Check that the database exists and is writable, and that its server is running."

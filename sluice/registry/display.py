@@ -1,6 +1,6 @@
-"""Formats registry records as rich tables.
+"""Formats registry records as rich tables for the terminal.
 
-Strings are wrapped in ``Text``, because rich would interpret brackets in a reason as markup.
+Strings are wrapped in ``Text``, because rich would interpret brackets in a string as markup.
 """
 
 import math
@@ -21,8 +21,10 @@ from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import HistoryEntry, RegistryFinding, Version, VersionState
 from sluice.registry.unsigned_lines import UnsignedLine
 
-_MAX_COMPLETE_LIST, _NUM_SHOWN = 12, 5
-"""Maximum length of a list that is shown completely; number of values shown of a longer list."""
+_MAX_COMPLETE_LIST = 12
+"""Maximum length of a list that is shown completely."""
+_NUM_SHOWN = 5
+"""Number of values that are shown of a longer list."""
 
 STYLES: Mapping[str, str] = {
     "production": "bold green",
@@ -75,9 +77,9 @@ def version_page(
         (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
     )
     parts: list[RenderableType] = [title]
-    judged = [r for r in receipts if r.gate == "promotion"]
-    if judged:
-        parts += _section("Gate", _gate(judged[-1], reference))
+    promotion_receipts = [r for r in receipts if r.gate == "promotion"]
+    if promotion_receipts:
+        parts += _section("Gate", _gate(promotion_receipts[-1], reference))
     parts += _section("Metrics on the test rows", _pairs(version.lineage.metrics))
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
@@ -89,7 +91,7 @@ def version_page(
 
 
 def history_table(entries: Sequence[HistoryEntry]) -> Table:
-    """Return a table of the history, newest last."""
+    """Return a table of the history, with the newest entry last."""
     table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
     for entry in entries:
         before = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
@@ -117,25 +119,25 @@ def unsigned_table(lines: Sequence[UnsignedLine]) -> Table:
 def findings_table(findings: Sequence[RegistryFinding]) -> Table:
     """Return a table of findings, each with its fix."""
     table = _table("Model", "Version", "Problem", "Finding", "Fix")
-    for found in findings:
-        version = "" if found.version is None else str(found.version)
-        cells = (found.model, version, found.problem, found.what, found.fix)
+    for finding in findings:
+        version = "" if finding.version is None else str(finding.version)
+        cells = (finding.model, version, finding.problem, finding.what, finding.fix)
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
 
 def styled_label(name: VersionState | str) -> Text:
-    """Return a state, outcome or action in its color; the color adds no information."""
+    """Return a state, outcome or action in its color, which adds no information to the text."""
     return Text(name, style=STYLES.get(name, ""), no_wrap=True)
 
 
 def format_time(at: datetime) -> str:
-    """Return a time with seconds precision."""
+    """Return a time in the format year-month-day hours:minutes:seconds."""
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def format_number(value: Any) -> str:
-    """Return a value for display; floats with four significant digits unless they are integers."""
+    """Return a value for display. Floats that are not integers get four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -149,7 +151,7 @@ def _section(name: str, body: RenderableType) -> list[RenderableType]:
 
 
 def _gate(receipt: Receipt, reference: Version | None) -> Group:
-    """Return the verdict, all numbers of the evidence, and a table for each list of rows in it."""
+    """Return the verdict, all values of the evidence, and a table for each list of rows in it."""
     digest = receipt.subject.get("reference", "")
     against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
     if reference is not None:
@@ -160,13 +162,13 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
     texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
         Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
-        *(Text(f"{_plain(name)}: {text}") for name, text in texts.items()),
+        *(Text(f"{_spaced(name)}: {text}") for name, text in texts.items()),
         Text(""),
         _pairs({name: value for name, value in values.items() if name not in texts}),
     ]
     for name, value in evidence.items():
         if _is_rows(value):
-            parts += [Text(""), Text(_plain(name), style="italic"), _rows(value)]
+            parts += [Text(""), Text(_spaced(name), style="italic"), _rows(value)]
     return Group(*parts)
 
 
@@ -234,9 +236,9 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
 
 
 def _pairs(values: Mapping[str, Any]) -> Table:
-    """Return names and values in two columns."""
+    """Return a table of names and values, in two columns of pairs."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
-    items = [(Text(_plain(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
+    items = [(Text(_spaced(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
     half = (len(items) + 1) // 2
     for i in range(half):
         right = items[half + i] if half + i < len(items) else (Text(""), Text(""))
@@ -245,6 +247,7 @@ def _pairs(values: Mapping[str, Any]) -> Table:
 
 
 def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by their joined names; lists become texts."""
     flat: dict[str, Any] = {}
     for name, value in evidence.items():
         if isinstance(value, Mapping):
@@ -258,7 +261,7 @@ def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    """Return the values of a list; of a long list, such as row hashes, only the first ones."""
+    """Return the values of a list as text; of a long list, such as row hashes, only the first."""
     if len(values) <= _MAX_COMPLETE_LIST:
         return ", ".join(format_number(v) for v in values) or "none"
     first = ", ".join(format_number(v) for v in values[:_NUM_SHOWN])
@@ -266,6 +269,7 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def _is_rows(value: Any) -> bool:
+    """Return whether a value is a non-empty list of mappings, which is shown as a table."""
     return (
         isinstance(value, list | tuple)
         and len(value) > 0
@@ -275,17 +279,17 @@ def _is_rows(value: Any) -> bool:
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = _table(*(_plain(name) for name in names))
+    table = _table(*(_spaced(name) for name in names))
     for row in rows:
         table.add_row(*(Text(format_number(row.get(name))) for name in names))
     return table
 
 
 def _metrics_line(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{_plain(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
+    return ", ".join(f"{_spaced(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
 
 
-def _plain(name: str) -> str:
+def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 

@@ -20,30 +20,31 @@ from sluice.registry.tables import (
 )
 
 DecisionFunction = Callable[[Sequence[Receipt]], Receipt]
-"""Returns the receipt of a decision, given the model's earlier decisions, oldest first."""
+"""Function that decides: it gets the earlier decisions on the model, oldest first, and returns the
+receipt of its decision."""
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
-    """Return the receipts of one version, the latest of each gate last.
+    """Return the receipts of one version in the order in which they count, latest last.
 
-    A receipt that is recorded again counts from its last recording. A promotion receipt counts
-    from where it was linked first, because a decision is issued only once.
+    A receipt that was recorded several times counts from its last recording. A promotion receipt
+    counts from its first link to the version, because a decision is made only once.
 
     Raises:
         IntegrityError: The content of a receipt does not match its digest, or it is not in the
             log.
     """
-    last = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
-    recorded = last.group_by(recordings.c.receipt).subquery()
+    last_ids = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
+    last_recording = last_ids.group_by(recordings.c.receipt).subquery()
     rows = connection.execute(
         sa.select(
             receipts.c.digest,
             receipts.c.payload,
             version_receipts.c.id.label("link"),
-            recorded.c.id.label("recording"),
+            last_recording.c.id.label("recording"),
         )
         .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
-        .outerjoin(recorded, recorded.c.receipt == receipts.c.digest)
+        .outerjoin(last_recording, last_recording.c.receipt == receipts.c.digest)
         .where(version_receipts.c.model == model, version_receipts.c.number == number)
     ).all()
     linked = []
@@ -76,19 +77,19 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
 
 
 def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
-    """Store a receipt and record it as the latest on its subject."""
+    """Store a receipt, and record it as the latest receipt about its subject."""
     save_receipt(connection, receipt, at=at)
     log.append(connection, recordings, receipt=receipt.digest, recorded_at=at)
 
 
 def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-    """Return the last recorded receipt of a gate whose subject matches all given roles."""
+    """Return the last recorded receipt of a gate whose subject has the given digests by role."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(recordings, recordings.c.receipt == receipts.c.digest)
         .where(
             receipts.c.gate == gate,
-            # Only a fast filter; the roles are compared below.
+            # Only a fast filter: the roles are compared below.
             *(receipts.c.payload.contains(digest, autoescape=True) for digest in subject.values()),
         )
         .order_by(recordings.c.id.desc())
@@ -101,16 +102,22 @@ def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]
 
 
 def link_receipts(
-    connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
+    connection: Connection,
+    new_receipts: Iterable[Receipt],
+    *,
+    model: str,
+    number: int,
+    at: datetime,
 ) -> None:
-    """Store receipts and link each to a version once; a known receipt is recorded again.
+    """Store receipts and link each of them to a version once.
 
-    A known promotion receipt is not recorded again: it counts from where it was linked first.
+    A receipt that is already linked is recorded again as the latest of its gate, except for a
+    promotion receipt, which counts from its first link.
     """
     linked = load_linked_receipts(connection, model, number)
     newest = {each.receipt.gate: each.receipt.digest for each in linked}
     known = {each.receipt.digest for each in linked}
-    for receipt in found:
+    for receipt in new_receipts:
         if receipt.digest not in known:
             save_receipt(connection, receipt, at=at)
             log.append(
@@ -128,10 +135,15 @@ def link_receipts(
 
 
 def save_imported_receipts(
-    connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
+    connection: Connection,
+    new_receipts: Iterable[Receipt],
+    *,
+    model: str,
+    number: int,
+    at: datetime,
 ) -> None:
     """Store the receipts of an imported version separately, so that no promotion uses them."""
-    for receipt in {receipt.digest: receipt for receipt in found}.values():
+    for receipt in {receipt.digest: receipt for receipt in new_receipts}.values():
         save_receipt(connection, receipt, at=at)
         log.append(
             connection,
@@ -155,7 +167,7 @@ def load_imported_receipts(connection: Connection, model: str, number: int) -> l
 
 
 def load_decision(connection: Connection, key: Mapping[str, str]) -> Receipt | None:
-    """Return the latest decision matching the given columns; omitted columns match any value."""
+    """Return the latest decision that has the given values in its columns; None without one."""
     row = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
@@ -183,9 +195,9 @@ def count_decisions(connection: Connection, model: str) -> int:
 
 
 def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
-    """Store a decision unless its subject is decided already; return the valid decision.
+    """Store a decision unless its subject was decided before; return the decision that is valid.
 
-    The caller holds the model's lock.
+    The caller must hold the lock of the model.
 
     Raises:
         ContractError: The subject lacks candidate, reference or window.
@@ -202,9 +214,9 @@ def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime
 def require_consistent_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> None:
-    """Store a decision made elsewhere, which must not contradict a stored decision.
+    """Store a decision that was made elsewhere, unless it contradicts a stored decision.
 
-    The caller holds the model's lock.
+    The caller must hold the lock of the model.
 
     Raises:
         ContractError: The subject was decided differently, or it lacks a role.
@@ -216,12 +228,12 @@ def parse_receipt(digest: str, payload: str) -> Receipt:
     """Parse a stored receipt and verify its digest."""
     try:
         receipt = Receipt.model_validate_json(payload)
-        content = receipt.digest
+        actual = receipt.digest
     except ValidationError as error:
-        content = f"unreadable, {error.error_count()} fields"
-    if content != digest:
+        actual = f"unreadable, {error.error_count()} fields"
+    if actual != digest:
         raise IntegrityError(
-            f"The content of receipt {digest[:12]} does not match its digest ({content[:30]}).",
+            f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",
             cause="The registry's database was edited manually or damaged.",
             fix="Restore the database from a backup, or run the gate again.",
         )

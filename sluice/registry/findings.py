@@ -1,4 +1,4 @@
-"""Converts errors caught by a check to findings."""
+"""Converts errors that a check catches to findings, so that the check can continue."""
 
 from sluice.base.errors import SluiceError
 from sluice.registry.records import ProblemKind, RegistryFinding
@@ -7,7 +7,7 @@ from sluice.registry.records import ProblemKind, RegistryFinding
 def finding_from_error(
     model: str, number: int | None, problem: ProblemKind, error: SluiceError
 ) -> RegistryFinding:
-    """Return an error as a finding about a version, or about the model if ``number`` is None."""
+    """Return a finding about a version, or about the model if ``number`` is None."""
     return RegistryFinding(
         model=model,
         version=number if isinstance(number, int) else None,  # SQLite may store text in the column

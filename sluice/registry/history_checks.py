@@ -19,15 +19,16 @@ from sluice.registry.tables import receipts, version_receipts, versions
 def check_moves(
     connection: Connection, model: str, numbers: Collection[int] | None = None
 ) -> Iterator[RegistryFinding]:
-    """Replay a model's history and yield every inconsistency.
+    """Replay the history of a model, and yield every inconsistency.
 
-    The moves must be gapless, each promotion must have a valid receipt, and the last move must
-    match the pointer.
+    Each move of the production pointer must start where the previous one ended, each promotion must
+    have a valid receipt, and the last move must match the pointer.
 
     Args:
         connection: Connection to the registry.
         model: Name of the model.
-        numbers: Versions whose last promotion is checked against its receipt; None for all.
+        numbers: Versions whose last promotion is checked against its receipt; None to check all
+            promotions.
 
     Cost:
         Reads the history of the model and one receipt for each of these promotions.
@@ -44,11 +45,11 @@ def check_moves(
         return
     moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
     for before, after in zip((None, *moves), moves, strict=False):
-        yield from _check_step(before, after)
+        yield from _check_move(before, after)
     promotions = [move for move in moves if move.action == "promote"]
     if numbers is not None:
-        last_of = {move.to_version: move for move in promotions}
-        promotions = [last_of[number] for number in dict.fromkeys(numbers) if number in last_of]
+        by_version = {move.to_version: move for move in promotions}  # the last one of each version
+        promotions = [by_version[n] for n in dict.fromkeys(numbers) if n in by_version]
     yield from _check_receipts(connection, model, promotions)
     last = moves[-1].to_version if moves else None
     if pointer.version != last or pointer.revision != len(moves):
@@ -56,8 +57,8 @@ def check_moves(
             model=model,
             version=pointer.version,
             problem="pointer",
-            what=f"{model}: the pointer has version {pointer.version} after {pointer.revision} "
-            f"moves, the history {last} after {len(moves)}.",
+            what=f"{model}: the pointer is at version {pointer.version} after {pointer.revision} "
+            f"moves, but the history ends with version {last} after {len(moves)} moves.",
             fix="The database was edited manually: restore it from a backup.",
         )
     trail = production_trail(entries)
@@ -66,19 +67,21 @@ def check_moves(
             model=model,
             version=last,
             problem="history",
-            what=f"{model}: a rollback in the history does not follow the promotions backwards.",
+            what=f"{model}: a rollback in the history does not lead to the version that was in "
+            "production before.",
             fix="The database was edited manually: restore it from a backup.",
         )
 
 
-def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[RegistryFinding]:
-    came_from = None if before is None else before.to_version
+def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[RegistryFinding]:
+    """Check that a move starts where the move before it ended."""
+    start = None if before is None else before.to_version
     revision = 1 if before is None or before.revision is None else before.revision + 1
     problems = []
-    if after.from_version != came_from:
-        problems.append(f"it starts from version {after.from_version}, not {came_from}")
+    if after.from_version != start:
+        problems.append(f"it starts from version {after.from_version}, not {start}")
     if after.revision != revision:
-        problems.append(f"it is move {after.revision}, not {revision}")
+        problems.append(f"it has move number {after.revision}, not {revision}")
     if after.action == "promote" and after.receipt is None:
         problems.append("it names no promotion receipt")
     if problems:
@@ -95,7 +98,7 @@ def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Re
 def _check_receipts(
     connection: Connection, model: str, promotions: Sequence[HistoryEntry]
 ) -> Iterator[RegistryFinding]:
-    """Check that each promotion has a passed receipt about its version and the replaced one."""
+    """Check that each promotion has a passed receipt about its version and the replaced version."""
     numbered = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
     candidates = {row.number: row.candidate for row in connection.execute(numbered)}
     numbers = {move.to_version for move in promotions}
@@ -108,15 +111,15 @@ def _check_receipts(
         )
     }
     for move in promotions:
-        if move.receipt is None:  # _check_step reports it
+        if move.receipt is None:  # _check_move reports it
             continue
         payload = linked.get((move.to_version, move.receipt))
         reference = BASELINE if move.from_version is None else candidates.get(move.from_version)
-        about = {"candidate": candidates.get(move.to_version), "reference": reference}
+        expected = {"candidate": candidates.get(move.to_version), "reference": reference}
         problem = (
             "which is not a promotion receipt of that version"
             if payload is None
-            else _problem(move.receipt, payload, about)
+            else _find_receipt_problem(move.receipt, payload, expected)
         )
         if problem:
             yield RegistryFinding(
@@ -129,13 +132,19 @@ def _check_receipts(
             )
 
 
-def _problem(digest: str, payload: str, about: dict[str, str | None]) -> str:
-    """Return why a receipt does not allow a promotion, as a clause; "" if it does."""
+def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | None]) -> str:
+    """Return why a receipt does not allow a promotion, as a clause; "" if it does.
+
+    Args:
+        digest: Digest of the receipt.
+        payload: Stored content of the receipt.
+        expected: Digests that its subject must have, by role.
+    """
     try:
         receipt = parse_receipt(digest, payload)
-    except IntegrityError:  # reported where the receipts of the version are read
+    except IntegrityError:  # the check of the version's receipts reports it
         return ""
     if not (receipt.gate == "promotion" and receipt.passed):
         return f"whose outcome is {receipt.outcome}"
-    wrong = [role for role, candidate in about.items() if receipt.subject.get(role) != candidate]
+    wrong = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
     return f"which is about another {' and '.join(wrong)}" if wrong else ""

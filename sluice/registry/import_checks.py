@@ -11,18 +11,20 @@ from sluice.models.weights_limits import ImportLimits
 from sluice.registry.lineage import Lineage
 from sluice.registry.validation import find_name_problem
 
-_ROLE = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
+_ROLE_NAME = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,39}")
+_GATE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,39}")
+"""Name of a gate or of an outcome."""
 _MAX_INTEGER = 2**63 - 1
+"""Maximum integer that a database column can store."""
 
 
 def find_text_problem(value: Any, limits: ImportLimits) -> str:
     """Return why parsed JSON cannot be stored in a database or printed; "" if it can.
 
     Args:
-        value: Plain values, as parsed.
-        limits: Limits, for the length of a text.
+        value: Parsed JSON.
+        limits: Limits; only the maximum length of a text is used.
     """
     for leaf in _leaves(value):
         if isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER:
@@ -50,7 +52,7 @@ def find_import_problem(
         lineage: Lineage from the file.
         receipts: Receipts from the file.
         history: History from the file.
-        limits: Limits, for the counts.
+        limits: Limits; only the maximum counts are used.
     """
     for what, count, max_count in (
         ("members", len(lineage.members), limits.max_members),
@@ -69,10 +71,10 @@ def find_import_problem(
         if _DIGEST.fullmatch(digest) is None:
             return f"the digest of its {role[:80]!r} is malformed: {digest[:80]!r}"
     for role in lineage.artifacts:
-        if _ROLE.fullmatch(role) is None:
+        if _ROLE_NAME.fullmatch(role) is None:
             return f"an artifact has the invalid role {role[:80]!r}"
     for receipt in receipts:
-        if not (_WORD.fullmatch(receipt.gate) and _WORD.fullmatch(receipt.outcome)):
+        if not (_GATE_NAME.fullmatch(receipt.gate) and _GATE_NAME.fullmatch(receipt.outcome)):
             return (
                 f"a receipt has the invalid gate {receipt.gate[:80]!r} or outcome "
                 f"{receipt.outcome[:80]!r}"
@@ -94,15 +96,16 @@ def _settings_problem(lineage: Lineage) -> str:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            waiting += [*found.keys(), *found.values()]
-        elif isinstance(found, list):
-            waiting += found
+    """Yield all keys and values of nested containers, without recursion."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            pending += item
         else:
-            yield found
+            yield item
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,8 +1,8 @@
 """Known keys that verify a registry's signatures, and the actors to whom they belong.
 
-They are listed in ``known_keys.yaml`` in the folder of the signing key, so that every command, job
-and server with the key also has the list. Without the file only the key itself is known, and any
-actor name may be given for the history.
+The keys are listed in ``known_keys.yaml`` in the folder of the signing key, so that every command,
+job and server that uses the key also has the list. Without this file only the signing key itself
+is known, and changes may be made under any actor name.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from sluice.registry.signing import (
 )
 
 KNOWN_KEYS = "known_keys.yaml"
-_FILE = "file:"
+_FILE_PREFIX = "file:"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 KeyText = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -35,8 +35,8 @@ class KnownKeys(Settings):
 
     actors: dict[Name, KeyText] = Field(
         min_length=1,
-        description="Key by actor name (--actor): an Ed25519 public key in base64, or 'file:' with "
-        "the path of a key file. Several actors may share a key.",
+        description="Key of each actor, by the actor's name (--actor): an Ed25519 public key in "
+        "base64, or 'file:' with the path of a key file. Several actors may share a key.",
     )
     retired: dict[KeyText, Annotated[AwareDatetime, Field(strict=False)]] = Field(
         {},
@@ -47,8 +47,8 @@ class KnownKeys(Settings):
         None,
         min_length=1,
         description="Folder or fsspec URL (s3://bucket/prefix) of the anchor, the copy of the last "
-        "signed line outside the database. Each signature adds an object; prefer a bucket with "
-        "object lock. By default a file beside the key.",
+        "signed line outside the database. Each signature adds an object, so prefer a bucket with "
+        "object lock. By default the anchor is a file beside the key.",
     )
     two_person_since: AwareDatetime | None = Field(
         None,
@@ -91,8 +91,8 @@ class Keyring:
         actors = {name: _read_key(text, path) for name, text in settings.actors.items()}
         retired = [(_read_key(text, path), end) for text, end in settings.retired.items()]
         if settings.two_person_since is not None:
-            _require_personal(actors, path)
-        if key.key_id not in {each.key_id for each in actors.values()}:
+            _require_personal_keys(actors, path)
+        if key.key_id not in {actor_key.key_id for actor_key in actors.values()}:
             raise SettingsError(
                 f"The key {key.path} (id {key.key_id}) does not belong to any actor in {path}.",
                 fix="Add the actor and the public key under actors, or use a listed key.",
@@ -107,24 +107,24 @@ class Keyring:
         )
 
     def require_own_actor(self, actor: str | None) -> str:
-        """Return the actor under whom a change is signed, who must own the signing key.
+        """Return the name of the actor who signs a change, and who must own the signing key.
 
         Args:
-            actor: Actor of the change; None for a change without an actor.
+            actor: Actor of the change; None for a change that names no actor.
 
         Raises:
-            GateBlocked: The actor has another key or no key.
+            GateBlocked: The listed actor has another key, or the actor is not listed.
         """
-        own = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
-        if not self.actors or actor in own:
+        own_actors = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
+        if not self.actors or actor in own_actors:
             return actor or ""
         if actor is None:
-            return own[0]
+            return own_actors[0]
         whose = "has another key" if actor in self.actors else "has no key"
         raise GateBlocked(
             f"A change must be signed with the key of its actor: {actor!r} {whose} in "
-            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own)}.",
-            fix=f"Give your own name (--actor {own[0]}), or sign with the key of {actor}.",
+            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own_actors)}.",
+            fix=f"Give your own name (--actor {own_actors[0]}), or sign with the key of {actor!r}.",
         )
 
     def may_sign(self, key_id: str, actor: str) -> bool:
@@ -134,35 +134,35 @@ class Keyring:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(
             f"The list of known keys {path} cannot be read ({error}).",
-            fix="Write YAML: actors, with a name and a public key per line.",
+            fix="Make it a readable YAML file: 'actors:', then a name and a public key per line.",
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise SettingsError(
-            f"The list of known keys {path} must be a mapping, got {found!r:.80}.",
+            f"The list of known keys {path} must be a mapping, got {content!r:.80}.",
             fix="Begin the file with 'actors:', followed by a name and a public key per line.",
         )
-    return found
+    return content
 
 
 def _read_key(text: str, listed_in: Path) -> VerifyingKey:
-    if text.startswith(_FILE):
-        return SigningKey.read(listed_in.parent / text.removeprefix(_FILE))
+    if text.startswith(_FILE_PREFIX):
+        return SigningKey.read(listed_in.parent / text.removeprefix(_FILE_PREFIX))
     return Ed25519VerifyingKey.parse(text, where=str(listed_in))
 
 
-def _require_personal(actors: Mapping[str, VerifyingKey], path: Path) -> None:
-    """Reject shared secrets for approvals, because every verifier could issue an approval."""
-    secret = sorted(
+def _require_personal_keys(actors: Mapping[str, VerifyingKey], path: Path) -> None:
+    """Require public keys for approvals: with a shared secret, any verifier could sign as actor."""
+    with_secret = sorted(
         name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
     )
-    if secret:
+    if with_secret:
         raise SettingsError(
-            f"{path}: two_person_since requires an Ed25519 public key for every actor, but "
-            f"{', '.join(secret)} has a key file.",
+            f"In {path}, two_person_since requires an Ed25519 public key for every actor, but "
+            f"a key file is listed for {', '.join(with_secret)}.",
             fix="Create a key for each: openssl genpkey -algorithm ed25519 -out NAME.key. List the "
             "middle line of: openssl pkey -in NAME.key -pubout",
         )

@@ -57,13 +57,13 @@ class Ledger(SignedLedger):
         actor: str = "pipeline",
         reason: str = "trained",
     ) -> Registration:
-        """Register a candidate under the next number; a known candidate keeps its number.
+        """Register a candidate as the next version; a known candidate keeps its version number.
 
-        If the version was imported, the lineage of the local training replaces the imported one:
-        the candidate digest does not cover everything that was imported, for example the results
-        and the drift reference.
+        If the known version was imported, the lineage of the local training replaces the imported
+        one, because the candidate digest does not cover everything that was imported, for example
+        the results and the drift reference.
 
-        New receipts are linked to the version in both cases. Re-adding a known receipt makes it
+        The receipts are linked to the new or the known version. Re-adding a known receipt makes it
         the latest of its gate, except for promotion receipts, which are immutable.
 
         Raises:
@@ -78,11 +78,11 @@ class Ledger(SignedLedger):
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
-            is_foreign = known is not None and known.is_imported
-            if known is not None and is_foreign:
+            was_imported = known is not None and known.is_imported
+            if known is not None and was_imported:
                 queries.insert_own_lineage(connection, known, lineage, at=at)
                 reason = validation.registration_reason(reason, imported=known.lineage, own=lineage)
-            if known is None or is_foreign:
+            if known is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
@@ -101,9 +101,9 @@ class Ledger(SignedLedger):
                     evidence.require_consistent_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
-            before = known.state if known else "dev"
+            old_state = known.state if known else "dev"
             stage_changes.record_stage_change(
-                connection, version, before=before, at=at, actor=actor
+                connection, version, before=old_state, at=at, actor=actor
             )
         return Registration(version=version, created=known is None)
 
@@ -117,11 +117,11 @@ class Ledger(SignedLedger):
         reason: str,
         code: CodeAcceptance,
     ) -> Registration:
-        """Import a version of another registry with state dev; a known candidate stays unchanged.
+        """Import a version of another registry in state dev. A known candidate is not changed.
 
-        Its receipts are stored and shown but cannot be used for a promotion, because no local gate
-        issued them. If the candidate was imported before, newly trusted code is added to the
-        history.
+        The imported receipts are stored and shown, but they cannot be used for a promotion, because
+        no local gate issued them. If the candidate was imported before, newly trusted code is
+        added to the history.
 
         Args:
             lineage: Lineage from the other registry.
@@ -143,25 +143,25 @@ class Ledger(SignedLedger):
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             if known is not None and not known.is_imported:
                 return Registration(version=known, created=False)
-            lines: list[tuple[HistoryAction, str]] = [
+            entries: list[tuple[HistoryAction, str]] = [
                 *(("accept", path) for path in code.accepted),
                 *(("trust", path) for path in code.trusted),
             ]
             if known is None:
                 number = queries.insert_version(connection, lineage, at=at)
-                lines.insert(0, ("import", reason))
+                entries.insert(0, ("import", reason))
                 evidence.save_imported_receipts(
                     connection, receipts, model=model, number=number, at=at
                 )
             else:
                 validation.require_same_results(known.lineage, lineage)
                 number = known.number
-                noted = {
+                recorded = {
                     *(("accept", path) for path in known.accepted_code),
                     *(("trust", path) for path in known.trusted_code),
                 }
-                lines = [line for line in lines if line not in noted]
-            for action, text in lines:
+                entries = [entry for entry in entries if entry not in recorded]
+            for action, text in entries:
                 queries.append_history(
                     connection,
                     at=at,
@@ -184,16 +184,17 @@ class Ledger(SignedLedger):
             evidence.record_receipt(connection, receipt, at=at)
 
     def decide(self, model: str, subject: Mapping[str, str], judge: DecisionFunction) -> Receipt:
-        """Return the decision on a candidate; call ``judge`` and store its result if undecided.
+        """Return the decision on a candidate. Without one, call ``judge`` and store its decision.
 
-        The first decision is final. No lock is held while ``judge`` runs; if another decision of
-        the model is stored meanwhile, ``judge`` runs again, so that each decision counts as a
-        separate attempt on its window.
+        The first decision on a subject is final. No lock is held while ``judge`` runs. If another
+        decision on the model is stored meanwhile, ``judge`` runs again with this decision, because
+        each decision counts as a separate attempt on its window.
 
         Args:
             model: Name of the model.
             subject: Digests of candidate, reference and window.
-            judge: Returns the receipt, given the model's earlier decisions, oldest first.
+            judge: Called with the earlier decisions on the model, oldest first; returns the
+                receipt of its decision.
 
         Raises:
             ContractError: A digest is missing, or the receipt has another subject.
@@ -214,7 +215,13 @@ class Ledger(SignedLedger):
                     return evidence.decide(connection, model, receipt, at=at)
 
     def require_promotable(self, model: str, version: int, *, rules: str | None = None) -> None:
-        """Reject a version whose recorded evidence does not allow a promotion; change nothing.
+        """Reject a version whose recorded evidence does not allow a promotion.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version.
+            rules: Digest of the settings under which the verdict must have been issued; None to
+                skip this check.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -224,15 +231,15 @@ class Ledger(SignedLedger):
                 registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=False, rules=rules
+                connection, registered, pointer=pointer, reinstate=False, rules=rules
             )
 
     @spanned
@@ -254,12 +261,14 @@ class Ledger(SignedLedger):
         Args:
             model: Name of the model.
             version: Number to promote; if it is in production already, nothing changes.
-            expected: Number that the caller believes is in production, None for none.
+            expected: Number of the version that the caller believes is in production; None if it
+                believes that no version is.
             actor: Actor for the history.
             reason: Reason for the history.
-            store: Store of the artifacts; all are verified and the networks loaded first.
-            reinstate: Also accept a receipt issued before this version was rolled back. All gates
-                still apply.
+            store: Store of the artifacts. Before the promotion, all artifacts of the version are
+                verified and its networks are loaded.
+            reinstate: Whether to accept a receipt from before this version was rolled back. All
+                gates still apply.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check (manual promotion).
 
@@ -273,15 +282,15 @@ class Ledger(SignedLedger):
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
-            spans.link_candidate(found.candidate)
+            spans.link_candidate(registered.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, found, pointer=pointer, rules=rules)
+            promotion.require_rules(connection, registered, pointer=pointer, rules=rules)
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -293,31 +302,31 @@ class Ledger(SignedLedger):
                 )
             promotion.check_expected(connection, model, expected)
             promotion_receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
             )
             approval.require_approval(
                 connection,
                 self._keys,
-                found,
+                registered,
                 pointer=pointer,
                 promotion=promotion_receipt,
                 at=self._clock(),
             )
-        _require_loadable(found, store)
+        _require_loadable(registered, store)
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been stored since.
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
+                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
             )
             return promotion.commit_move(
                 connection,
-                found,
+                registered,
                 action="promote",
                 pointer=pointer,
                 at=at,
@@ -333,15 +342,15 @@ class Ledger(SignedLedger):
     ) -> Promotion:
         """Restore the last good production version before ``expected``.
 
-        Each repetition goes further back along the promotions, until the first one; it never
-        returns to a version that was rolled back. Only the pointer moves, not the code: the result
-        reports whether the target was trained with other code.
+        Repeated rollbacks go further back along the promotions, up to the first promotion, and
+        never return to a version that was rolled back. A rollback moves only the pointer, not the
+        code; the result reports whether the restored version was trained with other code.
 
         Raises:
             UnknownVersion: Nothing is in production, or there is no earlier version.
             PromotionConflict: The production version is not ``expected``.
-            IntegrityError: The earlier version cannot be loaded, or the registry is inconsistent
-                about the pointer or that version; the pointer is unchanged.
+            IntegrityError: The earlier version cannot be loaded, or registry entries about the
+                pointer or that version contradict each other. The pointer is unchanged.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
@@ -368,22 +377,23 @@ class Ledger(SignedLedger):
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.
 
-        Delivery is at least once: if the process is killed before a delivery is recorded, the next
-        call repeats it under the same key. After a failure, the next call continues there.
+        Each entry is delivered at least once: if the process is killed before a delivery is
+        recorded, the next call repeats it under the same key. After a failed delivery, the next
+        call continues with the same entry.
 
         Args:
-            model: Name of the model; an unknown model has no history.
-            consumer: Fixed name of the consumer in the ledger.
-            deliver: Delivers one event and returns the result.
+            model: Name of the model. For an unknown model, nothing is delivered.
+            consumer: Name of the consumer under which deliveries are recorded; it must not change.
+            deliver: Delivers one event, and returns the result.
         """
         with self._database.read() as connection:
             events = outbox.pending_events(connection, model, consumer)
         reasons: list[str] = []
         delivered = 0
         for event in events:
-            done = deliver(event)
-            reasons.append(done.reason)
-            if not done.ok:
+            result = deliver(event)
+            reasons.append(result.reason)
+            if not result.ok:
                 break
             with self._database.write() as connection:
                 outbox.mark_delivered(connection, event, consumer, at=self._clock())
@@ -427,18 +437,18 @@ class Ledger(SignedLedger):
             findings += log_verification.check(connection)
             if keys is not None:
                 findings += log_signatures.check(connection, keys, anchor=anchor)
-                if not findings:  # requires a consistent registry
+                if not findings:  # the check of approvals assumes a consistent registry
                     findings += approval.check(connection, keys, chosen)
         return findings
 
 
 def _require_loadable(version: Version, store: ArtifactStore) -> None:
-    from sluice.registry import loading  # imports torch, which read-only use does not need
+    from sluice.registry import loading  # imports torch, which most uses of the ledger do not need
 
     loading.require_loadable(version, store)
 
 
 def _require_restorable(version: Version, store: ArtifactStore) -> str:
-    from sluice.registry import loading  # imports torch, see above
+    from sluice.registry import loading  # imports torch, see _require_loadable
 
     return loading.require_restorable(version, store)

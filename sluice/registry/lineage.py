@@ -22,28 +22,37 @@ class Lineage(Record):
     """Inputs and results of the training of one candidate."""
 
     model: str = Field(description="Name of the pipeline, and of the model in the registry.")
-    candidate: str = Field(description="Digest of inputs and weights: TrainedModels.candidate.")
+    candidate: str = Field(
+        description="Candidate digest, which covers the inputs and the weights; see "
+        "TrainedModels.candidate."
+    )
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
-    resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
+    resolved_config: dict[str, Any] = Field(
+        description="All settings with their resolved values, as plain JSON."
+    )
     code: str = Field(description="Digest of the code that determines the trained weights.")
     code_identity: CodeIdentity | None = Field(
-        None, description="Parts covered by the code digest; None in versions of older releases."
+        None,
+        description="Parts that the code digest covers; None for versions of older releases.",
     )
     git: GitState
     seeds: tuple[int, ...]
     num_trials: int = Field(
-        0, description="Number of trials of the search that found the settings; 0 without search."
+        0,
+        description="Number of trials of the search that found the settings; 0 without a search.",
     )
     members: tuple[Member, ...]
     metrics: dict[str, float] = Field(description="Metrics on the test rows, by name.")
     reference: str = Field(
-        description="Candidate digest of the model it was compared with, or 'baseline'."
+        description="Candidate digest of the model that this candidate was compared with, or "
+        "'baseline'."
     )
     training_seconds: float = Field(description="Training time of all members [s].")
     environment: Environment
     artifacts: dict[str, str] = Field(
-        default={}, description="Further artifact digests by role: event log, report, plot."
+        default={},
+        description="Digests of further artifacts by role, for example a report or a plot.",
     )
     created_at: AwareDatetime
 
@@ -66,7 +75,7 @@ class Lineage(Record):
             "environment.device": bool(self.environment.device),
             "environment.libraries": bool(self.environment.libraries),
         }
-        return tuple(name for name, complete in is_complete.items() if not complete)
+        return tuple(name for name, is_valid in is_complete.items() if not is_valid)
 
     def weights(self) -> dict[str, str]:
         """Return the digests of the safetensors files of all members, by role."""
@@ -80,22 +89,25 @@ class Lineage(Record):
     def find_contradiction(self) -> str:
         """Return the first inconsistency between the digests, as a clause; "" if consistent.
 
-        This ties the served model to the receipts: a receipt names candidate and config, the
-        candidate digest covers the weights, and the config is the digest of the settings.
+        Consistent digests connect the served model with its receipts: a receipt names the candidate
+        and config digests, of which the first covers the weights and the second the settings.
         """
-        settings = digest_json(self.resolved_config)
-        if settings != self.config:
-            return f"its config is {short(self.config)}, but its settings give {short(settings)}"
+        config = digest_json(self.resolved_config)
+        if config != self.config:
+            return (
+                f"its config digest is {short(self.config)}, but its settings have the digest "
+                f"{short(config)}"
+            )
         if self.code_identity is not None and self.code_identity.digest != self.code:
             return (
-                f"its code is {short(self.code)}, but the parts of its code give "
+                f"its code digest is {short(self.code)}, but the parts of its code have the digest "
                 f"{short(self.code_identity.digest)}"
             )
-        found = self.compute_candidate()
-        if found != self.candidate:
+        candidate = self.compute_candidate()
+        if candidate != self.candidate:
             return (
-                f"its candidate is {short(self.candidate)}, but its data, config, code and "
-                f"weights give {short(found)}"
+                f"its candidate digest is {short(self.candidate)}, but its data, config, code and "
+                f"weights have the digest {short(candidate)}"
             )
         return ""
 

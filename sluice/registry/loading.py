@@ -1,6 +1,6 @@
 """Rebuilds the workload and the networks of a version from its lineage and artifacts.
 
-Imports torch; the ledger, whose methods are mostly read-only, imports this module inside functions.
+This module imports torch. The ledger therefore imports it only in the functions that need it.
 """
 
 import contextlib
@@ -46,11 +46,12 @@ from sluice.workloads.workload import Workload
 def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     """Return the workload and the model settings with which a version was trained.
 
-    Removed settings are omitted; see ``stored_settings``. Only this module imports the import paths
-    of a version.
+    Settings that no longer exist are omitted; see ``stored_settings``. No other module imports code
+    by the import paths of a version.
 
     Raises:
-        ContractError: The settings are not recorded, cannot be imported, or are unknown.
+        ContractError: The settings are not recorded or unknown, or their workload cannot be
+            imported.
         UntrustedCode: The version was imported, and names code that was not accepted.
     """
     lineage = version.lineage
@@ -99,13 +100,13 @@ def _workload_type(version: Version) -> type[Workload]:
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     """Return the networks of all members of a version, built by the current code.
 
-    Verifies that the weights exist and match the networks. The code is not compared; use
+    This verifies that the weights exist and match the networks. It does not compare the code: use
     ``load_members`` to load a version for predictions.
 
     Raises:
         IntegrityError: See ``load_members``.
     """
-    with _explained(version):
+    with _as_integrity_error(version):
         return _load(version, version.lineage.members, store)[1]
 
 
@@ -123,8 +124,8 @@ def load_members(
         members: Members to load.
         store: Store of the weights and of the version's code.
         code: "current" builds the networks with the code of this checkout and rejects a version
-            trained with other code. "stored" builds them with the modules stored with the version,
-            which executes these modules: only on a person's request.
+            trained with other code. "stored" builds them with the modules stored with the version.
+            This executes the stored modules, so use it only if a person requests it.
 
     Raises:
         CodeMismatch: The version was trained with code that differs from the current code; or its
@@ -134,7 +135,7 @@ def load_members(
             network; or the network cannot be built. The message names the version and the part.
     """
     who, lineage = _name(version), version.lineage
-    with _explained(version):
+    with _as_integrity_error(version):
         if code == "stored":
             with stored_modules(read_stored_code(who, version, store)):
                 return _load(version, members, store)
@@ -156,8 +157,8 @@ def require_loadable(version: Version, store: ArtifactStore) -> None:
 def require_restorable(version: Version, store: ArtifactStore) -> str:
     """Verify the target of a rollback; return sentences on whether its code is the current code.
 
-    A rollback to a version with other code is allowed without loading it: servers that still run
-    its code can serve it, and so can a server started with its stored code.
+    A rollback to a version with other code is allowed, and the version is not loaded in this case:
+    servers that still run its code can serve it, and so can a server started with its stored code.
 
     Raises:
         IntegrityError: An artifact is missing or changed, or the networks of a version with the
@@ -192,11 +193,15 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
-    wrong = [n for n, m in modules.items() if identity.modules.get(n) != digest_bytes(m.source)]
+    wrong = [
+        name
+        for name, module in modules.items()
+        if identity.modules.get(name) != digest_bytes(module.source)
+    ]
     if wrong or identity.digest != lineage.code:
         raise IntegrityError(
-            f"{who}: the stored code must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(wrong) or 'its list of modules'} does not.",
+            f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
+            f"{', '.join(wrong) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
@@ -213,9 +218,10 @@ def compare_version(version: Version) -> CodeComparison:
 
 
 def code_findings(version: Version) -> list[RegistryFinding]:
-    """Return a finding if the current code is not that of a version in production.
+    """Return a finding if the current code differs from the code of a version in production.
 
-    Returns no finding if the workload or network cannot be imported: another folder has its code.
+    Returns no finding if the workload or network cannot be imported, because the command then
+    probably runs in a folder other than that of the pipeline.
     """
     try:
         comparison = compare_version(version)
@@ -236,7 +242,8 @@ def code_findings(version: Version) -> list[RegistryFinding]:
 
 
 @contextlib.contextmanager
-def _explained(version: Version) -> Iterator[None]:
+def _as_integrity_error(version: Version) -> Iterator[None]:
+    """Convert a ContractError to an IntegrityError that names the version and says what to do."""
     try:
         yield
     except ContractError as error:
@@ -250,7 +257,7 @@ def _explained(version: Version) -> Iterator[None]:
             f"{_name(version)} cannot be loaded: {error.what}",
             cause=error.cause
             or "Its workload or network cannot be imported here, or was renamed since.",
-            fix=f"{fix}; nothing was moved.",
+            fix=f"{fix}. Production was not changed.",
         ) from error
 
 
@@ -258,7 +265,7 @@ def _load(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
-    return workload, [load_member(m, workload, settings, store) for m in members]
+    return workload, [load_member(member, workload, settings, store) for member in members]
 
 
 def _require_artifacts(version: Version, store: ArtifactStore) -> None:

@@ -1,9 +1,9 @@
 """The log: a hash chain with one line for every row of the append-only tables.
 
-A line contains the digest of its row, the digest of the previous line, and its own digest; the head
-contains the number of lines and the last digest. A changed byte, a removed line (also the last
-one), an edited row and swapped lines all break the chain. An attacker who can write the database
-can also write a new chain; signatures of the head protect against that (see ``signing``).
+A line contains the digest of its row, the digest of the previous line, and its own digest. The head
+contains the number of lines and the digest of the last line. The chain reveals changed bytes,
+removed lines (even the last line), edited rows and swapped lines. An attacker who can write the
+database can also write a new chain; signatures of the head protect against this (see ``signing``).
 """
 
 import json
@@ -55,30 +55,31 @@ def load_head(connection: Connection) -> LogHead:
 
 def append(connection: Connection, table: Table, **values: Any) -> AppendedRow:
     """Append one row to an append-only table, and its line to the log."""
-    # Locked before the row is written: two writers of one receipt would deadlock otherwise.
+    # The head is locked before the row is written. Otherwise two writers of the same receipt could
+    # wait for each other forever.
     head = lock_head(connection)
     row = connection.execute(sa.insert(table).values(values).returning(*table.c)).one()
-    return AppendedRow(row=row, digest=_extend(connection, head, [(table, row)]))
+    return AppendedRow(row=row, digest=_append_lines(connection, head, [(table, row)]))
 
 
 def append_existing_rows(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -> None:
     """Append the log lines of existing rows, for a migration."""
-    _extend(connection, lock_head(connection), rows)
+    _append_lines(connection, lock_head(connection), rows)
 
 
 def row_key(table: Table, row: Row[Any]) -> list[Any]:
     """Return the primary key values of a row."""
-    return [_plain(row._mapping[column.name]) for column in table.primary_key]
+    return [_json_value(row._mapping[column.name]) for column in table.primary_key]
 
 
 def row_digest(row: Row[Any]) -> str:
     """Return the digest of all columns of a row, by name."""
-    return digest_json({name: _plain(value) for name, value in row._mapping.items()})
+    return digest_json({name: _json_value(value) for name, value in row._mapping.items()})
 
 
 def line_digest(*, number: int, entity: str, key: str, content: str, previous: str) -> str:
     """Return the digest of one log line."""
-    return digest_json([_plain(part) for part in (number, entity, key, content, previous)])
+    return digest_json([_json_value(part) for part in (number, entity, key, content, previous)])
 
 
 def find_line_digest(connection: Connection, table: Table, row_id: int) -> str:
@@ -114,17 +115,19 @@ def require_row_matches_log(connection: Connection, table: Table, row: Row[Any])
     key = encode_key(row_key(table, row))
     line = _find_line(connection, table, key)
     if line.content != row_digest(row):
-        raise _edited(f"{table.name} {key} does not match line {line.number} of the log.")
+        raise _edited_error(f"{table.name} {key} does not match line {line.number} of the log.")
 
 
 def require_never_logged(connection: Connection, table: Table, key: list[Any]) -> None:
     """Reject a missing row that has a log line.
 
     Raises:
-        IntegrityError: The log has a line for the row: it was removed, not by Sluice.
+        IntegrityError: The log has a line for the row, so the row was removed, but not by Sluice.
     """
     if connection.execute(_lines(table, encode_key(key))).first() is not None:
-        raise _edited(f"{table.name} {encode_key(key)} is in the log, but the row is missing.")
+        raise _edited_error(
+            f"{table.name} {encode_key(key)} is in the log, but the row is missing."
+        )
 
 
 def select_line_number(table: Table) -> sa.ScalarSelect[int]:
@@ -139,7 +142,10 @@ def select_line_number(table: Table) -> sa.ScalarSelect[int]:
 
 
 def sql_key(table: Table) -> sa.ColumnElement[str] | None:
-    """Return an SQL expression for a row's key as stored in the log; None if not expressible."""
+    """Return an SQL expression for the key of a row in the format of the log; None without one.
+
+    Only a key that needs no escaping in JSON has such an expression: one integer or digest.
+    """
     first, *others = table.primary_key
     if others:
         return None
@@ -163,7 +169,7 @@ def lock_head(connection: Connection) -> LogHead:
 def _find_line(connection: Connection, table: Table, key: str) -> Row[Any]:
     line = connection.execute(_lines(table, key)).first()
     if line is None:
-        raise _edited(f"{table.name} {key} has no line in the log.")
+        raise _edited_error(f"{table.name} {key} has no line in the log.")
     return line
 
 
@@ -171,7 +177,7 @@ def _lines(table: Table, key: str) -> sa.Select[Any]:
     return sa.select(log).where(log.c.entity == table.name, log.c.key == key)
 
 
-def _edited(what: str) -> IntegrityError:
+def _edited_error(what: str) -> IntegrityError:
     return IntegrityError(
         what,
         cause="The registry's database was edited manually or damaged.",
@@ -182,13 +188,15 @@ def _edited(what: str) -> IntegrityError:
 def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> LogHead:
     row = connection.execute(query).first()
     if row is None:
-        raise _edited("The head of the registry's log is missing.")
+        raise _edited_error("The head of the registry's log is missing.")
     if not (isinstance(row.lines, int) and isinstance(row.digest, str)):
-        raise _edited("The head of the registry's log cannot be read.")
+        raise _edited_error("The head of the registry's log cannot be read.")
     return LogHead(lines=row.lines, digest=row.digest)
 
 
-def _extend(connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]) -> str:
+def _append_lines(
+    connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]
+) -> str:
     number, previous, lines = head.lines, head.digest, []
     for table, row in rows:
         number += 1
@@ -207,7 +215,7 @@ def _extend(connection: Connection, head: LogHead, rows: Iterable[tuple[Table, R
     return previous
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds")
     if isinstance(value, bytes):  # SQLite stores bytes in any column; a list cannot equal a text

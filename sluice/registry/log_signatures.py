@@ -1,7 +1,8 @@
 """Signatures of the log's head: each covers the lines since the previous signature.
 
-A signed change requires that all earlier lines are signed, so it never signs lines that somebody
-else wrote. Only a ``bridge`` signature covers lines written without a key.
+A change is signed only if all earlier lines are signed, so that its signature does not cover lines
+that somebody else wrote. Only a ``bridge`` signature, which a person makes after a review, covers
+lines that were written without a key.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,8 +34,8 @@ def require_signed(
 ) -> None:
     """Reject a change unless all earlier lines are signed by a known key.
 
-    Verifies the head, the lines that its signature covers, the previous signature, and the anchor
-    outside the database; ``check`` verifies all signatures.
+    This verifies the head, the lines that its signature covers, the previous signature, and the
+    anchor outside the database. ``check`` verifies all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed after signing, or is missing.
@@ -98,7 +99,19 @@ def sign(
     actor: str,
     at: datetime,
 ) -> SignedLine | None:
-    """Sign the log's head in the caller's transaction; None if no line follows ``since``."""
+    """Sign the log's head in the caller's transaction.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        keys: Keyring with the signing key.
+        since: Number of the last line that is already signed; 0 if no line is.
+        kind: "change" for the lines of one change, "bridge" for lines written without a key.
+        actor: Actor who signs.
+        at: Time of the signature.
+
+    Returns:
+        The signature; None if no line follows ``since``.
+    """
     head = load_head(connection)
     if head.lines <= since:
         return None
@@ -112,7 +125,7 @@ def sign(
         kind=kind,
         actor=actor,
     )
-    signature = keys.signing.sign("signed lines", _text(draft))
+    signature = keys.signing.sign("signed lines", _signed_text(draft))
     signed = draft.model_copy(update={"signature": signature})
     connection.execute(sa.insert(signatures).values(signed.model_dump()))
     return signed
@@ -132,10 +145,16 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
 
 
 def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
-    """Reject signing a log with findings."""
+    """Raise if there are findings, because an inconsistent log must not be signed.
+
+    Raises:
+        IntegrityError: The message contains the first finding.
+    """
     first = next(iter(findings), None)
     if first is not None:
-        raise IntegrityError(f"An inconsistent log is not signed: {first.what}", fix=first.fix)
+        raise IntegrityError(
+            f"The log is inconsistent and cannot be signed: {first.what}", fix=first.fix
+        )
 
 
 def check(
@@ -160,24 +179,25 @@ def check(
     if anchor is not None:
         try:
             problem = _find_lost_line(connection, keys, head, anchor)
-        except StorageError as error:  # IntegrityError as well
+        except StorageError as error:  # IntegrityError is a StorageError
             yield _finding(f"{error.what} {error.cause}", error.fix)
         else:
             if problem is not None:
                 yield _finding(problem, _lost_line_advice(anchor))
     unsigned = head.lines - max((r.line for r in rows if isinstance(r.line, int)), default=0)
     if unsigned > 0:
-        whole = "" if rows else " (the whole log)"
+        all_lines = "" if rows else " (the whole log)"
         yield _finding(
-            f"The last {unsigned} lines of the log{whole} are not signed with a known key.",
+            f"The last {unsigned} lines of the log{all_lines} are not signed with a known key.",
             _FIX_GAP,
         )
 
 
 def has_passed(connection: Connection, keys: Keyring, moment: datetime, *, line: int) -> bool:
-    """Return whether a time had passed when a line was added, judged by earlier signatures.
+    """Return whether signatures prove that a line was added after a time.
 
-    The timestamp of a line is set by its writer and proves nothing; an earlier signature does.
+    A line was added after ``moment`` if an earlier line was signed after it. The timestamp of the
+    line itself proves nothing, because its writer sets it.
     """
     earlier = _signed(keys).where(signatures.c.line < line, signatures.c.signed_at > moment)
     return connection.execute(earlier.limit(1)).first() is not None
@@ -195,7 +215,10 @@ def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> 
 
 
 def _since(connection: Connection, row: Row[Any]) -> int:
-    """Return the line after which a signature begins; before schema 6, the previous signature's."""
+    """Return the number of the last line before those that a signature covers.
+
+    Signatures from before schema 6 do not store it. They begin after the previous signature.
+    """
     if row.since is not None:
         return int(row.since)
     before = sa.select(sa.func.max(signatures.c.line)).where(signatures.c.line < row.line)
@@ -210,16 +233,15 @@ def select_raw() -> sa.Select[Any]:
 
 def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
     """Return why a signature by a known key is invalid; None if it is valid."""
+    key = keys.known[row.key_id]
     if row.since is None:
-        is_own = keys.known[row.key_id].verify(
-            str(row.signature), "log head", f"{row.line} {row.digest}"
-        )
+        is_valid = key.verify(str(row.signature), "log head", f"{row.line} {row.digest}")
     else:
-        is_own = keys.known[row.key_id].verify(str(row.signature), "signed lines", _text(row))
-    if not is_own:
+        is_valid = key.verify(str(row.signature), "signed lines", _signed_text(row))
+    if not is_valid:
         return f"The signature of line {row.line} was not made with the key that it names."
     if row.since is None and _has_current_form(connection, keys, before=row.line):
-        return f"The signature of line {row.line} has an obsolete form, unlike earlier signatures."
+        return f"The signature of line {row.line} has an older format than signatures before it."
     retired_at = keys.retired.get(row.key_id)
     if retired_at is not None and (
         str(row.signed_at) > _format_time(retired_at)
@@ -233,7 +255,7 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
 
 
 def _has_current_form(connection: Connection, keys: Keyring, *, before: int) -> bool:
-    """Return whether an earlier signature includes its range and actor, as since schema 6."""
+    """Return whether a signature before a line includes its range and actor (since schema 6)."""
     query = _signed(keys).where(signatures.c.line < before, signatures.c.since.is_not(None))
     return connection.execute(query.limit(1)).first() is not None
 
@@ -242,15 +264,17 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
     """Return why the previous signature is missing; None if it exists or none is needed."""
     if not row.since:
         return None
-    before = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
-    found = set(connection.execute(before).scalars())
-    if found & keys.known.keys():
+    previous = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
+    key_ids = set(connection.execute(previous).scalars())
+    if key_ids & keys.known.keys():
         return None
-    if found:
-        return (
-            f"Line {row.since} is signed with the unknown key {', '.join(sorted(map(str, found)))}."
-        )
-    return f"The signature of line {row.since} is missing; line {row.line} follows it."
+    if key_ids:
+        names = ", ".join(sorted(map(str, key_ids)))
+        return f"Line {row.since} is signed with the unknown key {names}."
+    return (
+        f"The signature of line {row.since} is missing, although the next signature, of line "
+        f"{row.line}, names it as the previous one."
+    )
 
 
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
@@ -262,14 +286,14 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
             previous = line.digest
             continue
         number += 1
-        made = line_digest(
+        digest = line_digest(
             number=line.number,
             entity=line.entity,
             key=line.key,
             content=line.content,
             previous=previous,
         )
-        if line.number != number or made != line.digest:
+        if line.number != number or digest != line.digest:
             return f"Line {number} of the log does not match its signature."
         previous = line.digest
     return None if number == last else f"Line {number + 1} of the log is missing."
@@ -278,14 +302,17 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
 def _find_lost_line(
     connection: Connection, keys: Keyring, head: LogHead, anchor: AnchorReader
 ) -> str | None:
+    """Return why the database does not contain the anchored line; None if it does."""
     anchored = anchor.read()
     if anchored is None:
         return None
-    when = anchored.signed_at.isoformat()
-    where = f"line {anchored.line} ({short(anchored.digest)}), signed at {when}"
-    prefix = f"The anchor {anchor.location} contains {where}"
+    signed_at = anchored.signed_at.isoformat()
+    prefix = (
+        f"The anchor {anchor.location} contains line {anchored.line} ({short(anchored.digest)}), "
+        f"signed at {signed_at}"
+    )
     key = keys.known.get(anchored.key_id)
-    if key is None or not key.verify(anchored.signature, "signed lines", _text(anchored)):
+    if key is None or not key.verify(anchored.signature, "signed lines", _signed_text(anchored)):
         return f"{prefix}, but the signature is not by a known key."
     query = sa.select(log.c.digest).where(log.c.number == anchored.line)
     digest = connection.execute(query).scalar()
@@ -293,16 +320,16 @@ def _find_lost_line(
         return f"{prefix}, but the database ends with line {head.lines} ({short(head.digest)})."
     if digest != anchored.digest:
         return f"{prefix}, but line {anchored.line} of the database differs ({short(str(digest))})."
-    there = sa.select(signatures.c.key_id).where(
+    signature = sa.select(signatures.c.key_id).where(
         signatures.c.line == anchored.line, signatures.c.key_id == anchored.key_id
     )
-    if connection.execute(there).first() is None:
+    if connection.execute(signature).first() is None:
         return f"{prefix}, but the signature of line {anchored.line} is missing in the database."
     return None
 
 
-def _text(signed: Row[Any] | SignedLine) -> str:
-    """Return the signed payload: all fields of a signature, damaged values as they are stored."""
+def _signed_text(signed: Row[Any] | SignedLine) -> str:
+    """Return the text that is signed: all fields of a signature, with damaged values unchanged."""
     at = signed.signed_at
     if isinstance(at, datetime):
         at = _format_time(at)
@@ -317,11 +344,11 @@ def _format_time(at: datetime) -> str:
 
 def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityError:
     line = connection.execute(sa.select(log).where(log.c.number == first)).first()
-    what = "missing" if line is None else f"{line.entity} {line.key}"
+    content = "missing" if line is None else f"{line.entity} {line.key}"
     others = f" The log ends with line {last}." if last > first else ""
     return IntegrityError(
         f"A signed change requires that all earlier lines are signed, but line {first} of the log "
-        f"({what}) is not signed by a known key.{others}",
+        f"({content}) is not signed by a known key.{others}",
         cause="The line was written without the key, or not by Sluice.",
         fix=_FIX_GAP,
     )

@@ -1,4 +1,4 @@
-"""Verifies the hash chain of the log, and the tables against the log: completely or partly."""
+"""Verifies the hash chain of the log, and that the tables match the log: completely or partly."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from sluice.registry.tables import LOGGED, log
 
 _FIX = "The database was edited manually or damaged: restore it from a backup."
 _MAX_KEYS = 500
-"""Maximum number of values in one IN list; the oldest builds of SQLite accept 999."""
+"""Maximum number of values in one SQL IN list; the oldest builds of SQLite accept 999."""
 
 RowSelection = tuple[Table, sa.ColumnElement[bool]]
 """A selection of rows: a table and a condition."""
@@ -31,7 +31,7 @@ RowSelection = tuple[Table, sa.ColumnElement[bool]]
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield every inconsistency between the log and the tables.
 
-    Does not depend on triggers or the order of ids.
+    The result does not depend on triggers or on the order of ids.
 
     Cost:
         Reads every row of the registry once.
@@ -51,10 +51,10 @@ def require_valid_log(connection: Connection) -> None:
     Raises:
         RegistryInconsistent: The message names the first finding.
     """
-    _require(check(connection))
+    _require_none(check(connection))
 
 
-def _require(findings: Iterator[RegistryFinding]) -> None:
+def _require_none(findings: Iterator[RegistryFinding]) -> None:
     first = next(findings, None)
     if first is not None:
         raise RegistryInconsistent(
@@ -63,20 +63,21 @@ def _require(findings: Iterator[RegistryFinding]) -> None:
         )
 
 
-def check_rows(connection: Connection, chosen: Sequence[RowSelection]) -> Iterator[RegistryFinding]:
+def check_rows(
+    connection: Connection, selections: Sequence[RowSelection]
+) -> Iterator[RegistryFinding]:
     """Yield every inconsistency of the selected rows, their log lines and the end of the log.
 
-    Each line must link its neighbors. This finds rows that were edited or added outside Sluice,
-    with or without a log line. A completely rewritten chain is not found, neither here nor by
-    ``check``; that requires signatures.
+    Each log line must be linked with the lines before and after it. This finds rows that were
+    edited or added outside Sluice, with or without a log line. It does not find a completely
+    rewritten chain, nor does ``check``: that requires signatures.
 
     Cost:
-        Reads the selected rows and three log lines for each, independently of the log's length;
-        counts the other lines.
+        Reads the selected rows and three log lines for each of them, and counts all lines.
     """
     rows = [
         (table, row)
-        for table, condition in chosen
+        for table, condition in selections
         for row in connection.execute(_as_stored(table).where(condition))
     ]
     lines = _lines_of(connection, rows)
@@ -93,21 +94,21 @@ def check_rows(connection: Connection, chosen: Sequence[RowSelection]) -> Iterat
 
 
 def check_removed(connection: Connection) -> Iterator[RegistryFinding]:
-    """Yield each logged row that is missing.
+    """Yield each row that is missing although it is in the log.
 
     Cost:
-        Reads the key of every row; most are compared in the database.
+        Reads the key of every row; the keys of most tables are compared by the database.
     """
     for table in LOGGED:
         logged = sa.select(log.c.key).where(log.c.entity == table.name)
         as_text = sql_key(table)
         if as_text is None:
             rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
-            kept = {encode_key(row_key(table, row)) for row in rows}
-            gone = set(connection.execute(logged).scalars()) - kept
-        else:  # not NOT IN, which a single NULL makes false for every row
-            gone = set(connection.execute(sa.except_(logged, sa.select(as_text))).scalars())
-        for key in sorted(gone):
+            existing = {encode_key(row_key(table, row)) for row in rows}
+            missing = set(connection.execute(logged).scalars()) - existing
+        else:  # EXCEPT and not NOT IN, because a single NULL makes NOT IN false for every row
+            missing = set(connection.execute(sa.except_(logged, sa.select(as_text))).scalars())
+        for key in sorted(missing):
             yield _finding(f"{table.name} {key} is in the log, but the row is missing.")
 
 
@@ -118,13 +119,18 @@ def require_valid_table(connection: Connection, table: Table) -> None:
         RegistryInconsistent: The message names the first finding.
     """
     lines = connection.execute(sa.select(log).where(log.c.entity == table.name))
-    _require(_check_table(connection, table, {(line.entity, line.key): line for line in lines}))
+    _require_none(
+        _check_table(connection, table, {(line.entity, line.key): line for line in lines})
+    )
 
 
 def _check_table(
     connection: Connection, table: Table, logged: dict[tuple[str, str], Row[Any]]
 ) -> Iterator[RegistryFinding]:
-    """Yield each row that does not match its line; remove the lines of all rows from ``logged``."""
+    """Yield each row that does not match its line, and remove the lines of all rows.
+
+    The lines that remain in ``logged`` are those of missing rows.
+    """
     for row in connection.execute(_as_stored(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
@@ -154,8 +160,9 @@ def _lines_of(
 def _check_neighbours(
     connection: Connection, lines: Sequence[Row[Any]]
 ) -> Iterator[RegistryFinding]:
-    numbers = {n + step for n in (line.number for line in lines) for step in (-1, 1)}
-    found = {
+    """Check that each line is linked with the line before and the line after it."""
+    numbers = {line.number + step for line in lines for step in (-1, 1)}
+    neighbours = {
         line.number: line
         for part in _batches(sorted(numbers))
         for line in connection.execute(sa.select(log).where(log.c.number.in_(part)))
@@ -163,7 +170,7 @@ def _check_neighbours(
     for line in lines:
         if _line_digest(line) != line.digest:
             yield _finding(f"Line {line.number} of the log was changed.")
-        before, after = found.get(line.number - 1), found.get(line.number + 1)
+        before, after = neighbours.get(line.number - 1), neighbours.get(line.number + 1)
         if line.previous != (EMPTY_DIGEST if before is None else before.digest):
             yield _finding(f"Line {line.number} of the log does not follow line {line.number - 1}.")
         if after is not None and after.previous != line.digest:
@@ -173,16 +180,17 @@ def _check_neighbours(
 def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
     count, last = connection.execute(sa.select(sa.func.count(), sa.func.max(log.c.number))).one()
     digest = sa.select(log.c.digest).where(log.c.number == last)
-    ends_in = connection.execute(digest).scalar() if count else EMPTY_DIGEST
+    last_digest = connection.execute(digest).scalar() if count else EMPTY_DIGEST
     try:
         head = load_head(connection)
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.lines, head.lines, head.digest) != (count, last or 0, ends_in):
+    if (head.lines, head.lines, head.digest) != (count, last or 0, last_digest):
         yield _finding(
-            f"The log has {count} lines up to number {last or 0} and ends with "
-            f"{short(str(ends_in))}; its head has {head.lines} and {short(head.digest)}."
+            f"The log has {count} lines up to number {last or 0} and ends with the digest "
+            f"{short(str(last_digest))}, but its head says {head.lines} lines and "
+            f"{short(head.digest)}."
         )
 
 
@@ -192,7 +200,7 @@ def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _as_stored(table: Table) -> sa.Select[Any]:
-    """Select every row of a table, with timestamps as text, because one may be damaged."""
+    """Select every row of a table, with timestamps as text, because a timestamp may be damaged."""
     columns = [sa.type_coerce(c, getattr(c.type, "impl", c.type)).label(c.name) for c in table.c]
     return sa.select(*columns).order_by(*table.primary_key)
 
@@ -216,8 +224,8 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
         return
     if (head.lines, head.digest) != (number, previous):
         yield _finding(
-            f"The log has {number} lines and ends with {short(previous)}; its head has "
-            f"{head.lines} and {short(head.digest)}."
+            f"The log has {number} lines and ends with the digest {short(previous)}, but its head "
+            f"says {head.lines} lines and {short(head.digest)}."
         )
 
 

@@ -1,9 +1,9 @@
-"""Creates the database schema, or migrates an older one.
+"""Creates the database schema, or migrates an older schema.
 
-Each step runs in one transaction with its new version number: a crash leaves the old schema intact,
-and of two processes that open the registry concurrently the second finds the migration done. Steps
-only add tables and nullable columns; alembic would add a second version table and a script folder
-without further benefit.
+All steps and the new version number are written in one transaction. So a crash leaves the old
+schema intact, and if two processes open the registry at the same time, the second one finds the
+migration done. Steps only add tables and nullable columns, so alembic has no benefit here; it would
+need a second version table and a folder of scripts.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from sqlalchemy import Connection, Row, Table
 from sluice.registry import log, tables
 from sluice.registry.append_only import create_triggers
 
-_LOCK = 7_236_019_114
-"""Arbitrary fixed number of PostgreSQL's advisory lock while the tables are created."""
+_ADVISORY_LOCK = 7_236_019_114
+"""Arbitrary fixed number of the PostgreSQL advisory lock that is held during a migration."""
 
 
 def schema_version(connection: Connection) -> int | None:
-    """Return the schema version; None without tables, 0 for tables not created by Sluice."""
+    """Return the schema version; None without tables, 0 for a table that is not from Sluice."""
     if not sa.inspect(connection).has_table(tables.schema_version.name):
         return None
     columns = {c["name"] for c in sa.inspect(connection).get_columns(tables.schema_version.name)}
@@ -29,32 +29,32 @@ def schema_version(connection: Connection) -> int | None:
     return connection.execute(sa.select(tables.schema_version.c.number)).scalar() or 0
 
 
-def can_update(found: int | None) -> bool:
-    """Return whether ``bring_up_to_date`` can create or migrate the schema."""
-    return found is None or found in STEPS
+def can_update(version: int | None) -> bool:
+    """Return whether ``bring_up_to_date`` can create the schema or migrate it from a version."""
+    return version is None or version in STEPS
 
 
 def bring_up_to_date(connection: Connection) -> int | None:
     """Create or migrate the tables in the caller's transaction; return the schema version."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    found = schema_version(connection)  # another process may have migrated it already
-    if found is None:
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+    version = schema_version(connection)  # another process may have migrated it meanwhile
+    if version is None:
         tables.metadata.create_all(connection)
         create_triggers(connection, tables.APPEND_ONLY)
         log.create_head(connection)
         row = {"only_row": 1, "number": tables.SCHEMA_VERSION}
         connection.execute(sa.insert(tables.schema_version).values(row))
         return tables.SCHEMA_VERSION
-    while found in STEPS:
-        STEPS[found](connection)
-        found += 1
-        connection.execute(sa.update(tables.schema_version).values(number=found))
-    return found
+    while version in STEPS:
+        STEPS[version](connection)
+        version += 1
+        connection.execute(sa.update(tables.schema_version).values(number=version))
+    return version
 
 
 def _add_log(connection: Connection) -> None:
-    """Migrate from 1 to 2: log with lines for existing rows; signatures, deliveries, imports."""
+    """Migrate from 1 to 2: add signatures, deliveries, imports, and a log of the existing rows."""
     added = (
         tables.imported_receipts,
         tables.log,
@@ -67,40 +67,42 @@ def _add_log(connection: Connection) -> None:
         connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures)
     )
     log.create_head(connection)
-    later = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
-    before = tuple(table for table in tables.LOGGED if table not in (*added, *later))
-    log.append_existing_rows(connection, [(t, row) for t in before for row in _rows(connection, t)])
-    # Schema 1 mirrored each version when it was registered: existing entries count as delivered.
+    added_later = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
+    old = tuple(table for table in tables.LOGGED if table not in (*added, *added_later))
+    rows = [(table, row) for table in old for row in _rows(connection, table)]
+    log.append_existing_rows(connection, rows)
+    # With schema 1, each version was mirrored as soon as it was registered, so existing history
+    # entries count as delivered.
     delivered = sa.select(sa.literal(MIRROR_CONSUMER), tables.history.c.id, tables.history.c.at)
     columns = ["consumer", "line", "delivered_at"]
     connection.execute(sa.insert(tables.deliveries).from_select(columns, delivered))
 
 
 def _add_rollouts(connection: Connection) -> None:
-    """Migrate from 2 to 3: rollouts, their current state and transitions."""
+    """Migrate from 2 to 3: add rollouts, their current state and their transitions."""
     added = (tables.rollouts, tables.rollout_transitions)
     tables.metadata.create_all(connection, tables=[*added, tables.rollout_heads])
     create_triggers(connection, added)
 
 
 def _add_observations(connection: Connection) -> None:
-    """Migrate from 3 to 4: observations of servers."""
+    """Migrate from 3 to 4: add the observations of servers."""
     added = (tables.server_states, tables.arm_counts, tables.samples, tables.rollout_notes)
     tables.metadata.create_all(connection, tables=list(added))
 
 
 def _add_own_lineages(connection: Connection) -> None:
-    """Migrate from 4 to 5: lineages of local trainings of imported candidates."""
+    """Migrate from 4 to 5: add the lineages of imported candidates that were trained locally."""
     tables.metadata.create_all(connection, tables=[tables.own_lineages])
     create_triggers(connection, (tables.own_lineages,))
 
 
 def _add_signers(connection: Connection) -> None:
-    """Migrate from 5 to 6: range and actor of a signature; rejected attempts."""
+    """Migrate from 5 to 6: add the range and actor of signatures, and rejected attempts."""
     table = tables.signatures
     existing = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):
-        if column.name not in existing:  # step 1 created the complete table
+        if column.name not in existing:  # step 1 creates the table with all columns
             kind = column.type.compile(connection.dialect)
             connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
     if connection.dialect.name == "postgresql":  # SQLite does not limit the length

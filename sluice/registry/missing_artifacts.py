@@ -1,4 +1,7 @@
-"""Detects versions whose artifacts are missing in this home; several homes may share a registry."""
+"""Detects versions whose artifacts are missing in this home folder of Sluice.
+
+Several homes may share a registry, and each home has an artifact folder of its own.
+"""
 
 from pathlib import Path
 
@@ -9,9 +12,10 @@ from sluice.registry.lineage import Lineage
 
 
 def has_no_weights(lineage: Lineage, store: ArtifactStore) -> bool:
-    """Return whether the store has none of a version's weights.
+    """Return whether the store contains no weights of a version.
 
-    Only the weights are checked, because tables and reports of two homes may be identical.
+    Only the weights are checked, because tables and reports of two homes may be identical, and
+    would exist in both homes.
     """
     weights = lineage.weights().values()
     return bool(weights) and not any(store.has(digest) for digest in weights)
@@ -38,8 +42,8 @@ def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]
             f"Restore {store.root} from a backup, or copy it from the registry's original home.",
         )
     return (
-        f"The registry {url} is shared, but the artifact folder of this home is not: another home "
-        "registered them.",
+        f"The registry {url} is shared, but the artifact folder of this home is not: the versions "
+        "were registered by another home.",
         f"Copy the artifacts folder of that home into {store.root} (files are named by their "
         "digests, so nothing is overwritten), or use one SLUICE_HOME on shared storage for all "
         "machines.",

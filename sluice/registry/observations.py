@@ -1,8 +1,8 @@
 """Observations of the serving processes, stored in the registry's database.
 
-All servers and the rollout controller share the database, so the number of servers, their machines
-and the load balancer do not matter. These rows are not chained in the log: a rollout transition
-stores a copy of the observations on which it is based.
+All servers and the rollout controller share this database. So a rollout works with any number of
+servers, on any machines and behind any load balancer. These rows are not chained in the log,
+because a rollout transition stores a copy of the observations on which it is based.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Observations:
     """Server states, traffic counts, samples and notes in the registry's database."""
 
     def __init__(self, database: Database, *, keep: timedelta | None = None) -> None:
-        """Create the accessor; nothing is read yet.
+        """Store the arguments; nothing is read yet.
 
         Args:
             database: The registry's database.
@@ -74,7 +74,9 @@ class Observations:
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
             if self._keep is not None:
                 delete_expired(connection, state.model, before=state.at - self._keep)
-        if report.samples:  # separately: a client's row keys must not block the counts
+        if (
+            report.samples
+        ):  # separately, so that invalid row keys of a client do not lose the counts
             self._add(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
@@ -87,16 +89,16 @@ class Observations:
         with self._database.read() as connection:
             return [_parse(ServerState, text) for text in connection.execute(query).scalars()]
 
-    def window(self, rollout: Rollout) -> TrafficCounts:
+    def traffic_counts(self, rollout: Rollout) -> TrafficCounts:
         """Return the traffic counts of all servers at the current step of a rollout."""
         query = sa.select(arm_counts.c.server, arm_counts.c.payload).where(
             arm_counts.c.rollout == rollout.id, arm_counts.c.epoch == rollout.epoch
         )
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(arm_counts.c.server)).all()
-        found = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
+        by_server = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
         return merge_counts(
-            found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
+            by_server, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
         )
 
     def samples(
@@ -106,23 +108,23 @@ class Observations:
 
         Args:
             model: Name of the model.
-            rollout: Only samples of this rollout; None for all.
-            newest: Maximum number of samples; the newest are returned.
-            answered: Only requests without a fault. Failures are sampled more often, and a single
-                client could displace all other samples from the newest.
+            rollout: Id of the rollout whose samples are returned; None for all samples.
+            newest: Maximum number of samples; the newest samples are returned.
+            answered: Whether to return only requests without a fault. Failures are sampled more
+                often, so the failures of a single client could displace all other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
-        if answered:  # quotes inside a string are escaped, so only the field matches
+        if answered:  # only the field matches, because quotes inside a string are escaped
             query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(newest)
         with self._database.read() as connection:
-            found = [_parse(Sample, text) for text in connection.execute(query).scalars()]
-        return found[::-1]
+            newest_first = [_parse(Sample, text) for text in connection.execute(query).scalars()]
+        return newest_first[::-1]
 
     def pairs(self, rollout: str) -> list[Sample]:
-        """Return the first pair of predictions for each keyed row of a rollout."""
+        """Return the first sample with predictions of both arms for each keyed row of a rollout."""
         query = (
             sa.select(samples.c.payload)
             .where(samples.c.rollout == rollout, samples.c.row_key.is_not(None))
@@ -141,16 +143,16 @@ class Observations:
 
     def agreement(self, rollout: str) -> PredictionAgreement | None:
         """Return the prediction agreement of both arms on held-out rows; None if not measured."""
-        found = self._notes(rollout, "agreement")
-        return _parse(PredictionAgreement, found[-1]) if found else None
+        notes = self._notes(rollout, "agreement")
+        return _parse(PredictionAgreement, notes[-1]) if notes else None
 
     def record_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
-        """Store the gate's verdict on labelled pairs."""
+        """Store a verdict of the gate on labelled pairs of predictions."""
         with self._database.write() as connection:
             insert_note(connection, rollout, "quality", verdict, at=at)
 
     def quality(self, rollout: str) -> list[Verdict]:
-        """Return every verdict on labelled pairs of a rollout, oldest first."""
+        """Return every verdict on labelled pairs of predictions of a rollout, oldest first."""
         return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
 
     def _add(self, model: str, new: Sequence[Sample]) -> None:
@@ -158,11 +160,12 @@ class Observations:
             try:
                 _insert(connection, model, new)
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
-                seen = str(getattr(error, "orig", error)).splitlines()[0]
+                message = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
-                    f"The registry cannot store {len(new)} samples ({seen}); they are dropped.",
-                    cause="One of them contains text that the database cannot store.",
-                    fix="Check the keys that clients send. State and counts are stored.",
+                    f"The registry cannot store {len(new)} samples ({message}), so they are "
+                    "dropped. State and counts of the server are stored.",
+                    cause="One of the samples contains text that the database cannot store.",
+                    fix="Check the row keys that clients send.",
                 ) from error
             _prune(connection, model)
 
@@ -192,24 +195,24 @@ def insert_note(
 def _put(
     connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
 ) -> None:
-    """Update or insert a row; without conflicts, as each server writes only its own rows."""
+    """Update or insert a row. There are no conflicts, because a server writes only its own rows."""
     where = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
         connection.execute(sa.insert(table).values(**key, **values))
 
 
 def _insert(connection: Connection, model: str, new: Sequence[Sample]) -> None:
-    """Insert samples; the row key is set only for the first pair of predictions of a row."""
-    pairs = [s for s in new if _is_named_pair(s)]
+    """Insert samples. Only the first sample of a row with outputs of both arms gets a row key."""
+    pairs = [sample for sample in new if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
         samples.c.rollout.in_({s.rollout for s in pairs}),
         samples.c.row_key.in_({s.key for s in pairs}),
     )
-    known = {(found.rollout, found.row_key) for found in connection.execute(query)}
+    known = {(row.rollout, row.row_key) for row in connection.execute(query)}
     rows = []
     for sample in new:
         row_key = None
-        if _is_named_pair(sample) and (sample.rollout, sample.key) not in known:
+        if _is_keyed_pair(sample) and (sample.rollout, sample.key) not in known:
             row_key = sample.key
             known.add((sample.rollout, sample.key))
         rows.append(
@@ -223,12 +226,14 @@ def _insert(connection: Connection, model: str, new: Sequence[Sample]) -> None:
     connection.execute(sa.insert(samples), rows)
 
 
-def _is_named_pair(sample: Sample) -> bool:
+def _is_keyed_pair(sample: Sample) -> bool:
+    """Return whether a sample has a row key and the predictions of both arms in a rollout."""
     return bool(sample.rollout and sample.key and sample.production and sample.challenger)
 
 
 def _prune(connection: Connection, model: str) -> None:
-    oldest = (
+    """Delete the oldest samples of a model beyond ``MAX_SAMPLES``."""
+    newest_excess = (
         sa.select(samples.c.id)
         .where(samples.c.model == model)
         .order_by(samples.c.id.desc())
@@ -238,9 +243,9 @@ def _prune(connection: Connection, model: str) -> None:
     )
     # Pairs of the active rollout are kept until their labels arrive.
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    waits = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
-    gone = sa.and_(samples.c.model == model, samples.c.id <= oldest, sa.not_(waits))
-    connection.execute(sa.delete(samples).where(gone))
+    is_waiting = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
+    is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess)
+    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_waiting)))
 
 
 def _parse(cls: type[R], text: str) -> R:

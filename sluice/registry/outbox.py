@@ -1,9 +1,10 @@
 """Transactional outbox: each history entry is delivered to each consumer at least once, in order.
 
-An entry is written in the transaction that moves the pointer, so an event cannot be lost, and a
-rolled-back move has no event. A delivery is recorded afterwards: if the process dies in between, it
-is repeated under the same key. Two concurrent publishers may both deliver an event. Each delivers
-the entries of a model in order, so a consumer that skips known keys receives them in order.
+An entry is written in the transaction that moves the pointer. So no event is lost, and a move whose
+transaction fails has no event. A delivery is recorded after it was made. If the process ends in
+between, the next publisher repeats the delivery under the same key. Two concurrent publishers may
+both deliver an event, but each of them delivers the entries of a model in order. So a consumer that
+skips known keys receives them in order.
 """
 
 from collections.abc import Callable
@@ -21,16 +22,19 @@ from sluice.registry.tables import deliveries, history
 
 
 class Delivery(Record):
-    """Result of delivering one event to a consumer, which does not raise."""
+    """Result of delivering one event to a consumer, which returns failures and does not raise."""
 
-    ok: bool = Field(description="False: retry the event next time, before any later event.")
+    ok: bool = Field(
+        description="Whether the event was delivered. If not, the next call of publish repeats it "
+        "before any later event."
+    )
     reason: str = Field(description="Result in one sentence.")
 
 
 class Publication(Record):
     """Result of publishing the pending events to one consumer."""
 
-    delivered: int = Field(description="Number of events delivered now.")
+    delivered: int = Field(description="Number of events delivered by this call.")
     waiting: int = Field(description="Number of events that remain pending.")
     reasons: tuple[str, ...] = Field(description="Reasons of the consumer, in delivery order.")
 

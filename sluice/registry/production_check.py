@@ -1,7 +1,8 @@
-"""Verification of one model's production state, before it is served, compared or changed.
+"""Verifies the production state of one model before it is served, compared or changed.
 
-A subset of ``verify``: pointer, history, log and receipts must agree about the versions in use.
-Artifacts are not read, because their digests are verified when weights are loaded.
+This is a part of ``sluice registry verify``: pointer, history, log and receipts must agree about
+the versions in use. Artifacts are not read, because their digests are verified when weights are
+loaded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,8 @@ def require_consistent(connection: Connection, model: str, numbers: Sequence[int
         numbers: Versions that are about to be used.
 
     Raises:
-        RegistryInconsistent: The message has the first finding and the command that lists all.
+        RegistryInconsistent: The message contains the first finding, and the command that lists
+            all findings.
     """
     findings = check(connection, model, numbers)
     if not findings:
@@ -71,7 +73,7 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Re
     for number in dict.fromkeys(numbers):
         findings += _check_version(connection, model, number)
     findings += check_rollout(connection, model)
-    findings += log_verification.check_rows(connection, _rows(model, numbers))
+    findings += log_verification.check_rows(connection, _select_rows(model, numbers))
     findings += log_verification.check_removed(connection)
     findings += append_only.check(connection)
     findings += table_checks.check(connection)
@@ -84,7 +86,12 @@ def check_production(connection: Connection, model: str) -> list[RegistryFinding
 
 
 def require_consistent_production(connection: Connection, model: str, *others: int) -> None:
-    """Reject a model whose served versions, or the given other versions, are inconsistent.
+    """Reject a model if registry entries about its served versions contradict each other.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        model: Name of the model.
+        others: Numbers of further versions to check.
 
     Raises:
         RegistryInconsistent: See ``require_consistent``.
@@ -95,14 +102,14 @@ def require_consistent_production(connection: Connection, model: str, *others: i
 def fingerprint(connection: Connection, model: str) -> str:
     """Return a digest that changes with the served versions, their lineage or the end of the log.
 
-    While it is unchanged, the check can be skipped for some time. It does not cover all rows that
-    ``check`` reads, so the check must still be repeated periodically.
+    While the digest is unchanged, ``check`` can be skipped for some time. The digest does not cover
+    all rows that ``check`` reads, so the check must still be repeated periodically.
     """
-    pointed_at = sa.select(pointers.c.version).where(pointers.c.model == model)
+    production = sa.select(pointers.c.version).where(pointers.c.model == model)
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
     challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(last))
-    of_version = versions.c.number.in_(sa.union(pointed_at, challenger))
-    own = sa.and_(
+    is_served = versions.c.number.in_(sa.union(production, challenger))
+    has_own_lineage = sa.and_(
         own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
     )
     queries_of_state: list[sa.Select[Any]] = [
@@ -110,8 +117,8 @@ def fingerprint(connection: Connection, model: str) -> str:
         sa.select(
             versions.c.number, versions.c.candidate, versions.c.lineage, own_lineages.c.lineage
         )
-        .outerjoin(own_lineages, own)
-        .where(versions.c.model == model, of_version)
+        .outerjoin(own_lineages, has_own_lineage)
+        .where(versions.c.model == model, is_served)
         .order_by(versions.c.number),
         sa.select(rollout_heads.c.rollout, rollout_heads.c.revision).where(
             rollout_heads.c.model == model
@@ -121,12 +128,13 @@ def fingerprint(connection: Connection, model: str) -> str:
         .order_by(rollout_transitions.c.revision),
         sa.select(log_head.c.lines, log_head.c.digest),
     ]
-    # The first reads take locks that keep PostgreSQL from altering the tables before the last.
-    seen = [list(connection.execute(query)) for query in queries_of_state]
-    seen.append(list(table_checks.load_relations(connection)))
-    if connection.dialect.name == "sqlite":  # changes with the schema, including triggers
-        seen.append(list(connection.exec_driver_sql("PRAGMA schema_version")))
-    return digest_json([[[str(value) for value in row] for row in rows] for rows in seen])
+    # The tables are read first: this locks them in PostgreSQL, so that nobody can alter them before
+    # their definitions are read.
+    results = [list(connection.execute(query)) for query in queries_of_state]
+    results.append(list(table_checks.load_relations(connection)))
+    if connection.dialect.name == "sqlite":  # this number changes with the schema and the triggers
+        results.append(list(connection.exec_driver_sql("PRAGMA schema_version")))
+    return digest_json([[[str(value) for value in row] for row in rows] for rows in results])
 
 
 def require_valid_lineage(version: Version) -> None:
@@ -166,9 +174,9 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
     ).first()
     problem = ""
     if row is None or (row.version, row.candidate) != (rollout.version, rollout.candidate):
-        problem = "it sends requests to a version other than the one it was started for"
-    elif not _allows(connection, row.receipt, rollout.candidate):
-        problem = "its receipt does not allow its version"
+        problem = "it sends requests to a version other than the version it was started for"
+    elif not _is_allowed(connection, row.receipt, rollout.candidate):
+        problem = "its receipt does not allow a rollout of its version"
     if problem:
         yield RegistryFinding(
             model=model,
@@ -193,12 +201,11 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
     try:
         version = queries.load_version(connection, model, number)
         require_valid_lineage(version)
-        own = sa.select(own_lineages.c.number).where(
+        own_lineage = sa.select(own_lineages.c.number).where(
             own_lineages.c.model == model, own_lineages.c.number == number
         )
-        if (
-            connection.execute(own).first() is None
-        ):  # a removed row would make the import count again
+        # If the row of a local training were removed, the imported lineage would count again.
+        if connection.execute(own_lineage).first() is None:
             log.require_never_logged(connection, own_lineages, [model, number])
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)
@@ -213,7 +220,8 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
             yield finding_from_error(model, number, "receipt", error)
 
 
-def _allows(connection: Connection, digest: str, candidate: str) -> bool:
+def _is_allowed(connection: Connection, digest: str, candidate: str) -> bool:
+    """Return whether a receipt is a passed promotion receipt of a candidate."""
     payload = connection.execute(
         sa.select(receipts.c.payload).where(receipts.c.digest == digest)
     ).scalar()
@@ -229,32 +237,32 @@ def _allows(connection: Connection, digest: str, candidate: str) -> bool:
     )
 
 
-def _rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
-    """Return the selections of rows that must match the log."""
-    of_versions = version_receipts.c.number.in_(numbers)
+def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
+    """Return selections of the rows about a model and some versions, which must match the log."""
+    is_of_versions = version_receipts.c.number.in_(numbers)
     linked = sa.select(version_receipts.c.receipt).where(
-        version_receipts.c.model == model, of_versions
+        version_receipts.c.model == model, is_of_versions
     )
     candidates = sa.select(versions.c.candidate).where(
         versions.c.model == model, versions.c.number.in_(numbers)
     )
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    relevant = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
+    is_relevant = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
     return [
         (models, models.c.name == model),
         (versions, sa.and_(versions.c.model == model, versions.c.number.in_(numbers))),
         (own_lineages, sa.and_(own_lineages.c.model == model, own_lineages.c.number.in_(numbers))),
-        (version_receipts, sa.and_(version_receipts.c.model == model, of_versions)),
+        (version_receipts, sa.and_(version_receipts.c.model == model, is_of_versions)),
         (receipts, receipts.c.digest.in_(linked)),
         (decisions, sa.and_(decisions.c.model == model, decisions.c.candidate.in_(candidates))),
-        (history, sa.and_(history.c.model == model, relevant)),
+        (history, sa.and_(history.c.model == model, is_relevant)),
         (rollouts, rollouts.c.id.in_(last)),
         (rollout_transitions, rollout_transitions.c.rollout.in_(last)),
     ]
 
 
 def _served(connection: Connection, model: str) -> list[int]:
-    """Return the versions that may be served; omits those of a damaged pointer or rollout."""
+    """Return the versions that may be served, except those of a damaged pointer or rollout."""
     served: list[int] = []
     try:
         pointer = queries.load_pointer(connection, model)

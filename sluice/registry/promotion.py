@@ -1,8 +1,8 @@
 """Moves the production pointer: promotion on evidence, rollback along the history.
 
-Both check all conditions first, then change pointer and history in one transaction, which a crash
-rolls back as a whole. The pointer has a revision: the move fails if the revision has changed since
-the checks (compare-and-swap), so one of two concurrent promotions gets a ``PromotionConflict``.
+Both check all conditions first, and then change pointer and history in one transaction, of which a
+crash leaves nothing. A move fails if the revision of the pointer has changed since the checks
+(compare-and-swap). So of two concurrent promotions, one gets a ``PromotionConflict``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,11 @@ from sluice.registry.tables import recordings
 
 
 def check_expected(connection: Connection, model: str, expected: int | None) -> ProductionPointer:
-    """Return the pointer if it has the version that the caller expects.
+    """Return the pointer if the version in production is the one that the caller expects.
 
     Raises:
-        PromotionConflict: It has another version; the message says who moved it and when.
+        PromotionConflict: Another version is in production; the message says who moved the
+            pointer and when.
     """
     pointer = queries.load_pointer(connection, model)
     if pointer.version != expected:
@@ -47,18 +48,21 @@ def check_expected(connection: Connection, model: str, expected: int | None) -> 
 def promotion_conflict(
     connection: Connection, model: str, expected: int | None
 ) -> PromotionConflict:
-    """Return the error that says who moved the pointer away from ``expected``."""
-    moves = [e for e in queries.load_history(connection, model) if e.revision is not None]
-    now = queries.load_pointer(connection, model).version
+    """Return the error for a pointer that is not at ``expected``; it says who moved the pointer."""
+    entries = queries.load_history(connection, model)
+    moves = [entry for entry in entries if entry.revision is not None]
+    actual = queries.load_pointer(connection, model).version
     cause = ""
     if moves:
         last = moves[-1]
         verb = "promoted" if last.action == "promote" else "rolled back to"
         cause = (
-            f"{last.actor} {verb} version {last.to_version} at {_when(last.at)} ({last.reason})."
+            f"{last.actor} {verb} version {last.to_version} at {_format_time(last.at)} "
+            f"({last.reason})."
         )
     return PromotionConflict(
-        f"{model}: {_name(expected)} was expected in production, but {_name(now)} is.",
+        f"{model}: {_number_text(expected)} was expected in production, but "
+        f"{_number_text(actual)} is in production.",
         cause=cause,
         fix="Evaluate the candidate against the current production version, then promote again.",
     )
@@ -83,29 +87,28 @@ def require_evidence(
     missing = lineage.missing_fields()
     if missing:
         raise GateBlocked(
-            f"The lineage of {_of(version)} lacks: {', '.join(missing)}.",
+            f"The lineage of {_version_name(version)} lacks: {', '.join(missing)}.",
             fix="Register the candidate again from a pipeline that records them.",
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
-    log_verification.require_valid_table(
-        connection, recordings
-    )  # they determine the latest verdict
+    # The recordings determine which verdict is the latest.
+    log_verification.require_valid_table(connection, recordings)
     require_rules(connection, version, pointer=pointer, rules=rules)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
-    searched_from = _searched_from(linked, lineage) or subject
-    poc = _newest(linked, gate="poc", about=searched_from)
-    receipts.require(poc.receipt if poc else None, gate="poc", subject=searched_from)
+    poc_subject = _search_start(linked, lineage) or subject
+    poc = _newest_receipt(linked, gate="poc", subject=poc_subject)
+    receipts.require(poc.receipt if poc else None, gate="poc", subject=poc_subject)
     reference = reference_of(connection, version.model, pointer)
-    judged = _newest(linked, gate="promotion", about={"reference": reference})
+    verdict = _newest_receipt(linked, gate="promotion", subject={"reference": reference})
     receipt = receipts.require(
-        judged.receipt if judged else None,
+        verdict.receipt if verdict else None,
         gate="promotion",
         subject=subject | {"candidate": version.candidate, "reference": reference},
     )
-    if judged is not None and not reinstate:
-        _reject_rolled_back(connection, version, approved=judged.line)
+    if verdict is not None and not reinstate:
+        _reject_rolled_back(connection, version, approval_line=verdict.line)
     return receipt.digest
 
 
@@ -114,8 +117,8 @@ def require_rules(
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
-    The verdict that counts is the one on which the promotion would be based, passed or not. A
-    version without a verdict is rejected by ``require_evidence``.
+    This checks the verdict on which the promotion would be based, whether it passed or not.
+    ``require_evidence`` rejects a version without a verdict.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -127,12 +130,12 @@ def require_rules(
         return
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
-    judged = _newest(linked, gate="promotion", about={"reference": reference})
-    if judged is not None and judged.receipt.subject.get("rules") != rules:
+    verdict = _newest_receipt(linked, gate="promotion", subject={"reference": reference})
+    if verdict is not None and verdict.receipt.subject.get("rules") != rules:
         raise GateBlocked(
-            f"{_of(version)} was evaluated under gate, guard or suite settings that differ from "
-            "the current settings of the pipeline.",
-            cause="The file was changed after the decision, which is final for its window.",
+            f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
+            "differ from the current settings of the pipeline.",
+            cause="The settings were changed after the decision, which is final for its window.",
             fix="Run the pipeline on a newer window, or restore the settings.",
         )
 
@@ -144,16 +147,16 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
     return queries.load_version(connection, model, pointer.version).candidate
 
 
-def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
-    """Return the subject required of the POC receipt if there was a search; None otherwise.
+def _search_start(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
+    """Return the subject that the POC receipt must have after a search; None without a search.
 
-    A search starts from the settings that passed the POC gate and ends with those of the version.
+    A search starts from settings that passed the POC gate, and ends with those of the version.
     """
-    found = {"data": lineage.data, "found": lineage.config}
-    search = _newest(linked, gate="search", about=found)
+    result = {"data": lineage.data, "found": lineage.config}
+    search = _newest_receipt(linked, gate="search", subject=result)
     if search is None and not lineage.num_trials:
         return None
-    receipt = receipts.require(search.receipt if search else None, gate="search", subject=found)
+    receipt = receipts.require(search.receipt if search else None, gate="search", subject=result)
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
@@ -172,13 +175,14 @@ def commit_move(
 
     Raises:
         PromotionConflict: The pointer moved since ``pointer`` was read.
-        RegistryInconsistent: The registry is inconsistent about the pointer or the version.
+        RegistryInconsistent: Registry entries about the pointer or the version contradict each
+            other.
     """
     queries.lock_model(connection, version.model, at=at)
     require_consistent(connection, version.model, [version.number])
     revision = pointer.revision
     last = queries.last_move(connection, version.model)
-    if last is not None:  # a clock that was set back must not reorder the history
+    if last is not None:  # the history stays in order even if the clock was set back
         at = max(at, last.at)
     if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
         raise promotion_conflict(connection, version.model, pointer.version)
@@ -219,23 +223,24 @@ def rollback_target(connection: Connection, model: str, pointer: ProductionPoint
         )
     if trail[-1] != pointer.version:
         raise IntegrityError(
-            f"{model}: the pointer has version {pointer.version}, the history {trail[-1]}.",
+            f"{model}: the pointer is at version {pointer.version}, but the history ends with "
+            f"version {trail[-1]}.",
             cause="The registry's database was edited manually.",
             fix="Run sluice registry verify, and restore the database from a backup.",
         )
     if len(trail) == 1:
         raise UnknownVersion(
-            f"{model} version {pointer.version} is in production, and no earlier version is "
-            "left to roll back to.",
-            cause="Rollbacks follow the promotions backwards and skip versions that were rolled "
-            "back.",
+            f"{model} version {pointer.version} is in production, and there is no earlier version "
+            "to roll back to.",
+            cause="Rollbacks go back along the promotions, and skip versions that were rolled "
+            "back before.",
             fix=f"Show the history: sluice registry history {model}",
         )
     return trail[-2]
 
 
 def require_actor_and_reason(**texts: str) -> None:
-    """Reject an empty or undecodable actor or reason: the audit requires both."""
+    """Reject an empty or undecodable actor or reason, because the audit requires both."""
     for name, text in texts.items():
         validation.require_storable_text(text, what=name)
         if not text.strip():
@@ -245,36 +250,47 @@ def require_actor_and_reason(**texts: str) -> None:
             )
 
 
-def _newest(
-    linked: Sequence[LinkedReceipt], *, gate: str, about: Mapping[str, str]
+def _newest_receipt(
+    linked: Sequence[LinkedReceipt], *, gate: str, subject: Mapping[str, str]
 ) -> LinkedReceipt | None:
-    """Return the latest receipt of a gate, preferring one whose subject includes ``about``."""
-    of_gate = [r for r in linked if r.receipt.gate == gate]
-    fitting = [r for r in of_gate if about.items() <= r.receipt.subject.items()]
-    candidates = fitting or of_gate
+    """Return the latest receipt of a gate, if possible one that has the given digests by role."""
+    of_gate = [each for each in linked if each.receipt.gate == gate]
+    matching = [each for each in of_gate if subject.items() <= each.receipt.subject.items()]
+    candidates = matching or of_gate
     return candidates[-1] if candidates else None
 
 
-def _reject_rolled_back(connection: Connection, version: Version, *, approved: int) -> None:
-    """Reject a version that was rolled back after line ``approved`` of the log."""
+def _reject_rolled_back(connection: Connection, version: Version, *, approval_line: int) -> None:
+    """Reject a version that was rolled back after its promotion receipt was recorded.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        version: Version to promote.
+        approval_line: Number of the log line of the promotion receipt.
+    """
     entries = queries.load_history(connection, version.model)
-    left = [e for e in entries if e.action == "rollback" and e.from_version == version.number]
-    if left and queries.find_history_line(connection, left[-1]) > approved:
+    rollbacks = [
+        entry
+        for entry in entries
+        if entry.action == "rollback" and entry.from_version == version.number
+    ]
+    if rollbacks and queries.find_history_line(connection, rollbacks[-1]) > approval_line:
+        last = rollbacks[-1]
         raise GateBlocked(
-            f"{_of(version)} was rolled back by {left[-1].actor} at {_when(left[-1].at)} "
-            f"({left[-1].reason}), after its promotion receipt was recorded.",
+            f"{_version_name(version)} was rolled back by {last.actor} at "
+            f"{_format_time(last.at)} ({last.reason}), after its promotion receipt was recorded.",
             fix="Evaluate it on a newer window, or reinstate it deliberately: "
             f"sluice registry promote {version.model} {version.number} --reinstate",
         )
 
 
-def _of(version: Version) -> str:
+def _version_name(version: Version) -> str:
     return f"{version.model} version {version.number}"
 
 
-def _name(number: int | None) -> str:
+def _number_text(number: int | None) -> str:
     return "no version" if number is None else f"version {number}"
 
 
-def _when(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

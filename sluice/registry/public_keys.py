@@ -1,9 +1,9 @@
-"""Ed25519 signatures of version files, which prove the exporter without a shared secret.
+"""Ed25519 signatures of version files, which prove who exported a file without a shared secret.
 
-The HMAC of ``signing`` requires the same secret on both sides, and a verifier can also sign. Here
-the exporter has a private key, and importers have a list of trusted public keys. A signature covers
-the manifest, which has the digest of every part of the file: lineage, receipts, history and the
-weights with their headers.
+The HMAC of ``signing`` requires the same secret on both sides, so anyone who can verify can also
+sign. Here the exporter has a private key, and importers have a list of trusted public keys. A
+signature covers the manifest, which contains the digest of every part of the file: lineage,
+receipts, history and the weights with their headers.
 """
 
 import os
@@ -30,11 +30,12 @@ ALGORITHM = "ed25519"
 MAX_KEY_FILE_BYTES = 2**20
 """Maximum size of a key file [bytes]."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-_LINE = re.compile(rf"([a-z][a-z0-9_.-]{{0,63}})\s+{ALGORITHM}:([0-9a-f]{{64}})")
+_KEY_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+_KEY_LINE = re.compile(rf"([a-z][a-z0-9_.-]{{0,63}})\s+{ALGORITHM}:([0-9a-f]{{64}})")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _PURPOSE = b"sluice version file\n"
-"""Prefix of the signed message (domain separation): no other signature is valid for a version."""
+"""Prefix of the signed message (domain separation), so that a signature made for another purpose is
+not valid for a version file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ExporterPublicKey:
 
     @property
     def text(self) -> str:
-        """The key in the format of a list of trusted keys."""
+        """The key as written in a list of trusted keys."""
         return f"{ALGORITHM}:{self.content.hex()}"
 
     def verify(self, signature: bytes, message: bytes) -> bool:
@@ -68,7 +69,8 @@ class ExporterPrivateKey:
         """Read a private key written by ``make_key_pair`` or openssl.
 
         Raises:
-            SettingsError: It cannot be read, is not an Ed25519 key, or other users may read it.
+            SettingsError: The file cannot be read, is not an Ed25519 key, or other users may read
+                it.
         """
         try:
             content = read_regular(path, max_bytes=MAX_KEY_FILE_BYTES)
@@ -87,10 +89,10 @@ class ExporterPrivateKey:
             )
         try:
             key = load_pem_private_key(content, password=None)
-        except (ValueError, TypeError) as error:  # TypeError: it is encrypted
-            raise _no_private_key(path) from error
+        except (ValueError, TypeError) as error:  # TypeError: the key is encrypted
+            raise _invalid_key_error(path) from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise _no_private_key(path)
+            raise _invalid_key_error(path)
         return cls(key.private_bytes_raw())
 
     @property
@@ -117,7 +119,7 @@ class TrustedKeys:
         """Read a file with a name and a key per line; empty lines and # comments are skipped.
 
         Raises:
-            SettingsError: It cannot be read, or has no key, a malformed line or a duplicate.
+            SettingsError: The file cannot be read, or has no key, a malformed line or a duplicate.
         """
         try:
             text = read_regular(path, max_bytes=MAX_KEY_FILE_BYTES).decode()
@@ -126,26 +128,27 @@ class TrustedKeys:
                 f"The list of trusted keys {path} cannot be read ({error}).",
                 fix="Use a text file with a line 'NAME ed25519:KEY' for each key.",
             ) from error
-        found: dict[str, ExporterPublicKey] = {}
+        keys: dict[str, ExporterPublicKey] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            match = _LINE.fullmatch(line.strip())
+            match = _KEY_LINE.fullmatch(line.strip())
             key = ExporterPublicKey(bytes.fromhex(match[2])) if match else None
-            if match is None or key is None or match[1] in found or key in found.values():
+            if match is None or key is None or match[1] in keys or key in keys.values():
                 raise SettingsError(
-                    f"{path}, line {number} must be 'NAME {ALGORITHM}:KEY' with 64 hexadecimal "
-                    f"digits, each name and key once, got {line[:100]!r}.",
+                    f"Line {number} of {path} must be 'NAME {ALGORITHM}:KEY' with a key of 64 "
+                    "hexadecimal digits, and each name and key may occur only once, got "
+                    f"{line[:100]!r}.",
                     fix="Copy the line of the .pub file created by sluice registry new-key.",
                 )
-            found[match[1]] = key
-        if not found:
+            keys[match[1]] = key
+        if not keys:
             raise SettingsError(
                 f"The list of trusted keys {path} has no keys.",
                 cause="With this list, every import would be rejected.",
                 fix="Add the line of a .pub file, or use another list.",
             )
-        return cls(found)
+        return cls(keys)
 
     def name_of(self, key: ExporterPublicKey) -> str | None:
         """Return the name of a trusted key; None if the key is not trusted."""
@@ -168,7 +171,7 @@ class ManifestSignature:
     def parse(cls, text: bytes) -> Self | None:
         """Parse the signature part of a version file; None if it is malformed."""
         key, _, signature = text.decode("ascii", errors="replace").partition(" ")
-        match = _LINE.fullmatch(f"x {key}")
+        match = _KEY_LINE.fullmatch(f"x {key}")
         if match is None or _SIGNATURE.fullmatch(signature) is None:
             return None
         return cls(ExporterPublicKey(bytes.fromhex(match[2])), bytes.fromhex(signature))
@@ -194,7 +197,7 @@ def make_key_pair(path: Path, *, name: str) -> ExporterPublicKey:
         SettingsError: The name is invalid, or one of the files exists.
         StorageError: A file cannot be written.
     """
-    if _NAME.fullmatch(name) is None:
+    if _KEY_NAME.fullmatch(name) is None:
         raise SettingsError(
             f"A key's name has 1 to 64 lower-case letters, digits, dots, dashes and underscores "
             f"and begins with a letter, got {name[:80]!r}.",
@@ -208,7 +211,7 @@ def make_key_pair(path: Path, *, name: str) -> ExporterPublicKey:
         if target.exists():
             raise SettingsError(
                 f"A new key needs a new file, but {target} exists.",
-                fix="Use another file; an overwritten key cannot be recovered.",
+                fix="Use another file, because an overwritten key cannot be recovered.",
             )
     try:
         _write_once(path, private, mode=0o600)
@@ -229,7 +232,7 @@ def _write_once(path: Path, content: bytes, *, mode: int) -> None:
         os.fsync(handle)
 
 
-def _no_private_key(path: Path) -> SettingsError:
+def _invalid_key_error(path: Path) -> SettingsError:
     return SettingsError(
         f"{path} is not an Ed25519 private key in PEM format without a password.",
         fix="Use a file created by sluice registry new-key.",

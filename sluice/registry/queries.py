@@ -43,7 +43,7 @@ def model_names(connection: Connection) -> list[str]:
 
 
 def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
-    """Lock a model against concurrent writers; create it if it does not exist."""
+    """Lock a model against concurrent writers, and create it if it does not exist."""
     row = sa.select(models.c.name).where(models.c.name == model)
     if connection.execute(row.with_for_update()).first() is not None:
         return
@@ -70,7 +70,17 @@ def load_pointer(connection: Connection, model: str) -> ProductionPointer:
 
 
 def move_pointer(connection: Connection, model: str, *, to: int, revision: int) -> bool:
-    """Point production at ``to`` if the revision is unchanged; return whether it was."""
+    """Move the production pointer to a version if its revision is unchanged.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        model: Name of the model.
+        to: Number of the new production version.
+        revision: Revision that the pointer must have.
+
+    Returns:
+        Whether the pointer was moved.
+    """
     moved = connection.execute(
         sa.update(pointers)
         .where(
@@ -158,9 +168,10 @@ def find_version(
     """Return the version with this number or this candidate; None if it does not exist."""
     if number is not None and number > MAX_VERSION_NUMBER:
         return None
-    is_it = versions.c.candidate == candidate if number is None else versions.c.number == number
+    by_candidate = versions.c.candidate == candidate
+    condition = by_candidate if number is None else versions.c.number == number
     row = connection.execute(
-        sa.select(versions.c.number).where(versions.c.model == model, is_it)
+        sa.select(versions.c.number).where(versions.c.model == model, condition)
     ).first()
     return None if row is None else load_version(connection, model, row.number)
 
@@ -180,7 +191,7 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     what = f"{row.model} version {row.number}"
     derived: dict[str, Any] = {"state": state, "lineage": lineage}
     if own is None:
-        derived |= _import_facts(connection, model, number)
+        derived |= _load_import_fields(connection, model, number)
     else:
         derived["is_imported"] = False
     return _parse(Version, what, {**row._mapping, **derived})
@@ -194,8 +205,11 @@ def candidate_of(connection: Connection, model: str, number: int) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def _import_facts(connection: Connection, model: str, number: int) -> dict[str, Any]:
-    """Return the import fields of a version without a local training, from the history."""
+def _load_import_fields(connection: Connection, model: str, number: int) -> dict[str, Any]:
+    """Return the fields of ``Version`` about its import, from the history.
+
+    Only for versions without a local training: after one, the import no longer counts.
+    """
     rows = connection.execute(
         sa.select(history.c.action, history.c.reason)
         .where(
@@ -225,12 +239,12 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
     own = connection.execute(_own_lineage(version.model, version.number)).first()
     if own is not None:
         log.require_row_matches_log(connection, own_lineages, own)
-    else:  # a removed row would make the lineage from the imported file count again
+    else:  # if the row of a local training were removed, the imported lineage would count again
         log.require_never_logged(connection, own_lineages, [version.model, version.number])
 
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
-    """Insert a new version and return its number; the caller holds the model's lock."""
+    """Insert a new version and return its number. The caller must hold the lock of the model."""
     highest = connection.execute(
         sa.select(sa.func.max(versions.c.number)).where(versions.c.model == lineage.model)
     ).scalar()
@@ -252,7 +266,7 @@ def insert_own_lineage(
 ) -> None:
     """Store the lineage of a local training for an imported version.
 
-    The caller holds the model's lock.
+    The caller must hold the lock of the model.
     """
     log.append(
         connection,
@@ -319,5 +333,5 @@ def _is_pass(digest: str, payload: str, candidate: str) -> bool:
     try:
         receipt = parse_receipt(digest, payload)
         return receipt.passed and receipt.subject.get("candidate") == candidate
-    except IntegrityError:  # reported by verify and promote; here it only counts as not passed
+    except IntegrityError:  # verify and promote report it; here the receipt counts as not passed
         return False

@@ -1,4 +1,4 @@
-"""Read-only access to the registry."""
+"""Read-only access to the registry: versions, receipts, decisions, history and production."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -49,7 +49,7 @@ class ReadonlyLedger:
             url: SQLAlchemy URL, as in ``Home.registry_url``.
             clock: Returns the time of new entries.
             create: Whether to create the registry if it does not exist.
-            key: Key that signs the log's head with every change; None: nothing is signed.
+            key: Key that signs the log's head with every change; None for unsigned changes.
 
         Raises:
             SettingsError, StorageError, UnknownVersion: See ``Database.open``.
@@ -86,7 +86,7 @@ class ReadonlyLedger:
 
         Args:
             gate: Name of the gate.
-            subject: Digest by role; all given roles must match, the receipt may have more.
+            subject: Digests by role that the receipt's subject must have; it may have more roles.
         """
         with self._database.read() as connection:
             return evidence.newest_receipt(connection, gate, subject)
@@ -100,7 +100,7 @@ class ReadonlyLedger:
             return evidence.load_decision(connection, {"model": model} | key)
 
     def latest_decision(self, model: str, *, candidate: str, window: str) -> Receipt | None:
-        """Return the last decision on a candidate and window, whatever the reference."""
+        """Return the last decision on a candidate and window, with any reference, or None."""
         key = {"model": model, "candidate": candidate, "window": window}
         with self._database.read() as connection:
             return evidence.load_decision(connection, key)
@@ -117,12 +117,12 @@ class ReadonlyLedger:
             UnknownVersion: There is no such model, or no such number.
         """
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=number)
-            if found is None:
+            registered_version = queries.find_version(connection, model, number=number)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, number, queries.model_names(connection)
                 )
-        return found
+        return registered_version
 
     def version_of(self, model: str, candidate: str) -> Version | None:
         """Return the version with a candidate digest, or None if it is not registered."""
@@ -130,7 +130,7 @@ class ReadonlyLedger:
             return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version, the latest of each gate last."""
+        """Return the receipts of one version in the order in which they count, latest last."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
 
@@ -143,8 +143,8 @@ class ReadonlyLedger:
         """Return the verified production version, or None.
 
         Raises:
-            RegistryInconsistent: Pointer, history, log or receipts contradict each other; or, with
-                a key, a line is not signed.
+            RegistryInconsistent: Pointer, history, log or receipts contradict each other; or the
+                ledger has a key, and a line is not signed.
         """
         anchor = self._read_anchor()
         with self._database.read() as connection:
@@ -161,11 +161,11 @@ class ReadonlyLedger:
         """
         anchor = self._read_anchor()
         with self._database.read() as connection:
-            found = queries.find_version(connection, model, candidate=candidate)
-            if found is not None:
-                production_check.require_consistent(connection, model, [found.number])
+            registered_version = queries.find_version(connection, model, candidate=candidate)
+            if registered_version is not None:
+                production_check.require_consistent(connection, model, [registered_version.number])
                 self._require_signed(connection, anchor)
-        return found
+        return registered_version
 
     def production_findings(self, model: str) -> list[RegistryFinding]:
         """Return the findings about the served versions of a model; [] if consistent."""
@@ -177,13 +177,14 @@ class ReadonlyLedger:
         return findings
 
     def _read_anchor(self) -> AnchorReader | None:
-        """Return a snapshot of the anchor, to be taken before the database is read."""
+        """Return a snapshot of the anchor. It must be taken before the database is read."""
         return AnchorSnapshot.of(self._anchor)
 
     def _require_signed(self, connection: Connection, anchor: AnchorReader | None) -> None:
-        """Reject unsigned lines if there is a key.
+        """Reject unsigned lines if the ledger has a key.
 
-        Without this check, anybody who can write the database can write a consistent history.
+        Without this check, anybody who can write the database could write a false but consistent
+        history.
         """
         if self._keys is None:
             return
@@ -194,22 +195,22 @@ class ReadonlyLedger:
             raise RegistryInconsistent(error.what, cause=error.cause, fix=error.fix) from error
 
     def production_number(self, model: str) -> int | None:
-        """Return the production version number, or None; works even if its lineage is damaged."""
+        """Return the production version number, or None. The version itself is not read."""
         with self._database.read() as connection:
             return queries.load_pointer(connection, model).version
 
     def previous_production(self, model: str) -> Version | None:
-        """Return the target version of a rollback, or None."""
+        """Return the version that a rollback would restore, or None."""
         with self._database.read() as connection:
             trail = production_trail(queries.load_history(connection, model))
             return queries.load_version(connection, model, trail[-2]) if len(trail) > 1 else None
 
     def production_at(self, model: str, when: datetime) -> HistoryEntry | None:
-        """Return the move that set the production version of a given time, or None.
+        """Return the move by which the production version at a given time was set, or None.
 
         Args:
             model: Name of the model.
-            when: Time with time zone; a move counts from its own time on.
+            when: Time with time zone. A move at exactly this time counts.
 
         Raises:
             ContractError: The time has no time zone, or is in the future.
@@ -220,7 +221,8 @@ class ReadonlyLedger:
             names = queries.model_names(connection)
             if model not in names:
                 raise validation.unknown_version_error(model, None, names)
-            moves = [e for e in queries.load_history(connection, model) if e.revision is not None]
+            entries = queries.load_history(connection, model)
+        moves = [entry for entry in entries if entry.revision is not None]
         return next((move for move in reversed(moves) if move.at <= when), None)
 
     def audit(

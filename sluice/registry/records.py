@@ -13,9 +13,11 @@ VersionState = Literal["dev", "staging", "production", "archived"]
 HistoryAction = Literal[
     "register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"
 ]
-"""``accept`` and ``trust`` belong to an import, with one history entry per import path of code
-that the version names: ``accept`` for a path that the pipeline here also has, ``trust`` for a path
-that the user trusts explicitly."""
+"""Action of a history entry.
+
+An import adds an ``accept`` or ``trust`` entry for each import path of code that the version names:
+``accept`` if the local pipeline uses the same path, ``trust`` if the user trusts the path
+explicitly."""
 
 ProblemKind = Literal[
     "artifact",
@@ -39,19 +41,19 @@ class Version(Record):
     number: int
     candidate: str
     state: VersionState = Field(
-        description="production: the production pointer has this version; archived: it was in "
+        description="production: the production pointer is at this version; archived: it was in "
         "production before; staging: its latest local promotion receipt passed; dev: otherwise."
     )
     registered_at: datetime
     lineage: Lineage
     is_imported: bool = Field(
-        description="Whether the version exists here only through an import from another registry."
+        description="Whether the version was imported from another registry and not trained here."
     )
     accepted_code: tuple[str, ...] = Field(
-        (), description="Import paths of an imported version that the pipeline here also has."
+        (), description="Import paths of an imported version that the local pipeline also uses."
     )
     trusted_code: tuple[str, ...] = Field(
-        (), description="Import paths of an imported version that the importer trusts."
+        (), description="Import paths of an imported version that the user trusts explicitly."
     )
 
 
@@ -67,16 +69,16 @@ class LinkedReceipt(Record):
 
     receipt: Receipt
     line: int = Field(
-        description="Number of the log line at which it became the latest receipt of its gate; "
+        description="Number of the log line at which the receipt became the latest of its gate. It "
         "orders receipts independently of the clock."
     )
 
 
 class ProductionPointer(Record):
-    """Production version of a model; ``revision`` counts the moves of the pointer."""
+    """Production pointer of a model."""
 
-    version: int | None
-    revision: int
+    version: int | None = Field(description="Production version; None without one.")
+    revision: int = Field(description="Number of moves of the pointer so far.")
 
 
 class HistoryEntry(Record):
@@ -90,8 +92,12 @@ class HistoryEntry(Record):
     to_version: int
     actor: str
     reason: str
-    receipt: str | None = Field(description="Digest of the promotion receipt for the action.")
-    revision: int | None = Field(description="Revision of the pointer after the move.")
+    receipt: str | None = Field(
+        description="Digest of the promotion receipt on which the action is based."
+    )
+    revision: int | None = Field(
+        description="Revision of the pointer after the action; None if the pointer did not move."
+    )
 
 
 class Promotion(Record):
@@ -105,8 +111,8 @@ class Promotion(Record):
     at: datetime | None = Field(description="Time at which the pointer moved; None if it did not.")
     code: str = Field(
         "",
-        description="After a rollback: sentences on whether the current code is that of the "
-        "version.",
+        description="After a rollback, sentences that say whether the current code is the code of "
+        "the version.",
     )
 
     @property
@@ -114,15 +120,17 @@ class Promotion(Record):
         """The result in sentences, for display."""
         if not self.moved:
             return f"{self.model} {self.version} is in production already; nothing was changed."
-        before = "nothing" if self.previous is None else f"version {self.previous}"
-        moved = f"{self.model}: production is now version {self.version} (before: {before})."
+        previous = "nothing" if self.previous is None else f"version {self.previous}"
+        moved = f"{self.model}: production is now version {self.version} (before: {previous})."
         return f"{moved} {self.code}".rstrip()
 
 
 class HistoryEvent(Record):
-    """A history entry to be delivered to a consumer."""
+    """A history entry in the form in which consumers receive it."""
 
-    key: str = Field(description="Idempotency key: the same for every delivery of the event.")
+    key: str = Field(
+        description="Idempotency key, which is the same for every delivery of the event."
+    )
     entry: HistoryEntry
 
 

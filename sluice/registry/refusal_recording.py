@@ -1,4 +1,4 @@
-"""Records the rejected attempts to change the registry, for all methods of the ledger."""
+"""Decorator with which the methods of the ledger record rejected attempts to change it."""
 
 import contextlib
 import functools
@@ -30,9 +30,9 @@ class RefusalRecordingLedger(ReadonlyLedger):
             error=type(error).__name__,
             refused_because=f"{error.what} {error.cause}".strip(),
             key_id=None if self._keys is None else self._keys.signing.key_id,
-            **_about(arguments),
+            **_attempt_fields(arguments),
         )
-        # The attempt is rejected in any case; the record is lost if the database is not writable.
+        # If the database is not writable, the record is lost, but the attempt is still rejected.
         with contextlib.suppress(StorageError), self._database.write() as connection:
             refusals.insert(connection, refusal)
 
@@ -43,9 +43,9 @@ L = TypeVar("L", bound=RefusalRecordingLedger)
 def records_refusals(
     action: AttemptedAction,
 ) -> Callable[[Callable[Concatenate[L, P], R]], Callable[Concatenate[L, P], R]]:
-    """Return a decorator that records each attempt rejected by a method of the ledger.
+    """Return a decorator that records each attempt that a method of the ledger rejects.
 
-    An attempt that fails because the registry is not writable cannot be recorded.
+    An attempt that fails because the registry is not writable is not recorded.
     """
 
     def decorate(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
@@ -67,24 +67,24 @@ def records_refusals(
     return decorate
 
 
-def _about(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return model, versions, actor and reason of an attempt from the method's arguments."""
+def _attempt_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return model, versions, actor and reason of an attempt from the arguments of its method."""
     rollout, transition = arguments.get("before"), arguments.get("transition")
     if isinstance(rollout, Rollout) and isinstance(transition, Transition):
-        about: dict[str, Any] = {"model": rollout.model, "version": rollout.version}
-        about |= {"actor": transition.actor, "reason": transition.reason}
+        values: dict[str, Any] = {"model": rollout.model, "version": rollout.version}
+        values |= {"actor": transition.actor, "reason": transition.reason}
     else:
         lineage = arguments.get("lineage")
-        about = {"model": lineage.model if isinstance(lineage, Lineage) else ""} | dict(arguments)
+        values = {"model": lineage.model if isinstance(lineage, Lineage) else ""} | dict(arguments)
     expected = arguments.get("expected")
     return {
-        "model": str(about["model"]),
-        "from_version": _number(expected),
-        "to_version": _number(about.get("version")),
-        "actor": str(about.get("actor", "")),
-        "reason": str(about.get("reason", "")),
+        "model": str(values["model"]),
+        "from_version": _version_number(expected),
+        "to_version": _version_number(values.get("version")),
+        "actor": str(values.get("actor", "")),
+        "reason": str(values.get("reason", "")),
     }
 
 
-def _number(value: object) -> int | None:
+def _version_number(value: object) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= MAX_VERSION_NUMBER else None

@@ -1,8 +1,9 @@
 """Records of rejected attempts to change the registry, with actor and reason.
 
-They are not part of the log: an attempt may come from somebody without the key, and must not add an
-unsigned line. The number of stored attempts is limited per day, action and error class, so that a
-flood of attempts neither fills the table nor hides attempts of another kind.
+Rejected attempts are not part of the log. An attempt may come from somebody without the key, and
+must not add an unsigned line, because that would block signed changes. The number of stored
+attempts is limited per day, action and error class, so that a large number of attempts neither
+fills the table nor hides attempts of another kind.
 """
 
 from datetime import datetime, timedelta
@@ -19,10 +20,11 @@ from sluice.registry.tables import refusals
 AttemptedAction = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 
 MAX_PER_DAY = 200
-"""Maximum number of attempts of one kind stored within 24 hours; the last one notes the limit."""
+"""Maximum number of stored attempts of one kind within 24 hours. The last stored one says that
+further attempts are not recorded."""
 
-_MAX_TEXT = 2000
-_MAX_NAME = 200
+_MAX_TEXT_CHARS = 2000
+_MAX_NAME_CHARS = 200
 
 
 class RefusedAttempt(Record):
@@ -31,7 +33,7 @@ class RefusedAttempt(Record):
     at: datetime
     model: str
     action: AttemptedAction
-    from_version: int | None = Field(description="Version the caller expected in production.")
+    from_version: int | None = Field(description="Version that the caller expected in production.")
     to_version: int | None = Field(description="Version that the caller requested.")
     actor: str = Field(description="Name given by the caller; not verified.")
     reason: str
@@ -50,14 +52,14 @@ def insert(connection: Connection, refusal: RefusedAttempt) -> None:
     count = int(connection.execute(recent).scalar_one())
     if count >= MAX_PER_DAY:
         return
-    because = _stored(refusal.refused_because, _MAX_TEXT)
+    refused_because = _storable(refusal.refused_because, _MAX_TEXT_CHARS)
     if count == MAX_PER_DAY - 1:
-        because += " (Further rejected attempts of this kind are not recorded for a day.)"
+        refused_because += " (Further rejected attempts of this kind are not recorded for a day.)"
     values = refusal.model_dump() | {
-        "model": _stored(refusal.model, _MAX_NAME),
-        "actor": _stored(refusal.actor, _MAX_NAME),
-        "reason": _stored(refusal.reason, _MAX_TEXT),
-        "refused_because": because,
+        "model": _storable(refusal.model, _MAX_NAME_CHARS),
+        "actor": _storable(refusal.actor, _MAX_NAME_CHARS),
+        "reason": _storable(refusal.reason, _MAX_TEXT_CHARS),
+        "refused_because": refused_because,
     }
     connection.execute(sa.insert(refusals).values(values))
 
@@ -71,6 +73,6 @@ def load(connection: Connection, *, since: datetime | None) -> list[RefusedAttem
     return [RefusedAttempt(**row._mapping) for row in connection.execute(query)]
 
 
-def _stored(text: str, length: int) -> str:
+def _storable(text: str, length: int) -> str:
     """Return a text that every database can store; PostgreSQL rejects NUL characters."""
     return escape_unprintable(text).replace("\0", "\\0")[:length]

@@ -1,4 +1,4 @@
-"""Determines the possible targets of a rollback from the history."""
+"""Determines from the history to which versions rollbacks lead."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,15 @@ from sluice.registry.records import HistoryEntry
 
 
 def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
-    """Return the versions that successive rollbacks go through; the last one is in production.
+    """Return the versions to which successive rollbacks lead, in reverse order.
 
-    A promotion appends its version. A rollback removes the last version and marks it as bad until
-    it is promoted again, also where it occurs earlier in the trail. A second rollback therefore
+    The last element is the version in production, the one before it is the target of the next
+    rollback, and so on. A promotion appends its version. A rollback removes the last version and
+    marks it as bad until it is promoted again, also where it occurs earlier. So a second rollback
     goes further back, and no rollback returns to a version that was rolled back.
+
+    Args:
+        entries: History of a model, oldest first.
     """
     trail: list[int] = []
     bad: set[int] = set()
@@ -25,4 +29,5 @@ def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
     if not trail:
         return ()
     current = trail[-1]
-    return (*(v for v in trail[:-1] if v not in bad and v != current), current)
+    targets = (version for version in trail[:-1] if version not in bad and version != current)
+    return (*targets, current)

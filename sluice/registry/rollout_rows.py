@@ -1,4 +1,7 @@
-"""Reads and writes rollouts, transitions and heads in the caller's transaction."""
+"""Reads and writes rollouts, their transitions and their current state (the head).
+
+All functions run in the caller's transaction.
+"""
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -12,10 +15,10 @@ from sluice.rollout.state import Rollout, Transition
 
 
 def load_last(connection: Connection, model: str) -> Rollout | None:
-    """Return the model's last rollout after its last assessment, or None if it never had one.
+    """Return the last rollout of a model, in its state after the last assessment; None without one.
 
     Raises:
-        IntegrityError: It cannot be read, or does not match its last transition.
+        IntegrityError: The rollout cannot be read, or does not match its last transition.
     """
     query = sa.select(rollout_heads).where(rollout_heads.c.model == model)
     head = connection.execute(query).first()
@@ -71,11 +74,11 @@ def insert_rollout(connection: Connection, transition: Transition, *, receipt: s
         settings=rollout.settings.model_dump_json(),
         started_at=rollout.started_at,
     )
-    _append(connection, transition)
+    _append_transition(connection, transition)
     head = {"rollout": rollout.id, "revision": 0, "state": rollout.model_dump_json()}
-    of_model = rollout_heads.c.model == rollout.model
-    moved = connection.execute(sa.update(rollout_heads).where(of_model).values(head))
-    if moved.rowcount == 0:
+    is_of_model = rollout_heads.c.model == rollout.model
+    updated = connection.execute(sa.update(rollout_heads).where(is_of_model).values(head))
+    if updated.rowcount == 0:
         connection.execute(sa.insert(rollout_heads).values(model=rollout.model, **head))
 
 
@@ -83,10 +86,10 @@ def store_transition(connection: Connection, transition: Transition, *, revision
     """Store the result of an assessment if the rollout's revision is still ``revision``.
 
     Raises:
-        RolloutConflict: The rollout was changed since, or a newer rollout was started.
+        RolloutConflict: The rollout was changed meanwhile, or a newer rollout was started.
     """
     after = transition.rollout
-    moved = connection.execute(
+    updated = connection.execute(
         sa.update(rollout_heads)
         .where(
             rollout_heads.c.model == after.model,
@@ -95,13 +98,13 @@ def store_transition(connection: Connection, transition: Transition, *, revision
         )
         .values(revision=after.revision, state=after.model_dump_json())
     )
-    if moved.rowcount != 1:
-        raise _conflict(connection, after, revision)
+    if updated.rowcount != 1:
+        raise _conflict_error(connection, after, revision)
     if after.revision != revision:
-        _append(connection, transition)
+        _append_transition(connection, transition)
 
 
-def _append(connection: Connection, transition: Transition) -> None:
+def _append_transition(connection: Connection, transition: Transition) -> None:
     log.append(
         connection,
         rollout_transitions,
@@ -114,7 +117,7 @@ def _append(connection: Connection, transition: Transition) -> None:
     )
 
 
-def _conflict(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
+def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
     recorded = load_transitions(connection, rollout.id)
     cause = ""
     if recorded:
@@ -150,5 +153,5 @@ def _unreadable(what: str, error: ValidationError) -> IntegrityError:
 
 def _transition_fields(rollout: Rollout) -> dict[str, object]:
     """Return the fields of a rollout that only a transition may change."""
-    assessed = {"evidence", "checked_at", "step_since", "step_times_out_at"}
-    return rollout.model_dump(mode="json", exclude=assessed)
+    changed_by_assessments = {"evidence", "checked_at", "step_since", "step_times_out_at"}
+    return rollout.model_dump(mode="json", exclude=changed_by_assessments)

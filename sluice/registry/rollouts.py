@@ -1,8 +1,8 @@
 """Rollouts in the registry: one active rollout per model, with every transition in the log.
 
-The state machine decides without writing anything; this module stores its transitions with
-compare-and-swap. The production pointer moves in the same transaction that ends the rollout. After
-a crash before that, the rollout still awaits promotion and can be finished.
+The state machine decides without writing anything. This module stores its transitions with
+compare-and-swap. The production pointer moves in the transaction that ends the rollout. If a crash
+prevents this transaction, the rollout still awaits promotion and can be finished later.
 """
 
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ class VerifiedTrafficSplit:
     """Traffic split, with the fingerprint of the registry state in which it was verified."""
 
     split: TrafficSplit | None
+    """The split; None while nothing is in production."""
+
     fingerprint: str
 
 
@@ -45,10 +47,10 @@ class RolloutLedger(Ledger):
         return Observations(self._database)
 
     def rollout(self, model: str) -> Rollout | None:
-        """Return the model's last rollout after its last assessment; None if it never had one.
+        """Return the last rollout of a model, in its state after the last assessment, or None.
 
         Raises:
-            IntegrityError: The rollout was changed, not by Sluice.
+            IntegrityError: The rollout was changed, but not by Sluice.
         """
         with self._database.read() as connection:
             return rollout_rows.load_last(connection, model)
@@ -59,7 +61,7 @@ class RolloutLedger(Ledger):
             return rollout_rows.model_rollouts(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
-        """Return the transitions of a rollout, oldest first; the outcome wait is not recorded."""
+        """Return the transitions of a rollout, oldest first; assessments that wait have none."""
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
@@ -76,12 +78,12 @@ class RolloutLedger(Ledger):
 
         Args:
             model: Name of the model.
-            known: Fingerprint of the last verification, which is skipped while it is unchanged;
-                None to verify again.
+            known: Fingerprint of the last verification. While it is unchanged, the verification is
+                skipped. None to verify in any case.
 
         Raises:
-            RegistryInconsistent: The registry is inconsistent about the served versions; or, with
-                a key, a line is not signed.
+            RegistryInconsistent: Registry entries about the served versions contradict each other;
+                or the ledger has a key, and a line is not signed.
         """
         if known is not None:
             with self._database.read() as connection:
@@ -102,7 +104,8 @@ class RolloutLedger(Ledger):
         """Create the model's secret, which assigns users to arms, if it has none.
 
         A server calls this before it answers requests. All servers share the secret, and it never
-        changes: a new secret would reassign all users and make their earlier samples unfindable.
+        changes: with a new secret, all users would be assigned again, and their earlier samples
+        could no longer be registered.
 
         Raises:
             StorageError: The registry cannot be written.
@@ -115,14 +118,14 @@ class RolloutLedger(Ledger):
     def erase_user(self, model: str, user: str) -> ErasureReport:
         """Delete all samples of a user: features, predictions and row keys.
 
-        Counts, verdicts and transitions are aggregates over many clients and are kept.
+        Counts, verdicts and transitions are kept, because they aggregate many clients.
 
         Args:
             model: Name of the model.
-            user: User key, the field ``user`` of the requests.
+            user: User key, which clients send in the field ``user``.
 
         Raises:
-            StorageError: The registry cannot be written; nothing was deleted.
+            StorageError: The registry cannot be written. Nothing was deleted.
         """
         with self._database.write() as connection:
             return erase_user(connection, model, user)
@@ -148,9 +151,9 @@ class RolloutLedger(Ledger):
             settings: Settings of the rollout, fixed for its duration.
             actor: Actor for the record.
             reason: Reason for the record.
-            agreement: Agreement of both models' predictions on held-out rows, stored in the same
-                transaction, because an interrupted start must not continue without that guard.
-                None if not measured; then predictions are not compared.
+            agreement: Agreement of both models' predictions on held-out rows; None if it was not
+                measured, in which case no guard compares predictions. It is stored in the same
+                transaction, so that no rollout runs without this guard after an interrupted start.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check (manual start).
 
@@ -167,8 +170,8 @@ class RolloutLedger(Ledger):
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -178,21 +181,21 @@ class RolloutLedger(Ledger):
             if last is not None and not last.is_over:
                 raise _active_rollout_error(connection, last)
             production_check.require_consistent_production(connection, model, version)
-            production = _require_other_production(connection, found, pointer)
+            production = _require_other_production(connection, registered, pointer)
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=False, rules=rules
+                connection, registered, pointer=pointer, reinstate=False, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
+                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
             )
             epoch = pointer.revision + 1
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
             transition = transitions.first_transition(
-                identity=digest_json([model, found.candidate, production.candidate, epoch]),
+                identity=digest_json([model, registered.candidate, production.candidate, epoch]),
                 model=model,
                 version=version,
-                candidate=found.candidate,
+                candidate=registered.candidate,
                 production=production.candidate,
                 production_version=production.number,
                 pointer_revision=pointer.revision,
@@ -210,7 +213,7 @@ class RolloutLedger(Ledger):
     @spanned
     @records_refusals("rollout")
     def record_transition(self, before: Rollout, transition: Transition) -> None:
-        """Store a transition of ``before``; for the outcome wait, only the new evidence.
+        """Store a transition of ``before``. If its outcome is wait, store only the new evidence.
 
         Raises:
             RolloutConflict: The rollout was changed since ``before`` was read.
@@ -230,19 +233,21 @@ class RolloutLedger(Ledger):
     def finish_rollout(
         self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
     ) -> Transition:
-        """Promote the challenger of a rollout after all its steps passed; safe to repeat.
+        """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
         The pointer and the rollout change in one transaction. If the challenger can no longer be
-        promoted or loaded, the rollout is rolled back with the reason.
+        promoted or loaded, the rollout is rolled back, and its transition says why.
 
         Args:
             model: Name of the model.
             actor: Actor for the history.
-            store: Store of the artifacts; all are verified and the networks loaded first.
+            store: Store of the artifacts. Before the promotion, all artifacts of the version are
+                verified and its networks are loaded.
             rules: See ``start_rollout``.
 
         Returns:
-            The transition promote or roll_back; the last transition if the rollout has ended.
+            The transition promote or roll_back; the last transition if the rollout had ended
+            before.
 
         Raises:
             UnknownVersion: The model has had no rollout.
@@ -261,7 +266,8 @@ class RolloutLedger(Ledger):
             transition = transitions.roll_back(
                 rollout,
                 now=self._clock(),
-                reason=f"Every step passed, but it cannot be promoted: {error.what} {error.cause}",
+                reason="Every step passed, but the challenger cannot be promoted: "
+                f"{error.what} {error.cause}",
                 remedy=error.fix,
             )
         self.record_transition(rollout, transition)
@@ -286,7 +292,7 @@ class RolloutLedger(Ledger):
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
-            # Loading takes seconds: a newer verdict may have been stored since.
+            # Loading takes seconds. A newer verdict may have been stored meanwhile.
             receipt = promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )
@@ -312,15 +318,15 @@ def _traffic_split(connection: Connection, model: str) -> TrafficSplit | None:
     if pointer.version is None:
         return None
     return split_in_force(
-        _last_checked(connection, model),
+        _load_last_rollout(connection, model),
         production=queries.candidate_of(connection, model, pointer.version),
         pointer_revision=pointer.revision,
         secret=find_secret(connection, model),
     )
 
 
-def _last_checked(connection: Connection, model: str) -> Rollout | None:
-    """Return the model's last rollout; report a manipulated one as an inconsistency."""
+def _load_last_rollout(connection: Connection, model: str) -> Rollout | None:
+    """Return the last rollout of a model; raise RegistryInconsistent if it was manipulated."""
     try:
         return rollout_rows.load_last(connection, model)
     except IntegrityError:
@@ -331,11 +337,12 @@ def _last_checked(connection: Connection, model: str) -> Rollout | None:
 def _require_other_production(
     connection: Connection, version: Version, pointer: ProductionPointer
 ) -> Version:
-    """Return the production version, which must differ from the given one."""
+    """Return the production version, which must exist and differ from the given version."""
     if pointer.version is None:
         raise GateBlocked(
             f"{version.model} has no production version to compare version {version.number} with.",
-            fix=f"Promote the first one: sluice registry promote {version.model} {version.number}",
+            fix="Promote a first version: sluice registry promote "
+            f"{version.model} {version.number}",
         )
     if pointer.version == version.number:
         raise GateBlocked(
@@ -348,7 +355,7 @@ def _require_other_production(
 def _require_finished(connection: Connection, model: str) -> Rollout:
     rollout = rollout_rows.load_last(connection, model)
     if rollout is None:
-        raise UnknownVersion(f"{model} has had no rollout.", fix="Start one first.")
+        raise UnknownVersion(f"{model} has had no rollout.", fix="Start a rollout first.")
     if rollout.phase in ("rolling", "paused"):
         raise RolloutConflict(
             f"The rollout of {model} version {rollout.version} is {rollout.phase} at step "

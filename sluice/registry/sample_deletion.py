@@ -1,7 +1,7 @@
 """Deletes client samples: all samples of one user at once, and old samples in small batches.
 
-Samples are the only rows with data sent by clients. Counts, verdicts and transitions are aggregates
-over many clients and are kept, so deleting samples changes nothing that is chained or signed.
+Samples are the only rows that contain data sent by clients. They are neither chained nor signed.
+Counts, verdicts and transitions are kept, because they aggregate many clients.
 """
 
 import json
@@ -18,21 +18,24 @@ from sluice.registry.client_secret import client_name, client_of, find_secret
 from sluice.registry.tables import samples
 
 _MAX_ROWS_PER_PASS = 200
-"""Maximum number of samples that one report checks for expiry; a server reports every second
-[rows]."""
+"""Maximum number of samples that one report of a server checks for expiry. A server reports about
+every second."""
 
 
 class ErasureReport(Record):
     """Result of erasing the samples of one user."""
 
     model: str
-    samples: int = Field(description="Number of deleted samples, including the ones below.")
-    drift: int = Field(description="Number of deleted samples used only for drift monitoring.")
+    samples: int = Field(description="Number of all deleted samples.")
+    drift: int = Field(
+        description="Number of deleted samples outside of rollouts, used for drift monitoring only."
+    )
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
     labelled: int = Field(description="Number of deleted pairs that waited for a label.")
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
-        description="Number of remaining samples without a client, stored by an older Sluice."
+        description="Number of remaining samples that name no client, because an older version of "
+        "Sluice stored them."
     )
 
 
@@ -42,35 +45,35 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
     Args:
         connection: Connection of a write transaction.
         model: Name of the model.
-        user: User key, the field ``user`` of the requests.
+        user: User key, which clients send in the field ``user``.
     """
-    if connection.dialect.name == "sqlite":  # otherwise the data remains in free pages of the file
+    if connection.dialect.name == "sqlite":  # or the data would remain in free pages of the file
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
-    of_model = samples.c.model == model
+    is_of_model = samples.c.model == model
     secret = find_secret(connection, model)
-    found: Sequence[Any] = ()
+    deleted: Sequence[Any] = ()
     if secret:
-        # The pseudonym is hexadecimal and quotes inside a string are escaped, so only the client
-        # field matches.
+        # Only the client field matches, because the pseudonym is hexadecimal and quotes inside a
+        # string are escaped.
         name = client_name(client_of(user, ""), secret=secret)
-        theirs = samples.c.payload.contains(f'"client":"{name}"')
-        found = connection.execute(
+        is_of_user = samples.c.payload.contains(f'"client":"{name}"')
+        deleted = connection.execute(
             sa.select(samples.c.id, samples.c.rollout, samples.c.row_key, samples.c.payload).where(
-                of_model, theirs
+                is_of_model, is_of_user
             )
         ).all()
-        connection.execute(sa.delete(samples).where(of_model, theirs))
-    pairs = [json.loads(row.payload) for row in found if row.rollout is not None]
-    stay = sa.select(sa.func.count()).select_from(samples).where(of_model)
+        connection.execute(sa.delete(samples).where(is_of_model, is_of_user))
+    in_rollouts = [json.loads(row.payload) for row in deleted if row.rollout is not None]
+    count_kept = sa.select(sa.func.count()).select_from(samples).where(is_of_model)
     has_client = samples.c.payload.contains('"client":"')
     return ErasureReport(
         model=model,
-        samples=len(found),
-        drift=sum(row.rollout is None for row in found),
-        pairs=sum(bool(pair["production"] and pair["challenger"]) for pair in pairs),
-        labelled=sum(row.row_key is not None for row in found),
-        kept=connection.execute(stay).scalar_one(),
-        unnamed=connection.execute(stay.where(sa.not_(has_client))).scalar_one(),
+        samples=len(deleted),
+        drift=sum(row.rollout is None for row in deleted),
+        pairs=sum(bool(each["production"] and each["challenger"]) for each in in_rollouts),
+        labelled=sum(row.row_key is not None for row in deleted),
+        kept=connection.execute(count_kept).scalar_one(),
+        unnamed=connection.execute(count_kept.where(sa.not_(has_client))).scalar_one(),
     )
 
 
@@ -80,22 +83,22 @@ def delete_expired(connection: Connection, model: str, *, before: datetime) -> N
     Args:
         connection: Connection of a write transaction.
         model: Name of the model.
-        before: Samples of that time and later are kept.
+        before: Samples of this time and later are kept.
     """
-    oldest = (
+    oldest_first = (
         sa.select(samples.c.id, samples.c.payload)
         .where(samples.c.model == model)
         .order_by(samples.c.id)
     )
-    first = connection.execute(oldest.limit(1)).first()
+    first = connection.execute(oldest_first.limit(1)).first()
     if first is None or not _is_older(first.payload, before):
         return
-    gone = [
+    expired = [
         row.id
-        for row in connection.execute(oldest.limit(_MAX_ROWS_PER_PASS))
+        for row in connection.execute(oldest_first.limit(_MAX_ROWS_PER_PASS))
         if _is_older(row.payload, before)
     ]
-    connection.execute(sa.delete(samples).where(samples.c.id.in_(gone)))
+    connection.execute(sa.delete(samples).where(samples.c.id.in_(expired)))
 
 
 def _is_older(payload: str, before: datetime) -> bool:

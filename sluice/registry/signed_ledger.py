@@ -1,4 +1,4 @@
-"""Signed changes of the registry; signatures of unsigned lines and approvals by a person."""
+"""Ledger that signs its changes, and with which a person signs unsigned lines or approves."""
 
 import contextlib
 from collections.abc import Iterator
@@ -36,12 +36,14 @@ class SignedLedger(RefusalRecordingLedger):
 
         Raises:
             GateBlocked: The key does not belong to the actor.
-            IntegrityError: An earlier line is not signed, or signed lines are lost.
+            IntegrityError: An earlier line is not signed, or signed lines were lost.
         """
         keys, anchor = self._keys, self._anchor
         name = "" if keys is None else keys.require_own_actor(actor)
-        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
-            # Taken before all other locks, so that nobody appends between check and signature.
+        # The anchor is written when its context is exited, which is after the commit.
+        with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
+            # Locked before everything else, so that nobody can append a line between the check and
+            # the signature.
             head = log.lock_head(connection)
             if keys is not None:
                 log_signatures.require_signed(connection, keys, head, anchor=anchor)
@@ -56,13 +58,13 @@ class SignedLedger(RefusalRecordingLedger):
                     at=self._clock(),
                 )
                 if signed is not None and anchor is not None:
-                    kept_outside.enter_context(anchor.writing(signed))
+                    anchor_writing.enter_context(anchor.writing(signed))
 
     def _require_valid_chain(self, connection: Connection) -> None:
         """Reject a signed move of the production pointer if any line of the log was changed.
 
-        Called in the transaction that moves the pointer: loading weights takes seconds, in which
-        the rows that were checked before could be rewritten.
+        Called in the transaction that moves the pointer. The rows are also checked before the
+        weights are loaded, but loading takes seconds, in which they could be changed.
         """
         if self._keys is not None:
             log_signatures.require_valid_chain(connection)
@@ -70,7 +72,8 @@ class SignedLedger(RefusalRecordingLedger):
     def unsigned_lines(self) -> tuple[log.LogHead, list[UnsignedLine]]:
         """Return the head of the log and every line that is not signed by a known key.
 
-        The rows are verified against the log: a signature of this head covers the lines shown.
+        The rows are verified against the log, so a signature of this head covers exactly the
+        returned lines.
 
         Raises:
             IntegrityError: The last signature or the log is invalid.
@@ -82,24 +85,25 @@ class SignedLedger(RefusalRecordingLedger):
 
     @records_refusals("sign")
     def sign(self, expected: log.LogHead, *, actor: str) -> log.LogHead:
-        """Sign the unsigned lines after a person reviewed them; return the signed head.
+        """Sign the unsigned lines after a person has reviewed them; return the signed head.
 
         Args:
             expected: Head of the log when the person reviewed the lines.
             actor: Person who takes responsibility for the lines.
 
         Raises:
-            GateBlocked: The log has grown since, or the key does not belong to the actor.
+            GateBlocked: The log has grown since the review; or the key does not belong to the
+                actor.
             IntegrityError: The log is invalid, or signed lines were lost or rewritten.
         """
         keys, anchor = self._require_keys(), self._anchor
         name = keys.require_own_actor(actor)
-        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
+        with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
             head = log.lock_head(connection)
             if head != expected:
                 raise GateBlocked(
-                    f"The log ended with line {expected.lines} when its lines were shown, and now "
-                    f"ends with line {head.lines}.",
+                    f"The log ended with line {expected.lines} when you reviewed it, and now ends "
+                    f"with line {head.lines}.",
                     fix="Review the new lines and sign again.",
                 )
             log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
@@ -109,7 +113,7 @@ class SignedLedger(RefusalRecordingLedger):
                 connection, keys, since=since, kind="bridge", actor=name, at=self._clock()
             )
             if signed is not None and anchor is not None:
-                kept_outside.enter_context(anchor.writing(signed))
+                anchor_writing.enter_context(anchor.writing(signed))
         return head
 
     def _require_keys(self) -> Keyring:
@@ -121,8 +125,8 @@ class SignedLedger(RefusalRecordingLedger):
     def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
         """Record a person's approval of a promotion, signed with that person's key.
 
-        The approval is for the current promotion receipt and the next move of the pointer. A newer
-        verdict or any move of the pointer requires a new approval.
+        The approval is valid for the current promotion receipt and the next move of the pointer.
+        After a newer verdict or any move of the pointer, a new approval is required.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -133,22 +137,22 @@ class SignedLedger(RefusalRecordingLedger):
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         keys, at = self._require_keys(), self._clock()
         with self._write(actor) as connection:
-            found = queries.find_version(connection, model, number=version)
-            if found is None:
+            registered = queries.find_version(connection, model, number=version)
+            if registered is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
-            judged = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=True, rules=None
+            promotion_receipt = promotion.require_evidence(
+                connection, registered, pointer=pointer, reinstate=True, rules=None
             )
             receipt = approval.create_approval(
                 connection,
                 keys,
-                found,
+                registered,
                 pointer=pointer,
-                promotion=judged,
+                promotion=promotion_receipt,
                 actor=actor,
                 reason=reason,
                 at=at,

@@ -1,8 +1,8 @@
 """Keys that sign the registry's log: a shared secret (HMAC-SHA256), or a personal one (Ed25519).
 
 A signature protects against an attacker who can write the database but does not have the key. With
-a shared secret, a verifier can also sign. An Ed25519 signature is verified with the public key, so
-it proves which person or service signed.
+a shared secret, anyone who can verify can also sign. An Ed25519 signature is verified with the
+public key, so it proves which person or service signed.
 """
 
 import base64
@@ -26,12 +26,14 @@ from cryptography.hazmat.primitives.serialization import (
 from sluice.base.errors import SettingsError
 
 MIN_KEY_BYTES = 32
+"""Minimum length of a shared secret [bytes]."""
 
 FORBIDDEN_MODE_BITS = 0o037
 """Permissions that a file with a secret or with known keys must not have: any for other users, and
-write or execute for the group. The group may read, as with secrets mounted by Kubernetes."""
+write or execute for the group. The group may read it, because it can read secrets that Kubernetes
+mounts."""
 
-_PEM = b"-----BEGIN "
+_PEM_PREFIX = b"-----BEGIN "
 
 
 class VerifyingKey(Protocol):
@@ -57,7 +59,7 @@ class SigningKey:
 
     @classmethod
     def read(cls, path: Path) -> "SigningKey":
-        """Read a key file: an Ed25519 private key in PEM, or random bytes, all of which are used.
+        """Read a key file: an Ed25519 private key in PEM format, or random bytes.
 
         Raises:
             SettingsError: The file cannot be read, other users can read it, or it is too short.
@@ -70,12 +72,13 @@ class SigningKey:
                 fix="Create a file of random bytes: openssl rand -out registry.key 32",
             ) from error
         require_private_file(path, what="A key file")
-        if secret.startswith(_PEM):
+        if secret.startswith(_PEM_PREFIX):
             return Ed25519SigningKey(secret, path).require_readable()
         if len(secret) < MIN_KEY_BYTES:
             raise SettingsError(
-                f"A key file must have at least {MIN_KEY_BYTES} bytes, {path} has {len(secret)}.",
-                fix="Create one: openssl rand -out registry.key 32",
+                f"A key file must have at least {MIN_KEY_BYTES} bytes, but {path} has "
+                f"{len(secret)}.",
+                fix="Create a key file: openssl rand -out registry.key 32",
             )
         return SigningKey(secret, path)
 
@@ -108,9 +111,9 @@ class Ed25519SigningKey(SigningKey):
         except (ValueError, TypeError):
             pass
         raise SettingsError(
-            f"A key file in PEM must contain an Ed25519 private key without a passphrase; "
-            f"{self.path} does not.",
-            fix="Create one: openssl genpkey -algorithm ed25519 -out NAME.key",
+            "A key file in PEM format must contain an Ed25519 private key without a passphrase, "
+            f"but {self.path} does not.",
+            fix="Create a key file: openssl genpkey -algorithm ed25519 -out NAME.key",
         )
 
     @property
@@ -177,7 +180,7 @@ class Ed25519VerifyingKey:
 
 
 def require_private_file(path: Path, *, what: str) -> None:
-    """Reject a file that other users can read, or that anybody except its owner can change.
+    """Reject a file that other users can access, or that its group can change.
 
     Raises:
         SettingsError: The permissions of the file are too wide.

@@ -22,6 +22,7 @@ def spanned(method: Callable[P, R]) -> Callable[P, R]:
         with spans.span(name) as result_span:
             result = method(*args, **kwargs)
             if result_span.traceparent:
+                # record_transition returns nothing; its last argument is the transition.
                 _set_result_attributes(result_span, result if result is not None else args[-1])
         return result
 

@@ -1,6 +1,6 @@
 """Records in the history when a version changes between the states dev and staging.
 
-The state itself is derived from the receipts.
+The state itself is not stored: it is derived from the receipts.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ def record_stage_change(
     if {before, version.state} != {"dev", "staging"}:
         return
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = [r.receipt for r in linked if r.receipt.gate == "promotion"][-1]
+    receipt = [each.receipt for each in linked if each.receipt.gate == "promotion"][-1]
     queries.append_history(
         connection,
         at=at,

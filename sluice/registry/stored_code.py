@@ -1,12 +1,12 @@
 """A version's source code, stored as an artifact and loaded from there on explicit request.
 
-The artifact is a zip archive of Python sources with a manifest, without compiled code or pickles;
-equal sources give equal bytes. Loading it runs that code with the permissions of the process, so
-callers do it only if a person requested it.
+The artifact is a zip archive of Python sources with a manifest, without compiled code or pickles.
+Equal sources give equal bytes. Loading the code runs it with the permissions of the process, so
+callers load it only if a person requested it.
 
-The stored modules have the same names as the modules of the checkout, which are removed from
-``sys.modules`` during the import and restored afterwards. Loaded classes keep working with the
-modules from which they were loaded.
+The stored modules have the same names as the modules of the checkout. These are removed from
+``sys.modules`` during the import, and restored afterwards. Classes that were loaded from stored
+modules continue to use the stored modules.
 """
 
 import ast
@@ -28,16 +28,17 @@ from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import ContractError, IntegrityError
 
 CodeSource = Literal["current", "stored"]
-"""Code with which a version is loaded: that of the checkout, or the code stored with it."""
+"""Code with which a version is loaded: the code of the checkout, or the code stored with it."""
 
 CODE_ROLE = "code"
 """Role of the code archive among the artifacts of a version."""
 
 _MANIFEST = "manifest.json"
-_EARLIEST = (1980, 1, 1, 0, 0, 0)
-"""Fixed date of all entries, so that equal sources give equal bytes."""
+_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)
+"""Fixed date of all entries of the archive, so that equal sources give equal bytes. It is the
+earliest date of the zip format."""
 
-_IMPORTING = threading.Lock()
+_IMPORT_LOCK = threading.Lock()
 """Prevents concurrent imports of modules with the same name from two versions."""
 
 
@@ -61,12 +62,12 @@ def pack_code(modules: Mapping[str, StoredModule]) -> bytes:
         entries = {_MANIFEST: json.dumps(manifest, sort_keys=True).encode()}
         entries |= {f"{name}.py": modules[name].source for name in sorted(modules)}
         for name, content in entries.items():
-            archive.writestr(zipfile.ZipInfo(name, _EARLIEST), content)
+            archive.writestr(zipfile.ZipInfo(name, _ENTRY_DATE), content)
     return buffer.getvalue()
 
 
 def unpack_code(content: bytes) -> dict[str, StoredModule]:
-    """Return the modules of an archive written by ``pack_code``; nothing is executed.
+    """Return the modules of an archive written by ``pack_code``, without executing them.
 
     Raises:
         IntegrityError: The content is not such an archive.
@@ -76,9 +77,9 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
             manifest = json.loads(archive.read(_MANIFEST))
             return {
                 name: StoredModule(
-                    source=archive.read(f"{name}.py"), is_package=bool(facts["package"])
+                    source=archive.read(f"{name}.py"), is_package=bool(entry["package"])
                 )
-                for name, facts in manifest.items()
+                for name, entry in manifest.items()
             }
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError) as error:
         raise IntegrityError(
@@ -90,10 +91,10 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
 
 @contextlib.contextmanager
 def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
-    """Resolve imports of the stored packages from the stored modules, inside the block.
+    """Context in which imports of the stored packages use the stored modules.
 
-    Modules with imports of stored modules inside functions are rejected: such an import runs after
-    the block and would find the module of the checkout.
+    Stored modules that import each other inside functions are rejected: such an import runs after
+    the block, and would find the module of the checkout.
 
     Args:
         modules: Modules by dotted name.
@@ -101,32 +102,37 @@ def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
     Raises:
         ContractError: A module imports another stored module inside a function.
     """
-    tops = {name.partition(".")[0] for name in modules}
-    _refuse_late_imports(modules, tops)
-    finder = _StoredFinder(modules, tops)
-    with _IMPORTING:
-        aside = _remove_modules(tops)
+    packages = {name.partition(".")[0] for name in modules}
+    _reject_late_imports(modules, packages)
+    finder = _StoredFinder(modules, packages)
+    with _IMPORT_LOCK:
+        checkout_modules = _remove_modules(packages)
         sys.meta_path.insert(0, finder)
         try:
             yield
         finally:
             sys.meta_path.remove(finder)
-            _remove_modules(tops)
-            sys.modules.update(aside)
+            _remove_modules(packages)
+            sys.modules.update(checkout_modules)
 
 
-def _remove_modules(tops: set[str]) -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name.partition(".")[0] in tops]
+def _remove_modules(packages: set[str]) -> dict[str, ModuleType]:
+    """Remove all modules of top-level packages from ``sys.modules``, and return them by name."""
+    names = [name for name in sys.modules if name.partition(".")[0] in packages]
     return {name: sys.modules.pop(name) for name in names}
 
 
-def _refuse_late_imports(modules: Mapping[str, StoredModule], tops: set[str]) -> None:
+def _reject_late_imports(modules: Mapping[str, StoredModule], packages: set[str]) -> None:
     for name, module in modules.items():
         for function in ast.walk(ast.parse(module.source)):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for node in ast.walk(function):
-                late = [t for t in _imported(node) if t.partition(".")[0] in {*tops, ""}]
+                late = [
+                    imported
+                    for imported in _imported_modules(node)
+                    if imported.partition(".")[0] in {*packages, ""}
+                ]
                 if late:
                     raise ContractError(
                         f"The stored module {name} imports {late[0] or 'a sibling'} inside a "
@@ -138,7 +144,7 @@ def _refuse_late_imports(modules: Mapping[str, StoredModule], tops: set[str]) ->
                     )
 
 
-def _imported(node: ast.AST) -> Sequence[str]:
+def _imported_modules(node: ast.AST) -> Sequence[str]:
     """Return the modules that a statement imports; "" for a relative import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -150,10 +156,10 @@ def _imported(node: ast.AST) -> Sequence[str]:
 class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Meta path finder for the stored modules; rejects other modules of their packages."""
 
-    def __init__(self, modules: Mapping[str, StoredModule], tops: set[str]) -> None:
+    def __init__(self, modules: Mapping[str, StoredModule], packages: set[str]) -> None:
         self._modules = modules
-        self._tops = tops
-        self._archive = short(digest_bytes(pack_code(modules)))
+        self._packages = packages
+        self._archive_digest = short(digest_bytes(pack_code(modules)))
 
     def find_spec(
         self,
@@ -161,31 +167,33 @@ class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         path: Sequence[str] | None,  # noqa: ARG002  names of the protocol
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in self._tops:
+        if fullname.partition(".")[0] not in self._packages:
             return None
         if fullname not in self._modules and not self._is_parent(fullname):
             raise ModuleNotFoundError(
-                f"No module named '{fullname}' in the stored code {self._archive}", name=fullname
+                f"No module named '{fullname}' in the stored code {self._archive_digest}",
+                name=fullname,
             )
-        return importlib.util.spec_from_loader(fullname, self, origin=self._file(fullname))
+        return importlib.util.spec_from_loader(fullname, self, origin=self._file_name(fullname))
 
     def is_package(self, fullname: str) -> bool:
         module = self._modules.get(fullname)
         return module is None or module.is_package
 
     def get_source(self, fullname: str) -> str:
-        module = self._modules.get(fullname)  # a folder without __init__.py has none
+        module = self._modules.get(fullname)  # None for a folder without __init__.py
         return "" if module is None else importlib.util.decode_source(module.source)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self._file(module.__name__)  # modules may use their __file__
+        module.__file__ = self._file_name(module.__name__)  # modules may use their __file__
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
-        return compile(self.get_source(fullname), self._file(fullname), "exec", dont_inherit=True)
+        source, file_name = self.get_source(fullname), self._file_name(fullname)
+        return compile(source, file_name, "exec", dont_inherit=True)
 
     def _is_parent(self, fullname: str) -> bool:
         return any(name.startswith(f"{fullname}.") for name in self._modules)
 
-    def _file(self, fullname: str) -> str:
-        return f"<stored code {self._archive}>/{fullname}.py"
+    def _file_name(self, fullname: str) -> str:
+        return f"<stored code {self._archive_digest}>/{fullname}.py"

@@ -1,7 +1,7 @@
-"""Reads rollouts stored by an earlier version of Sluice with the current classes.
+"""Reads rollouts that an earlier version of Sluice stored.
 
-Stored rows never change, because the log of the registry covers their bytes. Fields and values that
-have been renamed since are renamed when a row is read.
+Stored rows never change, because the log of the registry covers their bytes. If fields or values
+have new names, the old names are replaced when a row is read.
 """
 
 import json
@@ -19,14 +19,14 @@ FIELDS = {
     "ratios": "odds_ratios",
     "max_dropped": "max_dropped_rate",
 }
-"""Renamed fields of rollouts, their settings and their counts."""
+"""New names of renamed fields of rollouts, their settings and their counts, by old name."""
 
 VALUES = {
     "phase": {"held": "awaiting_promotion"},
     "outcome": {"hold": "wait"},
     "verdict": {"calm": "ok", "suspect": "warn"},
 }
-"""Renamed values by field."""
+"""New values of renamed values, by new field name and old value."""
 
 
 def parse_rollout(text: str) -> Rollout:
@@ -48,21 +48,21 @@ def parse_transition(text: str) -> Transition:
 
 
 def with_current_names(text: str) -> str:
-    """Return a stored JSON text with the current names; text that is not JSON is unchanged."""
+    """Return a stored JSON text with the current names; a text that is not JSON is unchanged."""
     try:
-        return json.dumps(_renamed(json.loads(text)))
+        return json.dumps(_rename(json.loads(text)))
     except (ValueError, RecursionError):
-        return text  # the caller's parser reports it
+        return text  # the caller's parser reports the invalid text
 
 
-def _renamed(value: Any) -> Any:
+def _rename(value: Any) -> Any:
     if isinstance(value, list):
-        return [_renamed(item) for item in value]
+        return [_rename(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         FIELDS.get(name, name): VALUES.get(name, {}).get(item, item)
         if isinstance(item, str)
-        else _renamed(item)
+        else _rename(item)
         for name, item in value.items()
     }

@@ -1,7 +1,7 @@
-"""Reads settings stored by an earlier version of Sluice with the current settings classes.
+"""Reads settings that an earlier version of Sluice stored.
 
 Stored settings never change, because the config digest of a version is the digest of its settings
-as written. Removed settings are only omitted when the stored settings are read.
+as written. Settings that no longer exist are omitted when stored settings are read.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from sluice.workloads.workload import WorkloadSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedSetting:
-    """A setting of Sluice that stored versions have but current settings classes do not."""
+    """A setting that stored versions may have, although the settings class no longer has it."""
 
     owner: str
-    """Import path of the settings class that had the setting; includes its subclasses."""
+    """Import path of the settings class that had the setting. Subclasses had it as well."""
 
     name: str
     """Name of the setting."""
 
     affects_row_order: bool = False
-    """Whether it determined the order of rows, and with it the rows on which a version trained."""
+    """Whether the setting determined the order of rows, and thus the rows used for training."""
 
     effect: str
-    """Effect on a version that was trained with it, as a sentence."""
+    """Effect on a version that was trained with the setting, as a sentence."""
 
 
 REMOVED = (
@@ -33,12 +33,12 @@ REMOVED = (
         owner="sluice.workloads.digits:DigitsSettings",
         name="order_seed",
         affects_row_order=True,
-        effect="Its rows had another order, so its folds differ from the current ones; its "
+        effect="Its rows had another order, so its folds differ from the current folds. Its "
         "networks and inputs are the same.",
     ),
 )
-"""All settings of a workload, a model or a training removed since versions are stored. Add an entry
-when removing another setting."""
+"""All settings of workloads, models and training that existed in a released version and were
+removed. Add an entry here when you remove a setting."""
 
 
 def migrate_settings(
@@ -55,12 +55,12 @@ def migrate_settings(
         ``REMOVED`` that were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
-    left_out = tuple(
+    omitted = tuple(
         removed
         for removed in REMOVED
         if removed.name in stored
         and removed.owner in owners
         and removed.name not in settings_type.model_fields  # a user's class may define it again
     )
-    names = {removed.name for removed in left_out}
-    return {name: value for name, value in stored.items() if name not in names}, left_out
+    names = {removed.name for removed in omitted}
+    return {name: value for name, value in stored.items() if name not in names}, omitted

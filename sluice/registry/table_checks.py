@@ -1,9 +1,9 @@
 """Checks that the registry's tables are plain tables, so that every reader gets the same rows.
 
-A view in place of a table could return different rows to the verification and to the user of a
-version. PostgreSQL's rewrite rules, row policies and inheritance change the meaning of statements
-in the same way. ``deploy/postgres/roles.sql`` defines policies for one table; they do not restrict
-reads.
+A view in place of a table could return other rows to the verification than to the readers of a
+version. In PostgreSQL, rewrite rules, row policies and inheritance can have the same effect.
+``deploy/postgres/roles.sql`` defines policies for one table; these do not restrict reads and are
+allowed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import metadata
 
-_CATALOG = """
+_POSTGRESQL_CATALOG = """
 SELECT c.relname, c.relkind = 'r' AS is_table,
     EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND c.relkind = 'r') AS has_rules,
     c.relrowsecurity AND (c.relname <> 'sluice_rollout_notes' OR NOT EXISTS (
@@ -27,11 +27,11 @@ SELECT c.relname, c.relkind = 'r' AS is_table,
     EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid)) AS has_family
 FROM pg_class c WHERE pg_table_is_visible(c.oid) AND c.relname IN :names ORDER BY c.relname
 """
-_MASTER = """
+_SQLITE_CATALOG = """
 SELECT lower(name) AS relname, type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' AS is_table
 FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) IN :names ORDER BY 1
 """
-_QUERIES = {"postgresql": _CATALOG, "sqlite": _MASTER}
+_QUERIES = {"postgresql": _POSTGRESQL_CATALOG, "sqlite": _SQLITE_CATALOG}
 _PROBLEMS = {
     "has_rules": "has rewrite rules",
     "has_policies": "shows some rows to some users only (row level security)",
@@ -40,14 +40,14 @@ _PROBLEMS = {
 
 
 def load_relations(connection: Connection) -> Sequence[Row[Any]]:
-    """Return the catalog entry of each relation with the name of a registry table."""
+    """Return the catalog entry of each table or view that has the name of a registry table."""
     query = sa.text(_QUERIES[connection.dialect.name])
     query = query.bindparams(sa.bindparam("names", expanding=True))
     return connection.execute(query, {"names": list(metadata.tables)}).all()
 
 
 def check(connection: Connection) -> Iterator[RegistryFinding]:
-    """Yield a finding for each relation that is not a plain table.
+    """Yield a finding for each table of the registry that is not a plain table.
 
     Cost:
         One query.

@@ -1,6 +1,6 @@
 """Tables of the registry, all named sluice_...; most are append-only and chained in the log.
 
-The state of a version (dev, staging, production, archived) is not a column: it is derived from the
+The state of a version (dev, staging, production, archived) is not stored. It is derived from the
 pointer, the history and the receipts, so that it cannot contradict them.
 """
 
@@ -24,6 +24,7 @@ from sluice.base.errors import IntegrityError
 
 SCHEMA_VERSION = 6
 PRODUCTION = "production"
+"""Name of the production pointer."""
 
 _NAME = String(200)
 DIGEST_LENGTH = 64
@@ -52,16 +53,16 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         try:
-            found = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except (TypeError, ValueError):
-            found = None
-        if found is None or found.tzinfo is None:
+            time = None
+        if time is None or time.tzinfo is None:
             raise IntegrityError(
                 f"A time in the registry must have a date and a time zone, got {value!r}.",
                 cause="The registry's database was edited manually or damaged.",
                 fix="Run sluice registry verify, and restore the database from a backup.",
             )
-        return found
+        return time
 
 
 metadata = MetaData()
@@ -86,7 +87,7 @@ versions = Table(
     Column("model", _NAME, ForeignKey("sluice_models.name"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("candidate", _DIGEST, nullable=False),
-    Column("lineage", Text, nullable=False),  # Text, not JSON: PostgreSQL's JSON refuses NaN
+    Column("lineage", Text, nullable=False),  # Text and not JSON, as PostgreSQL's JSON rejects NaN
     Column("registered_at", UtcTime, nullable=False),
     UniqueConstraint("model", "candidate"),
 )
@@ -100,9 +101,9 @@ receipts = Table(
     Column("recorded_at", UtcTime, nullable=False),
 )
 
-# One row each time a receipt is recorded. After "fail, pass, the same fail again" the latest
-# outcome is fail, although the last receipt has the digest of the first. A version's receipts are
-# linked once and are ordered by this table.
+# One row each time a receipt is recorded. A gate may fail, pass, and then fail with the same
+# receipt as the first time. The receipt is stored and linked to a version only once, so the order
+# of these rows shows that the latest outcome is fail.
 recordings = Table(
     "sluice_recordings",
     metadata,
@@ -161,8 +162,8 @@ history = Table(
     Column("actor", String(200), nullable=False),
     Column("reason", Text, nullable=False),
     Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=True),
-    # Revision of the pointer after this move; null for registrations. Unique, so that no two
-    # moves have the same revision.
+    # Revision of the pointer after this entry; null if the entry did not move the pointer. Unique,
+    # so that no two moves have the same revision.
     Column("revision", Integer, nullable=True),
     ForeignKeyConstraint(
         ["model", "to_version"], ["sluice_versions.model", "sluice_versions.number"]
@@ -171,8 +172,8 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
-# Receipts that came with an imported version. No local gate issued them: they are shown, but
-# neither the version's state nor a promotion uses them.
+# Receipts that were imported with a version. No local gate issued them, so they are shown, but
+# neither the state of the version nor a promotion depends on them.
 imported_receipts = Table(
     "sluice_imported_receipts",
     metadata,
@@ -186,8 +187,8 @@ imported_receipts = Table(
     sqlite_autoincrement=True,
 )
 
-# Lineage of a local training of a candidate that was imported before. It replaces the lineage from
-# the file, in which everything not covered by the candidate digest may be false.
+# Lineage of a local training of a candidate that was imported before. It replaces the imported
+# lineage, which may be wrong in everything that the candidate digest does not cover.
 own_lineages = Table(
     "sluice_own_lineages",
     metadata,
@@ -221,8 +222,8 @@ rollout_transitions = Table(
     Column("payload", Text, nullable=False),  # the whole transition with its evidence
 )
 
-# Mutable state, like the pointer: the model's last rollout after its last assessment. Its phase is
-# recorded by the last transition; an assessment without a transition only updates this row.
+# Last rollout of a model, in its state after the last assessment. Like the pointer, the row is
+# mutable: an assessment without a transition only updates this row. Phase changes are transitions.
 rollout_heads = Table(
     "sluice_rollout_heads",
     metadata,
@@ -232,8 +233,8 @@ rollout_heads = Table(
     Column("state", Text, nullable=False),
 )
 
-# Observations of servers, not evidence. Old ones are deleted; a transition stores a copy of the
-# observations on which it is based.
+# Observations of servers. They are not chained and may be deleted, because a transition stores a
+# copy of the observations on which it is based.
 server_states = Table(
     "sluice_server_states",
     metadata,
@@ -258,7 +259,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Set for the first pair of predictions of a row, which waits for its label; null otherwise.
+    # Key of the row, set for its first sample with predictions of both arms, which waits for a
+    # label; null otherwise.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),
@@ -276,13 +278,14 @@ rollout_notes = Table(
     sqlite_autoincrement=True,
 )
 
-# One chain over all tables and models, not one per model, so that a removed model is detected.
+# All tables and models are in one chain. With a chain per model, a removed model would not be
+# detected.
 log = Table(
     "sluice_log",
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("entity", String(40), nullable=False),  # the table that the row was added to
-    Column("key", Text, nullable=False),  # its primary key, canonical JSON
+    Column("entity", String(40), nullable=False),  # name of the table that the row was added to
+    Column("key", Text, nullable=False),  # primary key of the row, as canonical JSON
     Column("content", _DIGEST, nullable=False),
     Column("previous", _DIGEST, nullable=False),
     Column("digest", _DIGEST, nullable=False),
@@ -305,15 +308,15 @@ signatures = Table(
     Column("digest", _DIGEST, nullable=False),
     Column("signature", String(128), nullable=False),  # Ed25519 in hexadecimal
     Column("signed_at", UtcTime, nullable=False),
-    # Null in signatures from before schema 6. The signature covers the lines after this one, up to
-    # its own, so that a removed signature leaves a gap.
+    # The signature covers the lines after line ``since``, up to ``line``, so that a removed
+    # signature leaves a gap. Null in signatures from before schema 6.
     Column("since", Integer, nullable=True),
-    Column("kind", String(10), nullable=True),  # change, or bridge: signed after a manual review
+    Column("kind", String(10), nullable=True),  # change; or bridge, signed after a manual review
     Column("actor", String(200), nullable=True),
 )
 
-# Rejected attempts, with actor and reason. They are not in the log, because an attempt may come
-# from somebody without the key, and an unsigned line would block signed changes.
+# Rejected attempts, with actor and reason. They are not in the log: an attempt may come from
+# somebody without the key, and an unsigned line would block signed changes.
 refusals = Table(
     "sluice_refusals",
     metadata,
@@ -331,7 +334,8 @@ refusals = Table(
     sqlite_autoincrement=True,
 )
 
-# Mutable state, not evidence: a lost row only causes a repeated delivery of a history entry.
+# Delivered history entries. These rows are not chained, because a lost row only causes a repeated
+# delivery.
 deliveries = Table(
     "sluice_deliveries",
     metadata,
@@ -353,6 +357,6 @@ LOGGED = (
     rollout_transitions,
     own_lineages,
 )
-"""Tables whose rows all have a line in the log, in the order in which a migration logs them."""
+"""Tables whose rows all have a line in the log. A migration logs them in this order."""
 
 APPEND_ONLY = (*LOGGED, log, signatures, refusals)

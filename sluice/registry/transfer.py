@@ -28,7 +28,7 @@ class ImportedVersion:
     """False if the registry already had the candidate."""
 
     signed_by: str
-    """Phrase: "unsigned", "signed by NAME", or "signed by an unknown key" with the key."""
+    """Signer as a phrase: "unsigned", "signed by NAME" or "signed by an unknown key, KEY"."""
 
 
 def export_version(
@@ -73,7 +73,8 @@ def export_version(
             if number in (entry.from_version, entry.to_version)
         ),
     )
-    file = VersionFile(exported=exported, artifacts={d: store.get(d) for d in digests})
+    artifacts = {digest: store.get(digest) for digest in digests}
+    file = VersionFile(exported=exported, artifacts=artifacts)
     content = pack_version(file, key=key, private_key=private_key)
     write_atomic(target, content)
     return digest_bytes(content)
@@ -91,28 +92,29 @@ def import_version(
     trust: Collection[str],
     limits: ImportLimits = LIMITS,
 ) -> ImportedVersion:
-    """Import the version in ``source`` with state dev, after verifying all of it.
+    """Import the version of a file in state dev, after verifying the whole file.
 
-    Nothing in the file is executed or imported. The code that it names must belong to Sluice or to
-    the pipeline here, or be trusted; the history records which.
+    No code in the file is executed or imported. The code that the version names must belong to
+    Sluice or to the local pipeline, or be trusted. The history records the accepted and trusted
+    import paths.
 
     Args:
-        ledger: Ledger that stores it under the next number of its model.
+        ledger: Ledger that stores the version under the next number of its model.
         source: File written by ``export_version``.
-        store: Store for its artifacts.
+        store: Store for the artifacts.
         actor: Actor for the history.
         key: If given, the file must be signed with this key.
         trusted: If given, the file must have an Ed25519 signature with one of these keys.
-        own: Returns the import paths of a pipeline here, given its name. Import paths of versions
-            trained here are accepted in addition.
-        trust: Import paths that the importer trusts, including the modules in the file.
+        own: Returns the import paths that a local pipeline uses, given its name. Import paths of
+            versions that were trained here are accepted as well.
+        trust: Import paths that the user trusts, including the modules stored in the file.
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
         StorageError, ContractError, IntegrityError: See ``read_version``; or the weights are not
-            a safetensors file. Nothing is stored then.
-        UntrustedCode: The version names code that is neither known here nor trusted.
-        SettingsError: The version does not name a trusted path.
+            a safetensors file. Nothing was stored.
+        UntrustedCode: The version names code that is neither used here nor trusted.
+        SettingsError: ``trust`` contains a path that the version does not name.
     """
     file = read_version(source, key=key, trusted=trusted, limits=limits)
     exported = file.exported
@@ -127,18 +129,18 @@ def import_version(
             fix="Export it again; nothing was imported.",
         )
     require_consistent_lineage(lineage.model, lineage)  # before anything is stored
-    known = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
-    code = accept_code(lineage, own=known, trust=trust)
+    local_paths = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
+    code = accept_code(lineage, own=local_paths, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
-    registered = next((e for e in exported.history if e.revision is None), None)
-    when = f", registered {registered.at:%Y-%m-%d %H:%M:%S} UTC" if registered else ""
-    done = ledger.import_version(
+    entry = next((entry for entry in exported.history if entry.revision is None), None)
+    registered = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
+    result = ledger.import_version(
         lineage,
         exported.receipts,
         actor=actor,
-        reason=f"imported from {source.name}: version {exported.number} of its registry{when}; "
-        f"SHA-256 {file.digest}; {file.signed_by}",
+        reason=f"imported from {source.name}: version {exported.number} of its "
+        f"registry{registered}; SHA-256 {file.digest}; {file.signed_by}",
         code=code,
     )
-    return ImportedVersion(version=done.version, created=done.created, signed_by=file.signed_by)
+    return ImportedVersion(version=result.version, created=result.created, signed_by=file.signed_by)

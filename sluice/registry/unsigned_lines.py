@@ -25,13 +25,13 @@ class UnsignedLine(Record):
     """One line of the log that is not signed yet."""
 
     line: int = Field(description="Number of the line.")
-    at: datetime | None = Field(description="Time of writing according to the row, UTC.")
+    at: datetime | None = Field(description="Time of the change according to the row, UTC.")
     actor: str = Field(description="Actor according to the row; empty if the row has none.")
     what: str = Field(description="Description of the added row.")
 
 
 def unsigned_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
-    """Return descriptions of all lines after ``since``, in order.
+    """Return descriptions of all lines after line number ``since``, in order.
 
     Raises:
         IntegrityError: The row of a line is missing, or its table is not part of the registry.
@@ -63,21 +63,24 @@ def _describe(
             fix="Restore the database from a backup.",
         )
     values = row._mapping
-    moment = next(column.name for column in table.c if isinstance(column.type, UtcTime))
+    time_column = next(column.name for column in table.c if isinstance(column.type, UtcTime))
     return UnsignedLine(
         line=number,
-        at=values[moment],
-        actor=_visible(values.get("actor", "")),
-        what=_visible(_what(table, values, text)),
+        at=values[time_column],
+        actor=_escape_controls(values.get("actor", "")),
+        what=_escape_controls(_describe_row(table, values, text)),
     )
 
 
-def _visible(text: str) -> str:
-    """Escape control characters: an attacker may have written the text printed on a terminal."""
+def _escape_controls(text: str) -> str:
+    """Escape control characters, because an attacker may have written the text.
+
+    On a terminal, control characters could hide or change what is printed.
+    """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _what(table: Table, values: Any, key: str) -> str:
+def _describe_row(table: Table, values: Any, key: str) -> str:
     if table is history:
         before = "" if values["from_version"] is None else f" from version {values['from_version']}"
         return (
@@ -88,9 +91,9 @@ def _what(table: Table, values: Any, key: str) -> str:
         return f"receipt {short(values['digest'])} of the {values['gate']} gate"
     if table is rollout_transitions:
         return f"{values['outcome']} of rollout {short(values['rollout'])}"
-    about = ", ".join(
+    fields = ", ".join(
         f"{name} {short(str(values[name]))}"
         for name in ("model", "name", "version", "number", "receipt", "candidate")
         if name in values
     )
-    return f"{table.name.removeprefix('sluice_')}: {about or key}"
+    return f"{table.name.removeprefix('sluice_')}: {fields or key}"

@@ -1,4 +1,4 @@
-"""Validation of everything stored in the registry, with the errors for invalid input."""
+"""Validates what callers store in the registry, and creates the errors for invalid input."""
 
 import math
 import re
@@ -14,9 +14,9 @@ from sluice.base.settings import suggest_nearest
 from sluice.registry.lineage import Lineage
 
 MAX_NAME = 200
-"""Maximum length of a model name [characters]; the width of the database column."""
+"""Maximum length of a model name [characters]; the database column has this width."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 DECISION_ROLES = ("candidate", "reference", "window")
 """Roles in the subject of a promotion receipt that identify a decision."""
@@ -29,93 +29,93 @@ RESULT_FIELDS = {
     "test_metrics",
     "trained_through",
 }
-"""Fields of a member with training results; determined by the weights."""
+"""Fields of a member that contain training results. The weights determine them."""
 
 RESULT_TOLERANCE = 1e-4
-"""Maximum difference between results of the same weights on different machines, which add up in
-different orders [relative, and absolute near 0]."""
+"""Maximum relative difference (absolute near 0) between results of the same weights on different
+machines, which sum in different orders."""
 
 MAX_LISTED_DIFFERENCES = 3
 """Maximum number of differences listed in a message or a history entry."""
 
 
 def require_consistent_lineage(model: str, lineage: Lineage) -> None:
-    """Reject lineage of another model, or whose parts do not match its candidate digest."""
-    named_wrong = find_name_problem(model)
-    if named_wrong:
+    """Reject a lineage of another model, or one whose parts do not match its candidate digest."""
+    name_problem = find_name_problem(model)
+    if name_problem:
         raise ContractError(
-            f"The model name of a candidate is invalid: {named_wrong}.",
+            f"The model name of a candidate is invalid: {name_problem}.",
             fix="Rename the pipeline.",
         )
     if lineage.model != model:
         raise ContractError(
             f"A lineage of model {model!r} is required, got one of {lineage.model!r}.",
-            fix="Register a candidate under the name of the pipeline that made it.",
+            fix="Register a candidate under the name of the pipeline that trained it.",
         )
     problem = lineage.find_contradiction()
     if problem:
         raise ContractError(
             f"The lineage of a candidate must be consistent, but {problem}.",
-            fix="Take candidate, data, config, code and members from one TrainedModels, and the "
-            "settings that it was trained with.",
+            fix="Use the candidate, data, config, code and members of one TrainedModels, with the "
+            "settings of its training.",
         )
 
 
 def find_name_problem(model: str) -> str:
     """Return why a model name is invalid, as a clause; "" if it is valid.
 
-    The name becomes part of URLs, of paths and of terminal output.
+    Names are restricted because they become part of URLs, paths and terminal output.
     """
-    if len(model) <= MAX_NAME and _NAME.fullmatch(model):
+    if len(model) <= MAX_NAME and _MODEL_NAME.fullmatch(model):
         return ""
     return (
-        f"a model's name has 1 to {MAX_NAME} lower-case letters, digits and underscores and begins "
-        f"with a letter, got {model[:80]!r}"
+        f"a model name must have 1 to {MAX_NAME} lower-case letters, digits and underscores, and "
+        f"begin with a letter, got {model[:80]!r}"
     )
 
 
 def require_same_results(imported: Lineage, other: Lineage) -> None:
     """Reject a second import of a candidate whose lineage contradicts the first import.
 
-    The first lineage stays. Trust in the second file, or its signature, must not extend to the
-    first: the candidate digest does not cover results.
+    The registry keeps the lineage of the first file. If the second file is trusted or signed, this
+    must not make the first file trusted, because the candidate digest does not cover results.
 
     Raises:
         ContractError: Results, the reference, the parts of the code, or an artifact differ. Logs,
             times and the machine may differ.
     """
-    found = _result_differences(imported, other)
+    differences = _result_differences(imported, other)
     if imported.reference != other.reference:
-        found.append(
+        differences.append(
             f"reference was imported as {short(imported.reference)} and is {short(other.reference)}"
         )
     if imported.code_identity != other.code_identity:
-        found.append("the parts of its code differ from the first import")
-    found += [
+        differences.append("the parts of its code differ from the first import")
+    differences += [
         f"its {role} differs from the first import"
         for role, _, _ in iter_differences(_artifacts(imported), _artifacts(other))
     ]
-    if found:
+    if differences:
         raise ContractError(
-            f"A file with candidate {short(imported.candidate)}, which was imported before, must "
-            f"agree with the first file: {'; '.join(found[:MAX_LISTED_DIFFERENCES])}.",
+            f"The candidate {short(imported.candidate)} was imported before, and this file must "
+            f"agree with the first file: {'; '.join(differences[:MAX_LISTED_DIFFERENCES])}.",
             cause="One of the two files was forged or comes from another training. The registry "
             "keeps the results of the first file.",
-            fix="Find out which file is correct. Import it into a registry without the candidate, "
-            "or train the candidate here: local results then replace the imported ones.",
+            fix="Find out which file is correct. Import that file into a registry that does not "
+            "have the candidate, or train the candidate here: local results replace imported ones.",
         )
 
 
 def registration_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:
-    """Return the history reason for a local training of an imported version.
+    """Return the reason for the history entry of a local training of an imported version.
 
-    Includes the results that differ from those in the file.
+    It includes the results that differ from the imported results.
     """
-    found = _result_differences(imported, own)
+    differences = _result_differences(imported, own)
     text = f"{reason} here, which counts from now on"
-    if not found:
+    if not differences:
         return text
-    listed = "; ".join(found[:MAX_LISTED_DIFFERENCES])
+    listed = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
     return f"{text}; the imported file had other results: {listed}"
 
 
@@ -126,12 +126,12 @@ def _artifacts(lineage: Lineage) -> dict[str, str]:
 def _result_differences(imported: Lineage, own: Lineage) -> list[str]:
     return [
         f"{path} was imported as {one} and is {other}"
-        for path, one, other in iter_differences(_measures(imported), _measures(own))
+        for path, one, other in iter_differences(_results(imported), _results(own))
         if not _is_close(one, other)
     ]
 
 
-def _measures(lineage: Lineage) -> dict[str, Any]:
+def _results(lineage: Lineage) -> dict[str, Any]:
     members = {
         f"seed {m.seed} fold {m.fold_id}": m.model_dump(include=RESULT_FIELDS)
         for m in lineage.members
@@ -141,20 +141,25 @@ def _measures(lineage: Lineage) -> dict[str, Any]:
 
 def _is_close(one: Any, other: Any) -> bool:
     if not (isinstance(one, int | float) and isinstance(other, int | float)):
-        return False  # only differing values are compared here
+        return False  # callers pass only values that differ
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
     return math.isclose(one, other, rel_tol=RESULT_TOLERANCE, abs_tol=RESULT_TOLERANCE)
 
 
 def decision_key(subject: Mapping[str, str]) -> dict[str, str]:
-    """Return the roles of a receipt's subject that identify the decision; all must be present."""
+    """Return the digests of a receipt's subject that identify its decision, by role.
+
+    Raises:
+        ContractError: A role is missing.
+    """
     missing = [role for role in DECISION_ROLES if not subject.get(role)]
     if missing:
         raise ContractError(
             f"A promotion receipt must name candidate, reference and window in its subject; "
             f"{', '.join(missing)} is missing.",
-            fix="Add the digests (reference 'baseline' when nothing is in production).",
+            fix="Add the missing digests. If nothing is in production, the reference is "
+            "'baseline'.",
         )
     return {role: subject[role] for role in DECISION_ROLES}
 
@@ -177,7 +182,8 @@ def require_same_decision(decided: Receipt, receipt: Receipt) -> None:
             f"The decision on this candidate, window and reference is final "
             f"({decided.outcome}, receipt {decided.digest[:12]}), but another receipt "
             f"({receipt.outcome}, {receipt.digest[:12]}) was passed.",
-            cause="Repeating an evaluation until it passes would invalidate the gate's error rate.",
+            cause="A decision is final, because repeating an evaluation until it passes would "
+            "invalidate the error rate of the gate.",
             fix="Use the receipt that the ledger returns, or evaluate on a newer window.",
         )
 
@@ -186,15 +192,16 @@ def require_storable_text(text: str, *, what: str) -> None:
     """Reject text that some databases cannot store: undecodable bytes and NUL characters."""
     if "\0" in text:
         raise ContractError(
-            f"The {what} must not contain a NUL character, got one at {text.index(chr(0))}.",
-            fix="Remove it.",
+            f"The {what} must not contain a NUL character, got one at position "
+            f"{text.index(chr(0))}.",
+            fix="Remove the NUL character.",
         )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ContractError(
             f"The {what} must be text in UTF-8, got {text[:80]!r}.",
-            fix="Enter it again in a terminal with UTF-8 encoding.",
+            fix=f"Enter the {what} again in a terminal with UTF-8 encoding.",
         ) from None
 
 
@@ -213,7 +220,7 @@ def require_past(when: datetime, *, now: datetime) -> None:
 
 
 def unknown_version_error(model: str, number: int | None, names: Sequence[str]) -> UnknownVersion:
-    """Return the error for an unknown model or version, with the known models."""
+    """Return the error for an unknown model or version; it lists the known models."""
     if model not in names:
         known = f" Known: {', '.join(names)}." if names else " It has no models yet."
         return UnknownVersion(

@@ -26,8 +26,8 @@ from sluice.registry.tables import (
 
 
 @dataclass(slots=True)
-class _Absent:
-    """Versions and artifacts missing in this home, reported as one finding."""
+class _Missing:
+    """Versions and artifacts that are missing in this home, reported as one finding."""
 
     versions: list[Version] = field(default_factory=list)
     artifacts: set[str] = field(default_factory=set)
@@ -41,8 +41,8 @@ def check(
 ) -> Iterator[RegistryFinding]:
     """Yield all findings about some models, and about the tables and triggers of the registry.
 
-    Checks artifacts, receipts, lineage, pointer, history and the last rollout of each model.
-    Versions without any weights in this home are reported as one finding.
+    This checks artifacts, receipts, lineage, pointer, history and the last rollout of each model.
+    All versions without any weights in this home are reported as one finding.
 
     Args:
         connection: Connection to the registry.
@@ -50,7 +50,7 @@ def check(
         store: Artifacts of this home.
         url: URL of the registry, for the message.
     """
-    absent = _Absent()
+    absent = _Missing()
     for model in models:
         numbers = connection.execute(
             sa.select(versions.c.number)
@@ -69,20 +69,20 @@ def check(
     yield from table_checks.check(connection)
 
 
-def _missing_finding(absent: _Absent, store: ArtifactStore, url: str) -> RegistryFinding:
+def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> RegistryFinding:
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
     (first, *others) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
-    who = "; ".join(
+    listed = "; ".join(
         f"{model} version{'s' * (len(own) > 1)} {', '.join(own)}" for model, own in numbers.items()
     )
     return RegistryFinding(
         model=first.model if len(numbers) == 1 else "",
         version=None if others else first.number,
         problem="artifact",
-        what=f"{store.root} has no weights of {who}: "
+        what=f"{store.root} has no weights of {listed}: "
         f"{pluralize(len(absent.artifacts), 'artifact')} of them and of their decisions "
         f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
         fix=fix,
@@ -90,7 +90,7 @@ def _missing_finding(absent: _Absent, store: ArtifactStore, url: str) -> Registr
 
 
 def _check_version(
-    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Absent
+    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Missing
 ) -> Iterator[RegistryFinding]:
     try:
         version = queries.load_version(connection, model, number)
@@ -108,12 +108,12 @@ def _check_version(
             fix="Register the candidate again from a pipeline that records them.",
         )
     weights = version.lineage.weights()
-    is_away = not missing and has_no_weights(version.lineage, store)
-    if is_away:
+    is_absent = not missing and has_no_weights(version.lineage, store)
+    if is_absent:
         absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():
         try:
-            if is_away and not store.has(digest):
+            if is_absent and not store.has(digest):
                 absent.artifacts.add(digest)
                 continue
             require_intact(store, digest, what=role, is_weights=role in weights)
@@ -122,9 +122,9 @@ def _check_version(
 
 
 def _check_tables(
-    connection: Connection, model: str, store: ArtifactStore, absent: _Absent
+    connection: Connection, model: str, store: ArtifactStore, absent: _Missing
 ) -> Iterator[RegistryFinding]:
-    """Verify every table that a decision names as its input."""
+    """Verify every table on which a decision is based."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
@@ -136,10 +136,10 @@ def _check_tables(
             receipt = evidence.parse_receipt(row.digest, row.payload)
         except IntegrityError:  # reported by _check_receipts
             continue
-        is_away = absent.has_candidate(receipt.subject.get("candidate"))
+        is_absent = absent.has_candidate(receipt.subject.get("candidate"))
         for role, digest in dict(receipt.evidence.get("tables") or {}).items():
             try:
-                if is_away and not store.has(digest):
+                if is_absent and not store.has(digest):
                     absent.artifacts.add(digest)
                     continue
                 require_intact(store, digest, what=f"{role} of a decision", is_weights=False)

@@ -1,7 +1,8 @@
 """File format for one version: a zip archive with lineage, receipts, history and all artifacts.
 
-Equal versions give equal bytes. Parts are not compressed and never extracted to a path: each part
-is read by its name in the manifest and verified against its SHA-256 before it is used.
+Equal versions give equal bytes. The parts of the archive are not compressed, and are never
+extracted to a path. Each part is read by its name in the manifest, and verified against its SHA-256
+before it is used.
 """
 
 import io
@@ -44,7 +45,8 @@ _ZIP_ERRORS = (
 """Exceptions that Python's zip reader raises for invalid or damaged files."""
 
 _EARLIEST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-"""Fixed date of all parts, so that equal versions give equal bytes."""
+"""Fixed date of all parts, so that equal versions give equal bytes. It is the earliest date of the
+zip format."""
 
 
 class ExportedVersion(Record):
@@ -70,13 +72,14 @@ class VersionFile:
 
     exported: ExportedVersion
     artifacts: Mapping[str, bytes]
-    """Content of the artifacts by digest."""
+    """Content of the artifacts, by digest."""
 
     digest: str = ""
-    """SHA-256 of the file that was read; "" if it is not written yet."""
+    """SHA-256 of the file that was read; "" for a file that is not written yet."""
 
     signed_by: str = "unsigned"
-    """Ed25519 signer as a phrase: unsigned, signed by an unknown key, or by a trusted key."""
+    """Ed25519 signer as a phrase: "unsigned", "signed by NAME" or "signed by an unknown key,
+    KEY"."""
 
 
 def pack_version(
@@ -114,7 +117,7 @@ def read_version(
     """Read a file written by ``pack_version`` and verify every part of it.
 
     Args:
-        path: The file, which must be a regular file; it is read once.
+        path: Path of the file, which must be a regular file. It is read once.
         key: If given, the manifest must be signed with this key.
         trusted: If given, the manifest must be signed with one of these Ed25519 keys. Otherwise an
             existing signature must still be valid for the key that it claims.
@@ -122,9 +125,9 @@ def read_version(
 
     Raises:
         StorageError: The file cannot be read, or is too large.
-        ContractError: It is not a version file, or has another format.
-        IntegrityError: A part is missing, unexpected, changed, malformed, out of limits, or not
-            signed with the key.
+        ContractError: The file is not a version file, or has another format.
+        IntegrityError: A part is missing, unexpected, changed, malformed or beyond a limit, or the
+            file is not signed as required.
 
     Cost:
         Holds the whole version in memory twice.
@@ -161,10 +164,8 @@ def read_version(
 
 def _parse_description(text: bytes, where: str, limits: ImportLimits) -> ExportedVersion:
     try:
-        problem = find_text_problem(
-            parse_strict_json(text, finite=False),
-            limits,  # receipts may contain NaN
-        )
+        description = parse_strict_json(text, finite=False)  # receipts may contain NaN
+        problem = find_text_problem(description, limits)
         if problem:
             raise _damaged(where, problem)
         exported = ExportedVersion.model_validate_json(text)
@@ -193,9 +194,10 @@ def _read_parts(
         if not is_artifact and info.file_size > limits.max_description_bytes:
             raise _damaged(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-        raise _damaged(where, "a part is compressed")  # a small file could exhaust the memory
+        # A small file with compressed or overlapping parts could exhaust the memory.
+        raise _damaged(where, "a part is compressed")
     if sum(info.file_size for info in archive.infolist()) > num_bytes:
-        raise _damaged(where, "its parts overlap")  # a small file could exhaust the memory
+        raise _damaged(where, "its parts overlap")
     if len(set(names)) != len(names):
         raise _damaged(where, "it has a duplicate part")
     if _MANIFEST not in names:
@@ -206,8 +208,8 @@ def _read_parts(
     manifest_text = archive.read(_MANIFEST)
     manifest = _parse_manifest(manifest_text, where)
     expected = {_MANIFEST, *manifest.parts}
-    found = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
-    for name in sorted(expected ^ found):
+    actual = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
+    for name in sorted(expected ^ actual):
         raise _damaged(where, f"{name!r} is {'missing' if name in expected else 'unexpected'}")
     parts = {_MANIFEST: manifest_text}
     for name, digest in manifest.parts.items():
@@ -221,17 +223,18 @@ def _read_parts(
 
 def _parse_manifest(text: bytes, where: str) -> Manifest:
     try:
-        found = parse_strict_json(text, finite=True)
-        number = found["format_number"]
+        parsed = parse_strict_json(text, finite=True)
+        number = parsed["format_number"]
     except (ValueError, KeyError, TypeError):
         raise _damaged(where, "its manifest cannot be read") from None
     if number != FORMAT_NUMBER:
         raise ContractError(
-            f"{where} has format {number}, but this Sluice supports format {FORMAT_NUMBER}.",
+            f"{where} has format {number}, but this version of Sluice supports format "
+            f"{FORMAT_NUMBER}.",
             fix="Export it again with this version of Sluice.",
         )
     try:
-        manifest = Manifest.model_validate(found)
+        manifest = Manifest.model_validate(parsed)
     except ValidationError:
         raise _damaged(where, "its manifest cannot be read") from None
     if manifest.format != FORMAT:
@@ -271,17 +274,17 @@ def _require_public_signature(
         raise IntegrityError(
             f"The Ed25519 signature of {where} does not match its content.",
             cause="The file was changed after it was signed.",
-            fix="Copy the file again or request a new one; nothing was imported.",
+            fix="Copy the file again, or request a new one. Nothing was imported.",
         )
     name = trusted.name_of(signature.key) if trusted and signature else None
     if trusted is not None and name is None:
-        found = f"signed by the unknown key {signature.key.text}" if signature else "unsigned"
+        state = f"signed by the unknown key {signature.key.text}" if signature else "unsigned"
         raise IntegrityError(
             f"{where} must be signed by a trusted key ({', '.join(trusted.by_name)}), but is "
-            f"{found}.",
-            cause="It was exported without a key, or by an exporter whose key is not in the list.",
-            fix="Ask its owner to export it with --private-key. Add a key to the list only after "
-            "its owner confirmed it over a separate channel.",
+            f"{state}.",
+            cause="The file was exported without a key, or with a key that is not in the list.",
+            fix="Ask the owner of the file to export it with --private-key. Add a key to the list "
+            "only after its owner has confirmed it over a separate channel.",
         )
     if signature is None:
         return "unsigned"
@@ -296,5 +299,5 @@ def _damaged(where: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{where} was changed since its export: {why}.",
         cause="The file was changed or damaged in transit.",
-        fix="Copy it again, or export it again; nothing was imported.",
+        fix="Copy the file again, or export it again. Nothing was imported.",
     )

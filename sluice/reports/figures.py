@@ -1,4 +1,4 @@
-"""Common style of all figures, drawn on matplotlib's Agg canvas without global state."""
+"""Common style of all figures. They are drawn on matplotlib's Agg canvas, without global state."""
 
 import io
 from typing import TYPE_CHECKING
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 TRAIN, VALIDATION = "#9fb3c8", "#0967d2"
 WIDTH_IN, DPI, PALETTE = 7.2, 110, 64
+"""Width of a figure [inches], its resolution [dots per inch], and its number of colours."""
 
 
 def _blank(*, height_in: float) -> "Figure":
-    # Imported here because matplotlib takes 0.5 s to import, and Dagster loads every module.
+    # Imported here, because importing matplotlib takes 0.5 s, and Dagster imports every module.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -70,13 +71,18 @@ def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> No
 
 
 def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
-    """Return the figure as a small PNG; colors of few pixels need a larger palette."""
-    # Matplotlib writes full-color PNGs; a palette reduces the size to a third, and figures in
-    # metadata are stored in a database. Pillow is a dependency of matplotlib.
+    """Return the figure as a small PNG with a palette of colours.
+
+    Args:
+        figure: The figure.
+        palette: Number of colours. Colours of few pixels are lost if it is too small.
+    """
+    # Matplotlib writes full-colour PNGs. A palette reduces their size to a third, which matters
+    # because figures in metadata are stored in a database. Pillow is a dependency of matplotlib.
     from PIL import Image
 
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png")
-    with Image.open(drawn) as image:
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png")
+    with Image.open(full) as image:
         image.convert("RGB").quantize(palette).save(small, format="png", optimize=True)
     return small.getvalue()

@@ -1,7 +1,8 @@
 """Stores HTML reports and returns the URL at which they are served.
 
-A report is a self-contained HTML file. Its name ends with a digest of its content, so a link in the
-record of an old run still shows the report of that run, and rebuilding it changes nothing.
+A report is a self-contained HTML file. Its name ends with a digest of its content. So a link in the
+record of an old run still leads to the report of that run, and building a report again changes
+nothing.
 """
 
 import hashlib
@@ -16,11 +17,13 @@ from sluice.base.home import Home
 from sluice.base.settings import Record
 
 ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
+"""Environment variable with the URL of the report server."""
 DEFAULT_PORT = 3001
 DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
-"""Default URL at which ``sluice dev`` serves reports; another one if the port is in use."""
+"""Default URL at which ``sluice dev`` serves reports. If the port is in use, it uses another."""
 
 _DIGEST_CHARACTERS = 12
+"""Number of characters of the digest in the name of a file."""
 
 
 class SavedPage(Record):
@@ -33,8 +36,8 @@ class SavedPage(Record):
 def reports_address(environ: Mapping[str, str]) -> str:
     """Return the URL of the report server without a trailing slash.
 
-    The URL is stored in records that outlive this process. ``sluice dev`` sets the variable for the
-    runs it starts; other commands do not know its port and assume the default.
+    The URL is stored in records that are read after this process has ended. ``sluice dev`` sets the
+    variable for the runs that it starts. Other commands do not know its port, and use the default.
     """
     return (environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS).rstrip("/")
 
@@ -46,14 +49,14 @@ def save_page(page: str, name: str, *, home: Home, environ: Mapping[str, str]) -
         page: The complete HTML document.
         name: Relative path without suffix, such as 'expectations/echo/features'.
         home: State folder.
-        environ: Environment; may contain the URL of the report server.
+        environ: Environment variables, which may contain the URL of the report server.
 
     Raises:
         StorageError: The folder cannot be written. No partial file is left.
     """
     content = page.encode()
     digest = hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]
-    place = f"{name}-{digest}.html"
-    path = home.reports / place
+    file_name = f"{name}-{digest}.html"
+    path = home.reports / file_name
     write_atomic(path, content)
-    return SavedPage(path=path, url=f"{reports_address(environ)}/{quote(place)}")
+    return SavedPage(path=path, url=f"{reports_address(environ)}/{quote(file_name)}")

@@ -32,7 +32,7 @@ def list_pages(folder: Path) -> list[ReportEntry]:
 
 
 def index_page(folder: Path) -> str:
-    """Return the HTML index; beyond 500 reports, the oldest are only counted."""
+    """Return the HTML index. It lists the newest 500 reports, and the number of older ones."""
     pages = list_pages(folder)
     shown = pages[:_MAX_PAGES]
     rows = [
@@ -46,14 +46,15 @@ def index_page(folder: Path) -> str:
         ]
         for page in shown
     ]
-    more = len(pages) - len(shown)
+    num_more = len(pages) - len(shown)
     body = [
         "<h1>Reports</h1>",
         f'<p class="soft">Newest first, in {html.escape(str(folder))}</p>',
         f'<div class="card">{table(["written", "report", "outcome", "file"], rows)}</div>'
         if rows
-        else "<p>None yet. 'sluice run' and the asset checks of the Dagster UI write them.</p>",
-        f'<p class="soft">and {more:,} older ones</p>' if more else "",
+        else "<p>There are no reports yet. 'sluice run' and the asset checks of the Dagster UI "
+        "write them.</p>",
+        f'<p class="soft">and {num_more:,} older reports</p>' if num_more else "",
     ]
     return html_page("Reports", "\n".join(body))
 
@@ -65,23 +66,24 @@ def _walk(folder: Path, top: Path) -> list[ReportEntry]:
         return []
     index = folder / "index.html"
     if folder != top and index in entries:
-        return _listed(index, f"{folder.relative_to(top).as_posix()}/")
-    found = []
+        return _read_entry(index, f"{folder.relative_to(top).as_posix()}/")
+    reports = []
     for entry in entries:
         if entry.is_symlink():
             continue
         if entry.is_dir():
-            found += _walk(entry, top)
+            reports += _walk(entry, top)
         elif entry.suffix == ".html":
-            found += _listed(entry, entry.relative_to(top).as_posix())
-    return found
+            reports += _read_entry(entry, entry.relative_to(top).as_posix())
+    return reports
 
 
-def _listed(path: Path, place: str) -> list[ReportEntry]:
+def _read_entry(path: Path, link: str) -> list[ReportEntry]:
+    """Return the entry of one report; empty if the file was removed meanwhile."""
     try:
         with path.open("rb") as file:
             start = file.read(_MAX_HEAD_BYTES).decode(errors="replace")
-        written = path.stat().st_mtime
+        modified_at = path.stat().st_mtime
     except OSError:  # removed after the folder was listed
         return []
     title = re.search(r"<title[^>]*>(.*?)</title>", start, re.DOTALL | re.IGNORECASE)
@@ -89,6 +91,6 @@ def _listed(path: Path, place: str) -> list[ReportEntry]:
     outcome, tone = first_tag(start)
     return [
         ReportEntry(
-            path=place, title=text or place, outcome=outcome, tone=tone, modified_at=written
+            path=link, title=text or link, outcome=outcome, tone=tone, modified_at=modified_at
         )
     ]

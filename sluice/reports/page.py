@@ -1,4 +1,4 @@
-"""HTML building blocks of all reports; a report is self-contained and makes no requests."""
+"""HTML building blocks of all reports. A report is self-contained and makes no requests."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from typing import Literal, cast
 Tone = Literal["good", "bad", "unsure", "plain"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Content security policy: no requests, and no script except the page's own."""
+"""Content security policy of a report: it allows no requests, and no script except its own."""
 
 _STYLE = """
 :root{--ink:#1c2430;--soft:#5b6675;--line:#dde2e9;--page:#f6f7f9;--card:#fff;--mark:#eef1f5;
@@ -55,7 +55,7 @@ def html_page(title: str, body: str, *, style: str = "", script: str = "") -> st
         title: Title as plain text, shown in the index of reports.
         body: HTML with escaped values.
         style: Additional CSS rules of the page.
-        script: Script of the page, run at its end; must not contain untrusted text.
+        script: Script that runs at the end of the page. It must not contain untrusted text.
     """
     policy = _POLICY
     if script:
@@ -83,8 +83,8 @@ def first_tag(page: str) -> tuple[str, Tone]:
         page: The HTML document, or its beginning.
     """
     head = re.split(r"<h2|<div|<table", page.partition("<main>")[2], maxsplit=1)[0]
-    found = re.search(r'<span class="tag (good|bad|unsure|plain)">(.*?)</span>', head)
-    return (unescape(found[2]), cast(Tone, found[1])) if found else ("", "plain")
+    match = re.search(r'<span class="tag (good|bad|unsure|plain)">(.*?)</span>', head)
+    return (unescape(match[2]), cast(Tone, match[1])) if match else ("", "plain")
 
 
 def table(
@@ -100,8 +100,8 @@ def table(
 
     def cells(kind: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{kind}{' class=number' if place in numbers else ''}>{cell}</{kind}>"
-            for place, cell in enumerate(row)
+            f"<{kind}{' class=number' if index in numbers else ''}>{cell}</{kind}>"
+            for index, cell in enumerate(row)
         )
 
     lines = [f"<tr>{cells('td', row)}</tr>" for row in rows]

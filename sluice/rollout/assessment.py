@@ -1,4 +1,4 @@
-"""Assessment of a rollout at one moment: proven harm, and what is missing to end the step."""
+"""Assesses a rollout at one moment: whether harm is proven, and why the step cannot end yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,51 +14,59 @@ from sluice.verdicts.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Everything known about a rollout at one moment.
-
-    ``rollout`` already includes the evidence of ``window`` when both are of the same epoch.
-    """
+    """All information about a rollout at one moment."""
 
     rollout: Rollout
+    """The rollout. If ``window`` is of the same epoch, its evidence is already included."""
+
     window: TrafficCounts
+    """Counts of both arms in the current step."""
+
     now: datetime
     guards: tuple[GuardReading, ...]
     quality: Verdict | None
+    """Newest verdict on labelled pairs of predictions; None without one."""
+
     drift: PredictionDrift | None
+    """Distance of the predictions of both arms; None if it was not measured."""
 
     def harm(self) -> str:
-        """Return what is proven against the challenger; empty when nothing is."""
+        """Return sentences about proven harm of the challenger; "" if none is proven."""
         return " ".join(self._harm())
 
     def missing(self) -> str:
-        """Return why the step cannot end yet; empty when it can."""
+        """Return sentences that say why the step cannot end yet; "" if it can."""
         return " ".join([*self._missing_counts(), *self._open_concerns()])
 
     def _harm(self) -> Iterator[str]:
-        broken = [reading for reading in self.guards if reading.verdict == "breach"]
-        if broken:
-            yield f"Worse than production: {describe_readings(broken, self.rollout.evidence)}."
+        breached = [reading for reading in self.guards if reading.verdict == "breach"]
+        if breached:
+            readings = describe_readings(breached, self.rollout.evidence)
+            yield f"The challenger is worse than production: {readings}."
         if self.drift is not None and self.drift.distance > self.drift.limit:
-            yield f"Its predictions differ too much from production's: {_drift(self.drift)}."
+            yield (
+                "The predictions of the challenger differ too much from production's: "
+                f"{_describe_distance(self.drift)}."
+            )
         if self.quality is not None and self.quality.outcome == "REJECT":
-            yield f"Labelled rows show that it is worse: {self.quality.reason}"
+            yield f"Labelled rows show that the challenger is worse: {self.quality.reason}"
 
     def _missing_counts(self) -> Iterator[str]:
         rollout, window, settings = self.rollout, self.window, self.rollout.settings
         if window.epoch != rollout.epoch:
             yield (
-                f"The servers' counts are of epoch {window.epoch}, the traffic split is of epoch "
-                f"{rollout.epoch}."
+                f"The counts of the servers are of epoch {window.epoch}, but the traffic split is "
+                f"of epoch {rollout.epoch}."
             )
             return
-        waited_s = min(
+        elapsed_s = min(
             (self.now - rollout.step_since).total_seconds(),
             (window.until - window.since).total_seconds(),
         )
-        if not waited_s >= settings.min_step_s:
-            yield f"{waited_s:.0f} of {settings.min_step_s:g} s have passed."
+        if not elapsed_s >= settings.min_step_s:
+            yield f"{elapsed_s:.0f} of {settings.min_step_s:g} s have passed."
         compared = window.comparable
-        few = [
+        too_few = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
                 ("the challenger", compared.challenger),
@@ -66,8 +74,8 @@ class Assessment:
             )
             if counts.requests < settings.min_requests
         ]
-        if few:
-            yield f"Not enough evidence: {' and '.join(few)} were counted."
+        if too_few:
+            yield f"Not enough evidence: {' and '.join(too_few)} were counted."
 
     def _open_concerns(self) -> Iterator[str]:
         settings, drift = self.rollout.settings, self.drift
@@ -76,8 +84,8 @@ class Assessment:
             yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
         dropped = self.window.shadow_dropped
         compared = self.window.comparable
-        idle = min(compared.challenger.requests, compared.production.requests)
-        attempts = dropped + idle
+        num_compared = min(compared.challenger.requests, compared.production.requests)
+        attempts = dropped + num_compared
         if self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * attempts:
             yield f"{dropped} of {attempts} shadow requests were dropped, as the queue was full."
         failures = sum(
@@ -90,41 +98,44 @@ class Assessment:
                 "response, because its queue was full."
             )
         if drift is not None and not drift.distance <= drift.limit:
-            counted = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
-            seen = counted if drift.rows < settings.min_pairs else _drift(drift)
-            yield f"The distance between the predictions of both arms is unknown: {seen}."
+            if drift.rows < settings.min_pairs:
+                reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
+            else:
+                reason = _describe_distance(drift)
+            yield f"The distance between the predictions of both arms is unknown: {reason}."
         if self.rollout.at_last_step and settings.needs_quality:
             outcome = "none yet" if self.quality is None else self.quality.outcome
             if outcome != "PROMOTE":
                 yield (
-                    "The step needs PROMOTE from the gate on labelled pairs; its verdict: "
-                    f"{outcome}."
+                    "The step requires the verdict PROMOTE of the gate on labelled pairs; the "
+                    f"verdict is: {outcome}."
                 )
 
 
 def require_same_rollout(rollout: Rollout, window: TrafficCounts, quality: Verdict | None) -> None:
-    """Refuse evidence that is about another rollout or other models.
+    """Reject counts of another rollout, or a verdict about other models.
 
     Raises:
-        ContractError: The window is of another rollout, or the verdict is about other models.
+        ContractError: The counts are of another rollout, or the verdict is about other models.
     """
     if window.rollout != rollout.id:
         raise ContractError(
-            f"The window must be of rollout {rollout.id}, got one of {window.rollout}.",
+            f"The counts must be of rollout {rollout.id}, got counts of {window.rollout}.",
             fix="Pass the counts of the rollout that you advance.",
         )
     if quality is None:
         return
-    for role, wanted, found in (
+    for role, expected, actual in (
         ("candidate", rollout.candidate, quality.candidate),
         ("reference", rollout.production, quality.reference),
     ):
-        if wanted != found:
+        if expected != actual:
             raise ContractError(
-                f"The verdict's {role} must be the rollout's, {short(wanted)}, got {short(found)}.",
+                f"The verdict's {role} must be that of the rollout, {short(expected)}, got "
+                f"{short(actual)}.",
                 fix="Pass a verdict on the labelled pairs of this rollout's arms.",
             )
 
 
-def _drift(drift: PredictionDrift) -> str:
-    return f"{drift.distance:.4g}, limit {drift.limit:.4g}, on {drift.rows} requests"
+def _describe_distance(drift: PredictionDrift) -> str:
+    return f"distance {drift.distance:.4g}, limit {drift.limit:.4g}, on {drift.rows} requests"

@@ -1,7 +1,7 @@
 """Limits the contribution of one origin to a statistic over many entries.
 
-User names are chosen by the client, networks are not. So all entries of one network count as the
-contribution of one origin, whatever users they name.
+A client can choose any user name, but not its subnet. So all entries of one subnet, under any user
+names, count as those of one origin.
 """
 
 from collections import Counter
@@ -12,31 +12,36 @@ from numpy.typing import NDArray
 
 
 def capped_contributions(origins: Sequence[Hashable], *, max_share: float) -> NDArray[np.float64]:
-    """Return the contribution of each entry (N,): 1, or less for an origin above the limit.
+    """Return the weight of each entry (N,): 1, or less for entries of an origin above the limit.
 
-    Entries contribute equally, except those of an origin that would have more than ``max_share``
-    of the total. With fewer than ``1 / max_share`` origins nothing is limited: one gateway may
-    send the requests of all users, and a limit would give the few other clients the same
-    influence.
+    Entries have equal weights, except those of an origin that would have more than ``max_share``
+    of the total. If there are fewer than ``1 / max_share`` origins, nothing is limited: one gateway
+    may send the requests of all users, and with a limit the few other clients would have as much
+    influence as the gateway.
 
     Args:
         origins: Origin of each of N entries, N at least 1.
-        max_share: Largest share of one origin [rate].
+        max_share: Maximum share of one origin in the total weight.
     """
     counts = Counter(origins)
-    cap = _cap(sorted(counts.values(), reverse=True), max_share=max_share)
-    return np.array([min(1.0, cap / counts[origin]) for origin in origins])
+    max_weight = _max_weight(sorted(counts.values(), reverse=True), max_share=max_share)
+    return np.array([min(1.0, max_weight / counts[origin]) for origin in origins])
 
 
-def _cap(counts: Sequence[int], *, max_share: float) -> float:
-    """Return the entries of one origin that make up ``max_share`` of the capped total."""
+def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
+    """Return the weight of one origin that is ``max_share`` of the total weight after limiting.
+
+    Args:
+        counts: Number of entries of each origin, largest first.
+        max_share: Maximum share of one origin in the total weight.
+    """
     if len(counts) * max_share < 1:
         return float(counts[0])
-    remaining = sum(counts)
-    for above, count in enumerate(counts):
-        left = 1 - above * max_share
-        level = max_share * remaining / left if left > 0 else 0.0
-        if count <= level:
-            return level
-        remaining -= count
+    num_unlimited = sum(counts)
+    for num_limited, count in enumerate(counts):
+        unlimited_share = 1 - num_limited * max_share
+        weight = max_share * num_unlimited / unlimited_share if unlimited_share > 0 else 0.0
+        if count <= weight:
+            return weight
+        num_unlimited -= count
     return float(counts[-1])

@@ -1,10 +1,9 @@
 """Anytime-valid evidence that the challenger is worse: one e-process for each guard.
 
-When the arm makes no difference, a faulty response comes from the challenger with the
-challenger's share of the requests, however many faults both arms have at that time. The test
-compares the challenger's part of all faulty responses with that share; it does not compare fault
-rates. Each server is tested separately, because load and the presence of a challenger differ
-between servers.
+If the arms are equally good, the probability that a faulty response is the challenger's equals the
+challenger's share of the requests, even while both arms have many faults. So the test compares the
+challenger's part of all faulty responses with this share, and not the fault rates. Each server is
+tested separately, because servers differ in load, and some may have no challenger.
 """
 
 import math
@@ -24,20 +23,20 @@ _HOUR_S = 3600.0
 
 
 class HarmEvidence(Record):
-    """Counts and evidence of a rollout so far; complete, so a restart continues from it."""
+    """Counts and evidence of a rollout so far, from which a restarted controller continues."""
 
     until: datetime | None = Field(
-        None, description="End of the last window of counts; None before the first."
+        None, description="Time of the last counts; None before the first check."
     )
     production: ArmCounts = Field(
         ArmCounts(),
-        description="Production's counts in this step at the last check, over the servers that "
-        "are compared.",
+        description="Production's counts in this step at the last check, summed over the servers "
+        "that are compared.",
     )
     challenger: ArmCounts = Field(
         ArmCounts(),
-        description="The challenger's counts in this step at the last check, over the servers "
-        "that are compared.",
+        description="The challenger's counts in this step at the last check, summed over the "
+        "servers that are compared.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict, description="Counts of each server in this step at the last check."
@@ -54,7 +53,7 @@ class HarmEvidence(Record):
     def by_server(self) -> Mapping[str, BothArms]:
         """Counts of each server.
 
-        Data written by an older Sluice has only their sum, which then has the name "".
+        Older versions of Sluice stored only the sum of all servers, which has the name "" here.
         """
         combined = BothArms(production=self.production, challenger=self.challenger)
         return self.servers or {"": combined}
@@ -70,20 +69,20 @@ class FaultTrials(NamedTuple):
     """Number of faulty responses of both arms."""
 
     challenger_share: float
-    """Largest probability that a fault is the challenger's when it is healthy [rate]."""
+    """Maximum probability that a fault is the challenger's if the challenger is healthy."""
 
 
 def initial_evidence(settings: RolloutSettings) -> HarmEvidence:
     """Return the evidence of a rollout before its first request."""
-    each = tuple(
+    log_evidence = tuple(
         math.log(settings.initial_alpha_share / len(settings.odds_ratios))
         for _ in settings.odds_ratios
     )
-    return HarmEvidence(log_evidence=dict.fromkeys(GUARDS, each))
+    return HarmEvidence(log_evidence=dict.fromkeys(GUARDS, log_evidence))
 
 
 def begin_step(evidence: HarmEvidence) -> HarmEvidence:
-    """Return the evidence at the start of the next step: counts restart at zero."""
+    """Return the evidence at the start of the next step: the counts restart at 0."""
     return HarmEvidence(until=evidence.until, log_evidence=evidence.log_evidence)
 
 
@@ -92,10 +91,11 @@ def update_evidence(
 ) -> HarmEvidence:
     """Return the evidence updated with the counts of one more check.
 
-    Only the increase since the last check enters, so the result does not depend on how often the
-    counts are checked. When a count decreased (a restarted counter), the new counts become the
-    baseline and add no evidence; if the window is also older than the last one, it is ignored.
-    An increase with more faults than requests is incomplete and is left for the next check.
+    Only the increase of the counts since the last check is used, so the result does not depend on
+    how often they are checked. If a count has decreased because a counter was restarted, the new
+    counts add no evidence and become the baseline; counts older than the last ones are ignored. If
+    faults have increased by more than requests, the counts are incomplete, and the increase is
+    left for the next check.
 
     Args:
         evidence: Evidence after the last check.
@@ -106,15 +106,15 @@ def update_evidence(
     if not all(_is_monotone(arms, now.get(server, BothArms())) for server, arms in before.items()):
         is_stale = evidence.until is not None and window.until < evidence.until
         return evidence if is_stale else _evidence_at(window, evidence.log_evidence)
-    added = [_increases(arms, before.get(server, BothArms())) for server, arms in now.items()]
-    whole = [arms for arms in added if arms is not None]
-    if len(whole) < len(added):
+    increases = [_increases(arms, before.get(server, BothArms())) for server, arms in now.items()]
+    complete = [arms for arms in increases if arms is not None]
+    if len(complete) < len(increases):
         return evidence
-    mass = _mass(evidence.until, window.until, settings)
+    mass = _added_mass(evidence.until, window.until, settings)
     log_evidence = {
         guard: update_log_evidence(
             evidence.log_evidence[guard],
-            [_trials(arms, guard) for arms in whole],
+            [_trials(arms, guard) for arms in complete],
             odds_ratios=settings.odds_ratios,
             mass=mass,
         )
@@ -132,32 +132,34 @@ def update_log_evidence(
 ) -> tuple[float, ...]:
     """Return the logarithms of the evidence after more faulty responses.
 
-    A trial is a faulty response of either arm; a success is one of the challenger. For each odds
-    ratio r and each server, the evidence is multiplied by the likelihood ratio of
-    Binomial(total_faults, challenger_share) with its odds raised by r. Its expectation is at
-    most 1 when a fault is the challenger's with probability at most ``challenger_share``, so the
-    evidence is a test supermartingale. The product over servers is one as well, because the
-    servers route independently. A server without the challenger multiplies by 1.
+    A trial is a faulty response of either arm. It is a success if it is a response of the
+    challenger. For each odds ratio r and each server, the evidence is multiplied by a likelihood
+    ratio: that of a binomial distribution with the odds multiplied by r, against
+    Binomial(total_faults, challenger_share). If a fault is the challenger's with probability at
+    most ``challenger_share``, the expectation of this ratio is at most 1. So the evidence is a test
+    supermartingale, and so is the product over servers, because they route independently. The
+    ratio of a server without the challenger is 1.
 
-    ``mass`` is added before each check: a bet that the harm begins at this moment. The initial
-    evidence and the masses of one hour sum to 1, which bounds the expectation in a healthy hour.
-    By Doob's inequality the evidence exceeds 1 / alpha within that hour with probability at most
-    alpha, however often it is checked.
+    ``mass`` is added before each check. It is a bet that the harm begins at this moment. The
+    initial evidence and the masses of one hour sum to 1, which bounds the expectation of the
+    evidence in a healthy hour. By Doob's inequality, the evidence exceeds 1 / alpha within this
+    hour with probability at most alpha, even if it is checked often.
 
     Args:
         log_evidence: Logarithm of the evidence for each odds ratio.
-        servers: Trials of each server; without any fault the evidence stays the same.
+        servers: Trials of each server. Without any fault the evidence does not change.
         odds_ratios: Odds ratios of the alternatives.
-        mass: Evidence added before this check, over all odds ratios together.
+        mass: Evidence added before this check, for all odds ratios together.
 
     Assumes:
-        Requests are routed to the arms at random, independently of their outcome. Given the
-        requests of a server's arms in a window and the faults among them, the challenger's
-        number of faults is then hypergeometric, however the rate changed meanwhile; its mean of
-        any convex function is at most the binomial's (Hoeffding), so the binomial is
-        conservative. With shadow traffic both arms get every request, and each fault of only one
-        arm is a fair coin. Clients that know their arm and target it break this assumption;
-        therefore faults of both arms are left out, and those of one client count up to a limit
+        Requests are routed to the arms at random, independently of their outcome. Given the number
+        of requests of each arm of a server and the number of faults among them, the challenger's
+        number of faults then has a hypergeometric distribution, even if the fault rate changed
+        meanwhile. The expectation of a convex function is at most that for the binomial
+        distribution (Hoeffding), so the binomial distribution is conservative. With shadow traffic
+        both arms get every request, and a fault of only one arm is equally likely on either arm.
+        Clients that know their arm and target it violate this assumption. Therefore faults that
+        both arms have are excluded, and the faults of one client count up to a limit only
         (``EvidenceCounts``).
 
     Source:
@@ -167,14 +169,15 @@ def update_log_evidence(
     """
     if not any(server.total_faults for server in servers):
         return tuple(log_evidence)
-    each = mass / len(odds_ratios)
+    mass_per_ratio = mass / len(odds_ratios)
     return tuple(
-        _log_sum(log, each) + math.fsum(_log_likelihood(server, ratio) for server in servers)
+        _log_sum(log, mass_per_ratio)
+        + math.fsum(_log_likelihood_ratio(server, ratio) for server in servers)
         for log, ratio in zip(log_evidence, odds_ratios, strict=True)
     )
 
 
-def _log_likelihood(server: FaultTrials, ratio: float) -> float:
+def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
     return server.challenger_faults * math.log(ratio) - server.total_faults * math.log1p(
         (ratio - 1) * server.challenger_share
     )
@@ -190,12 +193,15 @@ def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
     )
 
 
-def _mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
-    """Return the mass for the time since the last check; a clock that jumped adds little."""
+def _added_mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
+    """Return the evidence to add for the time since the last check.
+
+    The time is limited by the lease, so that a clock that jumps forward adds little.
+    """
     if before is None:
         return 0.0
-    passed_s = (until - before).total_seconds()
-    return (1 - settings.initial_alpha_share) * min(max(passed_s, 0.0), settings.lease_s) / _HOUR_S
+    elapsed_s = min(max((until - before).total_seconds(), 0.0), settings.lease_s)
+    return (1 - settings.initial_alpha_share) * elapsed_s / _HOUR_S
 
 
 def _log_sum(log: float, value: float) -> float:
@@ -207,15 +213,20 @@ def _log_sum(log: float, value: float) -> float:
 
 
 def _is_monotone(before: BothArms, now: BothArms) -> bool:
-    was, found = before.evidence, now.evidence
-    arms = (was.production, found.production), (was.challenger, found.challenger)
+    """Return whether no count has decreased."""
+    old, new = before.evidence, now.evidence
     return all(
-        getattr(b, name) <= getattr(n, name) for b, n in arms for name in ArmCounts.model_fields
+        getattr(old_counts, name) <= getattr(new_counts, name)
+        for old_counts, new_counts in (
+            (old.production, new.production),
+            (old.challenger, new.challenger),
+        )
+        for name in ArmCounts.model_fields
     )
 
 
 def _increases(now: BothArms, before: BothArms) -> BothArms | None:
-    """Return the increase, or None when an arm has more new faults than new requests."""
+    """Return the increase of the counts; None if an arm has more new faults than new requests."""
     ours = _increase(now.evidence.challenger, before.evidence.challenger)
     theirs = _increase(now.evidence.production, before.evidence.production)
     if ours is None or theirs is None:

@@ -1,4 +1,4 @@
-"""Readings of a rollout's guards, as numbers and as a sentence."""
+"""Reads the guards of a rollout: the evidence of harm, its limit and the verdict of each guard."""
 
 from collections.abc import Sequence
 
@@ -17,15 +17,15 @@ GUARD_LABELS: dict[GuardName, str] = {
 def read_guards(evidence: HarmEvidence, settings: RolloutSettings) -> tuple[GuardReading, ...]:
     """Return the reading of every guard.
 
-    The guards share alpha, so that all together keep the false alarm rate.
+    The guards share alpha, so that the false alarm rate of all guards together is at most alpha.
     """
-    others = (1 - settings.errors_alpha_share) / (len(GUARDS) - 1)
+    other_alpha_share = (1 - settings.errors_alpha_share) / (len(GUARDS) - 1)
     warn_limit = 1 / settings.warn_alpha
     readings = []
     for guard in GUARDS:
         e_value = evidence.e_value(guard)
-        part = settings.errors_alpha_share if guard == "errors" else others
-        limit = 1 / (part * settings.alpha)
+        alpha_share = settings.errors_alpha_share if guard == "errors" else other_alpha_share
+        limit = 1 / (alpha_share * settings.alpha)
         # NaN is not below the warning limit, so it gives "warn" and no step ends.
         verdict = "breach" if e_value >= limit else "ok" if e_value < warn_limit else "warn"
         readings.append(
@@ -53,5 +53,5 @@ def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) 
 
 
 def format_evidence(value: float) -> str:
-    """Format evidence for people: 0.35, 167, 2,555; a power of ten above a million."""
+    """Format evidence for display: 0.35, 167, 2,555; from a million on as a power of ten."""
     return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Counts of both arms in one step of a rollout; never request contents."""
+"""Counts of both arms in one step of a rollout; they contain no request data."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,18 +11,21 @@ from sluice.base.settings import Record
 
 
 class ArmCounts(Record):
-    """Responses of one arm since the step began; counts only grow, also over restarts."""
+    """Counts of one arm's responses since the step began. They never decrease, even at restarts."""
 
     requests: int = Field(0, ge=0, description="Requests routed to the arm.")
     errors: int = Field(
         0,
         ge=0,
-        description="Requests for which the arm raised, including those answered by the fallback.",
+        description="Requests for which the arm raised an error, including those that the other "
+        "arm answered in its place.",
     )
     timeouts: int = Field(
-        0, ge=0, description="Requests answered later than the challenger's deadline."
+        0, ge=0, description="Requests that were answered after the challenger's deadline."
     )
-    not_finite: int = Field(0, ge=0, description="Requests whose prediction holds NaN or infinity.")
+    not_finite: int = Field(
+        0, ge=0, description="Requests whose prediction contains NaN or infinity."
+    )
     slower: int = Field(
         0,
         ge=0,
@@ -30,7 +33,7 @@ class ArmCounts(Record):
     )
 
     @model_validator(mode="after")
-    def _within_requests(self) -> Self:
+    def _require_counts_within_requests(self) -> Self:
         if max(self.errors, self.timeouts, self.not_finite, self.slower) > self.requests:
             raise ValueError(f"no count may exceed the {self.requests} requests, got {self!r}")
         return self
@@ -39,9 +42,9 @@ class ArmCounts(Record):
 class EvidenceCounts(Record):
     """The part of the counts that is evidence: faults that only one arm has.
 
-    A fault is left out when the other arm failed on the same request too (for production's
-    faults: unless they are about time), or when its client already reached its limit of faults.
-    Requests of clients that send far more than others are left out as well.
+    A fault is not evidence if the other arm failed on the same request as well, or if its client
+    has reached its limit of faults. Timeouts and slow responses of production are evidence even if
+    the challenger failed as well. Requests of clients that send far more than others are excluded.
     """
 
     production: ArmCounts = ArmCounts()
@@ -54,12 +57,14 @@ class BothArms(Record):
     production: ArmCounts = ArmCounts()
     challenger: ArmCounts = ArmCounts()
     evidence_counts: EvidenceCounts | None = Field(
-        None, description="The part that is evidence; None from a server that compared no faults."
+        None,
+        description="The part of the counts that is evidence; None if the server does not compare "
+        "faults.",
     )
 
     @property
     def evidence(self) -> EvidenceCounts:
-        """The counts that the guards test."""
+        """Counts on which the guards are based."""
         if self.evidence_counts is not None:
             return self.evidence_counts
         return EvidenceCounts(production=self.production, challenger=self.challenger)
@@ -70,18 +75,20 @@ class TrafficCounts(Record):
 
     rollout: str = Field(description="Id of the rollout.")
     epoch: int = Field(ge=0, description="Epoch of the traffic split in force.")
-    since: AwareDatetime = Field(description="When the step began.")
+    since: AwareDatetime = Field(description="Time at which the step began.")
     until: AwareDatetime = Field(description="Time of the counts.")
     production: ArmCounts
     challenger: ArmCounts
     evidence_counts: EvidenceCounts | None = Field(
-        None, description="The part that is evidence, from one server; None for several servers."
+        None,
+        description="The part of the counts that is evidence, for one server; None for several "
+        "servers.",
     )
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Shadow requests, and failures to compare with the other arm, dropped "
-        "because the queue was full.",
+        description="Shadow requests, and failed requests to repeat on the other arm, that were "
+        "dropped because the queue was full.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,
@@ -90,16 +97,16 @@ class TrafficCounts(Record):
 
     @property
     def served_share(self) -> float:
-        """Share of the requests that were routed to the challenger [rate]; NaN without requests.
+        """Share of the requests that were routed to the challenger; NaN without requests.
 
-        About one half in a step with shadow traffic.
+        It is about one half in a step with shadow requests.
         """
         total = self.challenger.requests + self.production.requests
         return self.challenger.requests / total if total else math.nan
 
     @property
     def by_server(self) -> Mapping[str, BothArms]:
-        """Counts of each server; one unnamed server when they were not counted separately."""
+        """Counts of each server. If servers were not counted separately, the name is ""."""
         return self.servers or {"": self.combined}
 
     @property
@@ -113,45 +120,48 @@ class TrafficCounts(Record):
 
     @property
     def comparable(self) -> BothArms:
-        """Evidence from the servers that asked the challenger; from all while none did.
+        """Evidence of the servers on which the challenger got requests; of all if it got none.
 
-        Only those servers can show a difference. A server without the challenger has its own
-        load and its own users, and would make production look better or worse than it is beside
-        the challenger.
+        Only these servers show a difference between the arms. A server without the challenger has
+        another load and other users, so its production is not comparable with the challenger.
         """
         servers = self.by_server.values()
-        both = [arms for arms in servers if arms.challenger.requests] or servers
+        compared = [arms for arms in servers if arms.challenger.requests] or servers
         return BothArms(
-            production=_sum(arms.evidence.production for arms in both),
-            challenger=_sum(arms.evidence.challenger for arms in both),
+            production=_sum(arms.evidence.production for arms in compared),
+            challenger=_sum(arms.evidence.challenger for arms in compared),
         )
 
 
 def merge_counts(
     windows: Mapping[str, TrafficCounts], *, rollout: str, epoch: int, since: datetime
 ) -> TrafficCounts:
-    """Return the counts of all servers in one step; an empty window when none reported.
+    """Return the counts of all servers in one step; zero counts if no server has reported.
 
-    A server that ended keeps its counts, and a restarted one counts as another server, so the
-    sums only grow.
+    The counts of a server that has ended are kept, and a restarted server counts as another server,
+    so the sums never decrease.
 
     Args:
         windows: Last counts of each server, by server id.
         rollout: Id of the rollout.
-        epoch: Epoch of its traffic split; counts of other epochs are ignored.
-        since: When the step began, for the case that no server reported.
+        epoch: Epoch of the traffic split; counts of other epochs are ignored.
+        since: Start of the step, used if no server has reported.
     """
-    found = {s: w for s, w in windows.items() if (w.rollout, w.epoch) == (rollout, epoch)}
-    ours = list(found.values())
+    by_server = {
+        server: counts
+        for server, counts in windows.items()
+        if (counts.rollout, counts.epoch) == (rollout, epoch)
+    }
+    all_counts = list(by_server.values())
     return TrafficCounts(
         rollout=rollout,
         epoch=epoch,
-        since=min((w.since for w in ours), default=since),
-        until=max((w.until for w in ours), default=since),
-        production=_sum(w.production for w in ours),
-        challenger=_sum(w.challenger for w in ours),
-        shadow_dropped=sum(w.shadow_dropped for w in ours),
-        servers={server: w.combined for server, w in found.items()},
+        since=min((counts.since for counts in all_counts), default=since),
+        until=max((counts.until for counts in all_counts), default=since),
+        production=_sum(counts.production for counts in all_counts),
+        challenger=_sum(counts.challenger for counts in all_counts),
+        shadow_dropped=sum(counts.shadow_dropped for counts in all_counts),
+        servers={server: counts.combined for server, counts in by_server.items()},
     )
 
 

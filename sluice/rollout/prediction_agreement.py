@@ -1,8 +1,8 @@
-"""Distance between the arms' predictions: on held-out rows before, on live requests now.
+"""Compares how much the predictions of both arms differ on held-out rows and on live requests.
 
-Two good models differ, and the held-out rows show by how much. When they differ several times as
-much on live requests, the inputs are not as in training: another unit, another order of columns,
-another normaliser.
+Two good models differ, and held-out rows show by how much. If they differ several times as much on
+live requests, the inputs are not as in training, for example because of another unit, another order
+of columns or another normaliser.
 
 Shape legend: N = rows, M = networks, O = outputs, C = clients.
 """
@@ -21,18 +21,19 @@ from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 
 _MIN_SPREAD_SHARE = 0.05
-"""Smallest unit of the distance, as a share of production's spread. Without it, a retrained copy
-with almost equal predictions would have to stay almost equal on live requests."""
+"""Minimum of the unit in which distances are measured, as a part of the standard deviation of
+production's predictions. Without a minimum, small differences of a retrained model whose
+predictions are almost equal would be a breach."""
 
 _MAX_CLIENT_FACTOR = 5
-"""Upper bound of one client's distance, in limits: half the number of clients, at most this. So one
-client alone proves nothing among three, nor does a fifth of many."""
+"""Maximum of the bound for one client's distance, as a multiple of the limit. The bound is half the
+number of clients, but at least 2 and at most this. So a breach requires several clients."""
 
-_MAX_NETWORK_SHARE = 0.1
-"""Largest share of one network when there are ten or more, whatever users it names [rate]."""
+_MAX_SUBNET_SHARE = 0.1
+"""Maximum weight of one client subnet if there are at least ten, under any user names."""
 
 _MAX_PAIRS = 300
-"""Newest pairs that are compared; older ones would hide a change."""
+"""Number of newest pairs that are compared. More pairs would hide a recent change."""
 
 
 class PredictionAgreement(Record):
@@ -44,7 +45,7 @@ class PredictionAgreement(Record):
 
     @property
     def unit(self) -> float:
-        """Unit in which the distance on live requests is measured."""
+        """Unit in which the distance on live requests is measured, in units of the predictions."""
         return max(self.difference, _MIN_SPREAD_SHARE * self.spread)
 
 
@@ -56,11 +57,15 @@ def measure_agreement(
     Raises:
         ContractError: The shapes differ, or predictions are empty or not finite.
     """
-    same = production_NO.shape == challenger_NO.shape and production_NO.size > 0
-    if not same or not np.isfinite(production_NO).all() or not np.isfinite(challenger_NO).all():
+    is_comparable = production_NO.shape == challenger_NO.shape and production_NO.size > 0
+    if (
+        not is_comparable
+        or not np.isfinite(production_NO).all()
+        or not np.isfinite(challenger_NO).all()
+    ):
         raise ContractError(
-            "Both models must give finite predictions of one shape on the held-out rows, got "
-            f"{production_NO.shape} and {challenger_NO.shape}.",
+            "The predictions of both models on the held-out rows must be finite and have the same "
+            f"shape, got the shapes {production_NO.shape} and {challenger_NO.shape}.",
             fix="Evaluate both models on the same rows first.",
         )
     return PredictionAgreement(
@@ -75,33 +80,34 @@ def prediction_drift(
 ) -> PredictionDrift:
     """Return the distance of the arms on live requests as a multiple of that on held-out rows.
 
-    Args:
-        samples: Samples of the rollout, oldest first; those that both arms answered are
-            compared.
-        agreement: Distance on the held-out rows.
-        limit: Largest distance that is not a breach [x].
-        min_pairs: With fewer pairs the distance is NaN (unknown).
+    The distance is a mean over clients of the mean over the client's pairs, of which each is
+    limited. The weight of all clients of one subnet together is limited as well.
 
-    Each client contributes the mean over its pairs, up to a bound; the clients of one network
-    together also contribute up to a bound.
+    Args:
+        samples: Samples of the rollout, oldest first. Those that both arms answered are compared.
+        agreement: Distance on the held-out rows.
+        limit: Maximum distance that is not a breach, as a multiple of the unit.
+        min_pairs: Minimum number of pairs. With fewer pairs, the distance is NaN (unknown).
     """
-    pairs = [s for s in samples if s.production and s.challenger][-_MAX_PAIRS:]
+    pairs = [sample for sample in samples if sample.production and sample.challenger]
+    pairs = pairs[-_MAX_PAIRS:]
     if len(pairs) < min_pairs:
         return PredictionDrift(distance=float("nan"), limit=limit, rows=len(pairs))
     unit = agreement.unit
     by_client: dict[str, list[float]] = {}
     origin_of: dict[str, str] = {}
     for number, pair in enumerate(pairs):
-        live = float(np.abs(_mean_output(pair.production) - _mean_output(pair.challenger)).mean())
-        ratio = live / unit if unit > 0 else (0.0 if live == 0 else math.inf)
+        difference_O = _mean_output(pair.production) - _mean_output(pair.challenger)
+        distance = float(np.abs(difference_O).mean())
+        ratio = distance / unit if unit > 0 else (0.0 if distance == 0 else math.inf)
         client = pair.client or f"{number}"
         by_client.setdefault(client, []).append(ratio)
         origin_of.setdefault(client, pair.origin or client)
     distance_C = np.array([np.mean(ratios) for ratios in by_client.values()])
     bound = limit * min(_MAX_CLIENT_FACTOR, max(2.0, distance_C.size / 2))
-    contribution_C = capped_contributions(list(origin_of.values()), max_share=_MAX_NETWORK_SHARE)
-    distance = float(np.average(np.minimum(distance_C, bound), weights=contribution_C))
-    return PredictionDrift(distance=distance, limit=limit, rows=len(pairs))
+    weight_C = capped_contributions(list(origin_of.values()), max_share=_MAX_SUBNET_SHARE)
+    mean_distance = float(np.average(np.minimum(distance_C, bound), weights=weight_C))
+    return PredictionDrift(distance=mean_distance, limit=limit, rows=len(pairs))
 
 
 def _mean_output(outputs: Outputs | None) -> NDArray[np.float64]:

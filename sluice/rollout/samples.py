@@ -1,4 +1,4 @@
-"""What a server reports about itself and about single requests.
+"""Reports of a server to the registry: its state, its counts and sampled requests.
 
 Shape legend: M = networks of a model, O = outputs.
 """
@@ -29,23 +29,24 @@ class Sample(Record):
     client: str | None = Field(
         None,
         description="Client as a digest that cannot be computed without the model's secret; "
-        "None from an older Sluice.",
+        "None from an older version of Sluice.",
     )
     origin: str | None = Field(
         None,
-        description="Network of the client, as a digest like client; None from an older Sluice.",
+        description="Subnet of the client, as a digest like client; None from an older version of "
+        "Sluice.",
     )
     arm: ArmName = Field(description="Arm that the request was routed to.")
-    fault: RequestFault | None = Field(None, description="Fault of that arm.")
-    seconds: float = Field(ge=0, description="Time that arm took [s].")
+    fault: RequestFault | None = Field(None, description="Fault of this arm; None without one.")
+    seconds: float = Field(ge=0, description="Time that this arm took [s].")
     features: tuple[float, ...] = Field(
         description="Newest row of the window, in the model's column order."
     )
     production: Outputs | None = Field(
-        None, description="Outputs of production; None when it was not asked or failed."
+        None, description="Outputs of production; None if it did not get the request or failed."
     )
     challenger: Outputs | None = Field(
-        None, description="Outputs of the challenger; None when it was not asked or failed."
+        None, description="Outputs of the challenger; None if it did not get the request or failed."
     )
 
 
@@ -67,7 +68,7 @@ class ServerState(Record):
 
 
 class ServerReport(Record):
-    """Report of one server: its state, its counts since the step began, and new samples."""
+    """Report of one server: its state, its counts since the rollout step began, and new samples."""
 
     state: ServerState
     window: TrafficCounts | None = Field(

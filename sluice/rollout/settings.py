@@ -1,4 +1,4 @@
-"""Settings of a rollout."""
+"""Settings of a rollout: its strategy, its steps, and the limits of its guards."""
 
 import math
 from itertools import pairwise
@@ -27,18 +27,19 @@ class RolloutStep(Record):
     def shadow(self) -> bool:
         """Whether the arm that answers no user gets shadow requests.
 
-        So both arms always work at the same time and can be compared: before the first user gets
-        the challenger, and still when all of them do.
+        With these, both arms get requests in every step and can be compared, even before the first
+        user gets the challenger and when all users get it.
         """
         return self.share in (0.0, 1.0)
 
 
 class RolloutSettings(Settings):
-    """How a challenger is brought into production, and what stops it.
+    """How a challenger replaces production step by step, and what stops the rollout.
 
-    shadow: shadow requests only. canary: increasing shares. blue-green: shadow requests, then
-    all of the traffic at once. ab: one share until the labels decide which arm is better. While
-    the challenger has all of the traffic, production gets the shadow requests.
+    Strategies: shadow has shadow requests only. canary has increasing shares of the traffic.
+    blue-green has shadow requests first, and then all of the traffic at once. ab has one share,
+    until labels decide which arm is better. While the challenger has all of the traffic, production
+    gets shadow requests.
     """
 
     strategy: RolloutStrategy = Field(
@@ -47,89 +48,90 @@ class RolloutSettings(Settings):
     shares: tuple[float, ...] | None = Field(
         None,
         strict=False,
-        description="Increasing shares of the challenger; null takes the default of the "
-        "strategy: 0.05, 0.25, 0.5, 1 for canary, 0.5 for ab. The other strategies "
-        "have none [rate].",
+        description="Increasing shares of the users that the challenger answers, one per step. "
+        "Null for the default of the strategy: 0.05, 0.25, 0.5, 1 for canary, and 0.5 for ab. Not "
+        "used with the other strategies.",
     )
     quality: Literal["when_known", "required"] = Field(
         "when_known",
-        description="Whether the last step also waits for a PROMOTE on labelled pairs; ab "
-        "always does. A REJECT rolls back in either case.",
+        description="required: the last step also waits for the verdict PROMOTE on labelled pairs, "
+        "as it always does with ab. The verdict REJECT rolls back in either case.",
     )
     quality_rows: int = Field(
         100,
         ge=1,
         description="Number of newly labelled rows after which the gate decides again [rows].",
     )
-    min_step_s: float = Field(300, ge=0, description="Shortest duration of a step [s].")
+    min_step_s: float = Field(300, ge=0, description="Minimum duration of a step [s].")
     min_requests: int = Field(
-        500, ge=1, description="Fewest requests of the challenger in a step [requests]."
+        500, ge=1, description="Minimum number of requests of each arm in a step."
     )
     max_step_s: float = Field(
         3600,
         gt=0,
-        description="Longest duration of a step; after it the rollout pauses as inconclusive [s].",
+        description="Maximum duration of a step [s]. After it the rollout pauses as inconclusive.",
     )
     lease_s: float = Field(
         180,
         gt=0,
-        description="Servers return to production when the rollout was not checked for this "
-        "long [s].",
+        description="Time without a check of the rollout after which servers return to production "
+        "[s].",
     )
     alpha: float = Field(
         0.01,
         gt=0,
         lt=0.5,
-        description="Largest share of healthy rollouts that the guards roll back within an hour "
-        "[rate].",
+        description="Maximum probability that the guards roll back a healthy rollout within an "
+        "hour.",
     )
     errors_alpha_share: float = Field(
         0.6,
         gt=0,
         lt=1,
-        description="Share of alpha for the guard of errors; the other guards divide the rest "
-        "[rate].",
+        description="Share of alpha for the guard on errors. The other guards share the rest "
+        "equally.",
     )
     initial_alpha_share: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Share of alpha for harm that is present when the rollout starts; the rest "
-        "is spread evenly over each hour, for harm that begins later [rate].",
+        description="Share of alpha for harm that is present when the rollout starts. The rest is "
+        "spread evenly over each hour, for harm that begins later.",
     )
     warn_alpha: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="No step ends while a guard's evidence of harm exceeds 1 / warn_alpha [rate].",
+        description="No step ends while a guard's evidence of harm exceeds 1 / warn_alpha.",
     )
     odds_ratios: tuple[float, ...] = Field(
         (2.5, 6.0),
         strict=False,
-        description="Effects that the guards test for: odds of a fault relative to "
-        "production's, increasing [x].",
+        description="Effects that the guards test for: odds of a fault of the challenger relative "
+        "to those of production, in increasing order.",
     )
     max_disagreement: float = Field(
         4.0,
         gt=1,
-        description="Rolls back when live predictions of the arms differ by more than this "
-        "multiple of their difference on the held-out rows [x].",
+        description="The rollout is rolled back if live predictions of the arms differ by more "
+        "than this multiple of their difference on the held-out rows.",
     )
     min_pairs: int = Field(
         100,
         ge=10,
-        description="Fewest requests answered by both arms that are compared [requests].",
+        description="Minimum number of requests answered by both arms for the comparison of their "
+        "predictions.",
     )
     max_dropped_rate: float = Field(
         0.05,
         ge=0,
         lt=1,
-        description="Largest share of shadow requests that may be dropped in a step because the "
-        "queue is full [rate].",
+        description="Maximum share of shadow requests that may be dropped in a step because the "
+        "queue is full.",
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _require_consistent(self) -> Self:
         if self.shares is not None:
             _require_shares(self.strategy, self.shares)
         if not self.min_step_s < self.max_step_s:
@@ -143,13 +145,13 @@ class RolloutSettings(Settings):
 
     @property
     def steps(self) -> tuple[RolloutStep, ...]:
-        """The steps in order; the rollout is complete when the last one passed."""
+        """The steps in order; the rollout is complete when the last step has passed."""
         shares = _SHARES[self.strategy] if self.shares is None else self.shares
         return tuple(RolloutStep(share=share) for share in shares)
 
     @property
     def needs_quality(self) -> bool:
-        """Whether the last step cannot end without a PROMOTE on labelled pairs."""
+        """Whether the last step requires the verdict PROMOTE on labelled pairs."""
         return self.strategy == "ab" or self.quality == "required"
 
 
@@ -161,7 +163,7 @@ def _require_shares(strategy: RolloutStrategy, shares: tuple[float, ...]) -> Non
     if strategy == "canary" and shares[-1] != 1:
         raise ValueError(f"the last share of a canary must be 1, got {shares}")
     if strategy == "ab" and (len(shares) > 1 or shares[0] == 1):
-        raise ValueError(f"ab takes one share below 1, got {shares}")
+        raise ValueError(f"ab requires exactly one share, which is below 1, got {shares}")
 
 
 def _is_increasing(values: tuple[float, ...]) -> bool:

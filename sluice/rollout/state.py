@@ -25,18 +25,21 @@ TransitionOutcome = Literal[
 
 
 class Rollout(Record):
-    """State of one challenger on its way into production.
+    """State of the rollout of one challenger.
 
-    rolling: steps run. paused: the share stays and the guards stay active, no step ends.
-    awaiting_promotion: every step passed, and the production pointer is to be moved. promoted
-    and rolled_back are final.
+    Phases: in phase rolling, steps pass. In phase paused, the share does not change and the guards
+    are active, but no step ends. In phase awaiting_promotion, every step has passed, and the
+    production pointer can be moved. The phases promoted and rolled_back are final.
     """
 
-    id: str = Field(description="Sent to clients with each response; not used to assign users.")
+    id: str = Field(
+        description="Id of the rollout. Clients get it with each response; it alone does not "
+        "determine the arm of a user."
+    )
     model: str
     version: int = Field(description="Version number of the challenger.")
     candidate: str = Field(description="Digest of the challenger.")
-    production: str = Field(description="Digest of the version it would replace.")
+    production: str = Field(description="Digest of the version that the challenger would replace.")
     production_version: int
     pointer_revision: int = Field(description="Revision of the production pointer at the start.")
     settings: RolloutSettings
@@ -44,11 +47,13 @@ class Rollout(Record):
     step: int = Field(ge=0, description="Index of the step, from 0.")
     epoch: int = Field(ge=1, description="Epoch of the traffic split; each change increases it.")
     revision: int = Field(
-        ge=0, description="Number of transitions so far, not counting checks that changed nothing."
+        ge=0, description="Number of transitions so far. Checks that only waited do not count."
     )
     started_at: AwareDatetime
-    step_since: AwareDatetime = Field(description="Start of the step's duration.")
-    step_times_out_at: AwareDatetime = Field(description="When the step becomes inconclusive.")
+    step_since: AwareDatetime = Field(description="Time at which the step began.")
+    step_times_out_at: AwareDatetime = Field(
+        description="Time at which the step becomes inconclusive."
+    )
     checked_at: AwareDatetime = Field(description="Time of the last check.")
     evidence: HarmEvidence
 
@@ -82,7 +87,7 @@ class Rollout(Record):
 
     @property
     def lease_until(self) -> datetime:
-        """When servers return to production unless the rollout is checked again."""
+        """Time at which servers return to production, unless the rollout is checked before."""
         return self.checked_at + timedelta(seconds=self.settings.lease_s)
 
 
@@ -90,11 +95,12 @@ class GuardReading(Record):
     """Current reading of one guard."""
 
     guard: GuardName
-    evidence: float = Field(description="E-value that the challenger is worse.")
+    evidence: float = Field(description="E-value of the hypothesis that the challenger is worse.")
     limit: float = Field(description="Evidence at which the rollout rolls back.")
     challenger: int = Field(description="Faults of the challenger in this step.")
     production: int = Field(
-        description="Faults of production in this step, on servers that asked the challenger."
+        description="Faults of production in this step, on servers where the challenger got "
+        "requests."
     )
     verdict: Literal["ok", "warn", "breach"]
 
@@ -102,12 +108,14 @@ class GuardReading(Record):
 class PredictionDrift(Record):
     """Distance between both arms' predictions on the same requests.
 
-    The caller chooses the limit so that it holds for all checks of the rollout together.
+    The caller must choose a limit that is valid for all checks of the rollout together.
     """
 
-    distance: float = Field(description="Distance in the unit of the limit; NaN when unknown.")
-    limit: float = Field(description="A larger distance rolls back.")
-    rows: int = Field(ge=0, description="Requests that both arms answered.")
+    distance: float = Field(
+        description="Distance as a multiple of that on held-out rows; NaN if unknown."
+    )
+    limit: float = Field(description="Maximum distance; a larger one rolls back.")
+    rows: int = Field(ge=0, description="Number of requests that both arms answered.")
 
 
 class Transition(Record):
@@ -117,8 +125,8 @@ class Transition(Record):
     rollout: Rollout = Field(description="State after the transition.")
     at: AwareDatetime
     actor: str
-    reason: str = Field(description="One sentence for people.")
-    remedy: str = Field("", description="What a person can do; empty when nothing is needed.")
+    reason: str = Field(description="Reason in one sentence, for display.")
+    remedy: str = Field("", description="What a person can do; empty if nothing is needed.")
     window: TrafficCounts | None = None
     guards: tuple[GuardReading, ...] = ()
     quality: str | None = Field(None, description="Outcome of the gate on labelled pairs.")
@@ -128,6 +136,6 @@ class Transition(Record):
     def summary(self) -> str:
         """The transition in two sentences."""
         rollout = self.rollout
-        now = f"{rollout.phase}, {100 * rollout.users_share:g} % of traffic"
-        where = f"{rollout.model} version {rollout.version}, {now}"
-        return f"{self.outcome} ({where}): {self.reason} {self.remedy}".rstrip()
+        state = f"{rollout.phase}, {100 * rollout.users_share:g} % of traffic"
+        subject = f"{rollout.model} version {rollout.version}, {state}"
+        return f"{self.outcome} ({subject}): {self.reason} {self.remedy}".rstrip()

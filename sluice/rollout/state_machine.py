@@ -1,8 +1,8 @@
 """State machine of a rollout: from its state and the observed traffic to the next transition.
 
-Proven harm rolls back. A step advances once it lasted long enough, with enough requests and
-without warnings. Otherwise the rollout waits, and pauses when the step times out. Missing
-evidence never counts as health.
+Proven harm rolls back. A step ends once it has lasted long enough, with enough requests and without
+warnings. Otherwise the rollout waits, and pauses when the step times out. Missing evidence never
+counts as evidence that the challenger is healthy.
 """
 
 from datetime import datetime
@@ -26,50 +26,51 @@ def advance(
     quality: Verdict | None = None,
     drift: PredictionDrift | None = None,
 ) -> Transition:
-    """Return the transition that follows from one more check; pure, nothing is written.
+    """Return the transition that follows from one more check, without writing anything.
 
-    The settings are those the rollout was started with. A clock that went back adds no time to
-    the step and ends no lease.
+    The settings are those with which the rollout was started. A clock that was set back adds no
+    time to the step and ends no lease.
 
     Args:
         rollout: State of the rollout.
         window: Counts of both arms since the step began.
         now: Current time, from the same clock as at the last check.
-        production: Digest of the version that the production pointer names now.
-        quality: Newest verdict of the gate on labelled pairs of both arms; at most one per batch
-            of labels, because its error rate holds per verdict.
-        drift: Distance of the predictions on the same requests, when it was measured.
+        production: Candidate digest of the current production version; None without one.
+        quality: Newest verdict of the gate on labelled pairs of both arms. There must be at most
+            one verdict per batch of labels, because its error rate is valid per verdict.
+        drift: Distance of the predictions on the same requests; None if it was not measured.
 
     Returns:
-        A transition with outcome wait, advance, inconclusive or roll_back. After a wait the
-        revision is the same; the rollout holds the updated evidence and the time of the check.
+        A transition with outcome wait, advance, inconclusive or roll_back. With the outcome wait,
+        the rollout has the same revision, and only its evidence and the time of the check are
+        updated.
 
     Raises:
-        ContractError: The window or the verdict is about another rollout or model.
+        ContractError: The counts or the verdict are about another rollout or model.
     """
     require_same_rollout(rollout, window, quality)
     if rollout.is_over:
-        said = f"It is {rollout.phase.replace('_', ' ')}, which is final."
-        return Transition(outcome="wait", rollout=rollout, at=now, actor=CONTROLLER, reason=said)
+        reason = f"The rollout is {rollout.phase.replace('_', ' ')}, which is final."
+        return Transition(outcome="wait", rollout=rollout, at=now, actor=CONTROLLER, reason=reason)
     if production != rollout.production:
         return roll_back(
             rollout,
             now=now,
-            reason=f"Production was {short(rollout.production)} when the rollout began, and is "
-            f"{'nothing' if production is None else short(production)} now.",
-            remedy="Evaluate the candidate against the present production version, then start "
-            "again.",
+            reason=f"Production was {short(rollout.production)} when the rollout began, and is now "
+            f"{'nothing' if production is None else short(production)}.",
+            remedy="Evaluate the candidate against the current production version, then start "
+            "another rollout.",
         )
     if rollout.phase != "awaiting_promotion" and now >= rollout.lease_until:
         unchecked_s = (now - rollout.checked_at).total_seconds()
         return roll_back(
             rollout,
             now=now,
-            reason=f"It was not checked for {unchecked_s:.0f} s, and its lease is "
-            f"{rollout.settings.lease_s:g} s: the servers returned to production.",
+            reason=f"The rollout was not checked for {unchecked_s:.0f} s. This exceeds its lease "
+            f"of {rollout.settings.lease_s:g} s, so the servers returned to production.",
             remedy="Find out why the rollout sensor did not run, then start the rollout again.",
         )
-    observed = _observed(rollout, window, now)
+    observed = _with_observations(rollout, window, now)
     assessment = Assessment(
         rollout=observed,
         window=window,
@@ -90,41 +91,45 @@ def _decide(assessment: Assessment) -> Transition:
         return _transition("roll_back", assessment, rolled_back(rollout), harm, remedy)
     if rollout.phase == "awaiting_promotion":
         return _transition(
-            "wait", assessment, rollout, "Every step passed; it waits to be promoted."
+            "wait", assessment, rollout, "Every step passed. The challenger waits to be promoted."
         )
     missing = assessment.missing()
     if rollout.phase == "paused":
-        said = "It is paused: the share stays, the guards stay active, no step ends."
-        return _transition("wait", assessment, rollout, said, "Resume or abort it.")
+        reason = (
+            "The rollout is paused: its share does not change and its guards are active, but no "
+            "step ends."
+        )
+        return _transition("wait", assessment, rollout, reason, "Resume or abort the rollout.")
     if not missing:
         after = next_step(rollout)
-        status = "waits to be promoted" if after.phase == "awaiting_promotion" else "continues"
+        is_last = after.phase == "awaiting_promotion"
+        status = "The challenger waits to be promoted" if is_last else "The rollout continues"
         compared = assessment.window.comparable
-        said = (
+        reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
             f"{compared.challenger.requests:,} requests of the challenger and "
-            f"{compared.production.requests:,} of production; it {status}."
+            f"{compared.production.requests:,} of production. {status}."
         )
-        return _transition("advance", assessment, after, said)
+        return _transition("advance", assessment, after, reason)
     if assessment.now >= rollout.step_times_out_at:
-        said = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {missing}"
-        remedy = "Resume it once this is fixed, or abort it."
-        return _transition("inconclusive", assessment, paused(rollout), said, remedy)
+        reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {missing}"
+        remedy = "Resume the rollout once this is fixed, or abort it."
+        return _transition("inconclusive", assessment, paused(rollout), reason, remedy)
     return _transition("wait", assessment, rollout, missing)
 
 
-def _observed(rollout: Rollout, window: TrafficCounts, now: datetime) -> Rollout:
-    """Return the rollout updated with the evidence of the window, as of ``now``."""
-    # If the clock went back, shift the step's start and its timeout: neither gains time.
-    back = min(now - rollout.checked_at, now - now)
+def _with_observations(rollout: Rollout, window: TrafficCounts, now: datetime) -> Rollout:
+    """Return the rollout updated with the evidence of the counts, as of ``now``."""
+    # If the clock was set back, the start and the timeout of the step are moved back equally.
+    set_back = min(now - rollout.checked_at, now - now)
     evidence = rollout.evidence
     if window.epoch == rollout.epoch:
         evidence = update_evidence(evidence, window, rollout.settings)
     return rollout.model_copy(
         update={
             "checked_at": now,
-            "step_since": rollout.step_since + back,
-            "step_times_out_at": rollout.step_times_out_at + back,
+            "step_since": rollout.step_since + set_back,
+            "step_times_out_at": rollout.step_times_out_at + set_back,
             "evidence": evidence,
         }
     )

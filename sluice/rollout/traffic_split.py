@@ -1,4 +1,4 @@
-"""The traffic split between production and a challenger, as servers follow it."""
+"""The traffic split between production and a challenger, which servers read and apply."""
 
 from datetime import datetime
 from typing import Self
@@ -10,16 +10,16 @@ from sluice.rollout.state import Rollout
 
 
 class TrafficSplit(Record):
-    """Which version answers which users of one model; all that a server needs to know.
+    """Which version answers which users of one model.
 
-    A server keeps the split with the highest epoch it has read, and answers with production
-    alone once ``expires_at`` has passed.
+    A server applies the split with the highest epoch that it has read. Once ``expires_at`` has
+    passed, production answers all users.
     """
 
     epoch: int = Field(
         ge=0,
-        description="Counts every change for this model, including moves of production; never "
-        "decreases.",
+        description="Number of changes of the split of this model so far, including moves of "
+        "production. It never decreases.",
     )
     production: str = Field(description="Candidate digest of the production version.")
     rollout: str | None = Field(
@@ -28,8 +28,8 @@ class TrafficSplit(Record):
     secret: str = Field(
         "",
         repr=False,
-        description="Secret of the model, kept in the registry: salt of the user assignment and "
-        "of client names in samples. Never in a response, report, log or page.",
+        description="Secret of the model from the registry: salt of the user assignment and of "
+        "client names in samples. It must not occur in a response, report, log or page.",
     )
     challenger: str | None = Field(None, description="Candidate digest of the challenger.")
     share: float = Field(
@@ -37,15 +37,17 @@ class TrafficSplit(Record):
     )
     shadow: bool = Field(
         False,
-        description="Whether the arm that answers no user gets shadow requests: production at a "
-        "share of 1, else the challenger.",
+        description="Whether the arm that answers no user gets shadow requests. This arm is "
+        "production at a share of 1, and otherwise the challenger.",
     )
     expires_at: AwareDatetime | None = Field(
-        None, description="From then on production serves alone, unless the lease is renewed."
+        None,
+        description="End of the lease: from this time on production serves alone, unless the lease "
+        "is renewed.",
     )
 
     @model_validator(mode="after")
-    def _a_challenger_belongs_to_a_rollout(self) -> Self:
+    def _require_rollout_with_challenger(self) -> Self:
         if (self.challenger is None) != (self.rollout is None):
             raise ValueError(f"challenger and rollout must be set together, got {self!r}")
         if self.challenger is None and (self.share > 0 or self.shadow):
@@ -54,7 +56,7 @@ class TrafficSplit(Record):
 
     @property
     def salt(self) -> str:
-        """Salt of the user assignment; cannot be computed from the rollout id alone."""
+        """Salt of the user assignment. It cannot be computed from the rollout id alone."""
         return f"{self.secret}:{self.rollout}"
 
     def production_only(self) -> "TrafficSplit":
@@ -68,11 +70,11 @@ class TrafficSplit(Record):
         return self.expires_at is not None and not now < self.expires_at
 
     def renews(self, other: "TrafficSplit") -> bool:
-        """Return whether this is the same split as ``other`` with a later expiry."""
+        """Return whether this is the same split as ``other`` with a later end of the lease."""
         if self.expires_at is None or other.expires_at is None:
             return False
-        same = self.model_copy(update={"expires_at": other.expires_at}) == other
-        return same and self.expires_at > other.expires_at
+        is_same = self.model_copy(update={"expires_at": other.expires_at}) == other
+        return is_same and self.expires_at > other.expires_at
 
 
 def split_in_force(
@@ -80,12 +82,13 @@ def split_in_force(
 ) -> TrafficSplit:
     """Return the split in force, from the model's last rollout and its production pointer.
 
-    The epoch adds the pointer's moves and the changes by rollouts. Neither decreases, so a
-    manual promotion during a rollout also has a higher epoch; it ends the challenger's share.
+    The epoch is the number of moves of the pointer plus the number of changes by rollouts. Neither
+    decreases, so a manual promotion during a rollout has a higher epoch as well. Such a promotion
+    ends the traffic of the challenger.
 
     Args:
-        rollout: Last rollout of the model; None when it never had one.
-        production: Digest of the candidate that the pointer names.
+        rollout: Last rollout of the model; None without one.
+        production: Candidate digest of the production version.
         pointer_revision: Number of moves of the pointer.
         secret: Secret of the model.
     """

@@ -1,4 +1,4 @@
-"""The transitions of a rollout as values; people cause some, the controller the others."""
+"""Creates the transitions of a rollout: those requested by people, and those of the controller."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, RolloutPhase, Transition, TransitionOutcome
 
 CONTROLLER = "rollout"
-"""Actor of the transitions that no person requested."""
+"""Actor of the transitions that the controller makes without a person's request."""
 
 
 def first_transition(
@@ -37,10 +37,10 @@ def first_transition(
         production: Digest of the version in production.
         production_version: Version number of that version.
         pointer_revision: Revision of the production pointer.
-        epoch: Must be higher than the epoch of every earlier traffic split of the model.
-        settings: Fixed for the whole rollout; later changes of the pipeline do not apply.
-        actor: Person or service that starts it, for the record.
-        reason: Why it is started, for the record.
+        epoch: Epoch of the traffic split, higher than all earlier epochs of the model.
+        settings: Settings of the whole rollout; later changes of the pipeline do not apply.
+        actor: Person or service that starts the rollout, for the record.
+        reason: Reason of the start, for the record.
         now: Current time.
     """
     rollout = Rollout(
@@ -68,7 +68,7 @@ def first_transition(
 def next_step(rollout: Rollout) -> Rollout:
     """Return the rollout at its next step.
 
-    After the last step it awaits promotion, with the same traffic split.
+    After the last step, the rollout awaits promotion with the same traffic split.
     """
     if rollout.at_last_step:
         return _changed(rollout, phase="awaiting_promotion")
@@ -83,64 +83,68 @@ def next_step(rollout: Rollout) -> Rollout:
 
 
 def paused(rollout: Rollout) -> Rollout:
-    """Return the rollout paused: the share stays, the guards stay active, no step ends."""
+    """Return the rollout in phase paused: the share does not change, and no step ends."""
     return _changed(rollout, phase="paused")
 
 
 def rolled_back(rollout: Rollout) -> Rollout:
-    """Return the rollout rolled back: production answers every request."""
+    """Return the rollout in phase rolled_back: production answers every request."""
     return _changed(rollout, phase="rolled_back", epoch=rollout.epoch + 1)
 
 
 def pause(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
-    """Pause on a person's request.
+    """Return the transition with which a person pauses a rollout.
 
     Raises:
         ContractError: The rollout is not rolling.
     """
-    _require(rollout, "paused", ("rolling",))
+    _require_phase(rollout, "paused", ("rolling",))
     return _manual("pause", paused(rollout), now, actor, reason)
 
 
 def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
-    """Continue a paused rollout with the same share and a new step timeout.
+    """Return the transition with which a person resumes a paused rollout.
+
+    The share is the same, and the timeout of the step begins again.
 
     Raises:
         ContractError: The rollout is not paused.
     """
-    _require(rollout, "resumed", ("paused",))
+    _require_phase(rollout, "resumed", ("paused",))
     times_out_at = _step_timeout_at(rollout.settings, now)
     after = _changed(rollout, phase="rolling", step_times_out_at=times_out_at)
     return _manual("resume", after, now, actor, reason)
 
 
 def abort(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
-    """Route everything back to production on a person's request.
+    """Return the transition with which a person aborts a rollout.
+
+    Production answers every request again.
 
     Raises:
         ContractError: The rollout is over.
     """
-    _require(rollout, "aborted", ("rolling", "paused", "awaiting_promotion"))
+    _require_phase(rollout, "aborted", ("rolling", "paused", "awaiting_promotion"))
     return _manual("abort", rolled_back(rollout), now, actor, reason)
 
 
 def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
-    """Record that the production pointer moved to the challenger.
+    """Return the transition that records the move of the production pointer to the challenger.
 
     Raises:
         ContractError: The rollout does not await promotion.
     """
-    _require(rollout, "promote", ("awaiting_promotion",))
+    _require_phase(rollout, "promoted", ("awaiting_promotion",))
     return _manual("promote", _changed(rollout, phase="promoted"), now, actor, reason)
 
 
 def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> Transition:
-    """Roll back for a reason other than the observed traffic.
+    """Return the transition of a rollback for a reason other than the observed traffic.
 
     Raises:
         ContractError: The rollout is over.
     """
-    _require(rollout, "roll back", ("rolling", "paused", "awaiting_promotion"))
+    _require_phase(rollout, "rolled back", ("rolling", "paused", "awaiting_promotion"))
     return Transition(
         outcome="roll_back",
         rollout=rolled_back(rollout),
@@ -157,18 +161,18 @@ def _manual(
     for name, text in (("an actor", actor), ("a reason", reason)):
         if not text.strip():
             raise ContractError(
-                f"{outcome} needs {name}, got an empty text.",
-                fix="Give both who acts and why.",
+                f"The transition {outcome} requires {name}, got an empty text.",
+                fix="Give both the actor and the reason.",
             )
     return Transition(outcome=outcome, rollout=after, at=now, actor=actor, reason=reason)
 
 
-def _require(rollout: Rollout, participle: str, phases: tuple[RolloutPhase, ...]) -> None:
+def _require_phase(rollout: Rollout, participle: str, phases: tuple[RolloutPhase, ...]) -> None:
     if rollout.phase not in phases:
         raise ContractError(
-            f"Only a rollout in phase {' or '.join(phases)} can be {participle}; that of "
-            f"{rollout.model} version {rollout.version} is in phase {rollout.phase}.",
-            fix=f"See its state: sluice rollout status {rollout.model}",
+            f"Only a rollout in phase {' or '.join(phases)} can be {participle}, but the rollout "
+            f"of {rollout.model} version {rollout.version} is in phase {rollout.phase}.",
+            fix=f"See the state of the rollout: sluice rollout status {rollout.model}",
         )
 
 

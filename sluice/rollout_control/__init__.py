@@ -1,1 +1,1 @@
-"""Moves rollouts along, from the promotion verdict to production."""
+"""Controls rollouts, from the promotion verdict to production."""

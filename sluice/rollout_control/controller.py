@@ -1,6 +1,6 @@
-"""Reconciles a model's rollout: reads what servers counted, decides, records the transition.
+"""Controls the rollout of a model: reads the counts of servers, decides, records the transition.
 
-The sensor, a rehearsal or a test calls this periodically.
+The Dagster sensor, a rehearsal or a test calls ``reconcile`` periodically.
 """
 
 from datetime import datetime, timedelta
@@ -14,30 +14,30 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import roll_back
 
 _MAX_SAMPLES = 1000
-"""Newest samples of the rollout that are searched for pairs."""
+"""Number of newest samples of the rollout in which pairs of predictions are searched."""
 
 _MAX_REPORT_AGE_S = 15.0
-"""A server whose last report is older counts as gone."""
+"""Maximum age of the last report of a server that counts as running [s]."""
 
 _MAX_LOADING_S = 60.0
-"""Time that a challenger may take to load after its rollout began."""
+"""Time after the start of a rollout in which a challenger may still be loading [s]."""
 
 
 def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | None:
-    """Check a rollout once and record the result; None when no rollout is in progress.
+    """Check a rollout once and record the result.
 
     Args:
-        ledger: Holds the rollout, and the reports of servers.
+        ledger: Ledger with the rollout and the reports of servers.
         model: Name of the model.
         now: Current time, from the same clock as at the last call.
 
     Returns:
-        The recorded transition. In phase awaiting_promotion, call ``ledger.finish_rollout``
-        next.
+        The recorded transition; None if no rollout is in progress. If its rollout is in phase
+        awaiting_promotion, call ``ledger.finish_rollout`` next.
 
     Raises:
         StorageError: The ledger cannot be read or written.
-        RolloutConflict: Another process changed the rollout in the meantime; call again.
+        RolloutConflict: Another process changed the rollout meanwhile; call again.
     """
     rollout = ledger.rollout(model)
     if rollout is None or rollout.is_over:
@@ -48,7 +48,7 @@ def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition
 
 
 def observe(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
-    """Return the transition that a check at this moment would make; nothing is written."""
+    """Return the transition that a check at this moment would make, without recording it."""
     observations = ledger.observations
     split = ledger.traffic_split(rollout.model)
     verdicts = observations.quality(rollout.id)
@@ -58,21 +58,21 @@ def observe(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transi
             rollout,
             now=now,
             reason=f"No server can load the challenger: {load_failure}",
-            remedy="Fix what the servers report, evaluate the challenger again, then start a new "
-            "rollout.",
+            remedy="Fix the problem that the servers report, evaluate the challenger again, and "
+            "start a new rollout.",
         )
     return advance(
         rollout,
-        observations.window(rollout),
+        observations.traffic_counts(rollout),
         now=now,
         production=None if split is None else split.production,
         quality=verdicts[-1] if verdicts else None,
-        drift=_drift(ledger, rollout),
+        drift=_measure_drift(ledger, rollout),
     )
 
 
 def try_reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | None:
-    """Call ``reconcile``, and return None also when another process was faster."""
+    """Call ``reconcile``, but return None if another process changed the rollout meanwhile."""
     try:
         return reconcile(ledger, model, now=now)
     except RolloutConflict:
@@ -82,19 +82,23 @@ def try_reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transi
 def live_servers(ledger: RolloutLedger, model: str, *, now: datetime) -> list[ServerState]:
     """Return the servers of a model that reported recently and are not draining."""
     since = now - timedelta(seconds=_MAX_REPORT_AGE_S)
-    found = ledger.observations.servers(model, since=since)
-    return [server for server in found if not server.draining]
+    servers = ledger.observations.servers(model, since=since)
+    return [server for server in servers if not server.draining]
 
 
 def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -> str:
-    """Return why no server has loaded the challenger; empty while one has, or none reports."""
-    followers = [s for s in servers if s.epoch >= rollout.epoch]
-    if (now - rollout.started_at).total_seconds() < _MAX_LOADING_S or not followers:
+    """Return why no server can load the challenger.
+
+    Returns "" if a server has loaded it, if none reports, or if it may still be loading.
+    """
+    problems = [s.challenger_problem for s in servers if s.epoch >= rollout.epoch]
+    if (now - rollout.started_at).total_seconds() < _MAX_LOADING_S or not problems:
         return ""
-    return followers[0].challenger_problem if all(s.challenger_problem for s in followers) else ""
+    return problems[0] if all(problems) else ""
 
 
-def _drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
+def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
+    """Return the distance of the arms' predictions; None without one on held-out rows."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None

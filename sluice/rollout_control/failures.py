@@ -25,15 +25,15 @@ from sluice.rollout_control.quality import live_losses
 from sluice.workloads.workload import Workload
 
 MAX_FAILURES = 200
-"""Most rows of each kind; people inspect a suite row by row."""
+"""Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Share of the labelled rows that is saved when the labels rejected the challenger."""
+"""Share of the labelled rows that is saved if the labels rejected the challenger."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
-    "errors": "the challenger raised",
+    "errors": "the challenger raised an error",
     "timeouts": "the challenger answered after the deadline",
-    "not_finite": "the challenger answered NaN or infinity",
+    "not_finite": "the prediction of the challenger was NaN or infinity",
 }
 
 FailureReasons = dict[int, str]
@@ -43,10 +43,8 @@ FailureReasons = dict[int, str]
 class FailedRows(Record):
     """Result of saving the rows that a rollout failed on."""
 
-    suite: SuiteEntry | None = Field(
-        description="The saved suite; None when there is nothing to save."
-    )
-    reason: str = Field(description="What was saved, or why nothing was, in one sentence.")
+    suite: SuiteEntry | None = Field(description="The saved suite; None if no rows were saved.")
+    reason: str = Field(description="Which rows were saved, or why none were, in one sentence.")
 
 
 def save_failures_suite(
@@ -59,15 +57,16 @@ def save_failures_suite(
 ) -> FailedRows:
     """Save the rows that a rolled back challenger failed on as a suite.
 
-    Rows come from each cause of the rollback: failed requests, labelled rows with the largest
-    loss relative to production, and rows where the predictions differ most. A further call adds
-    rows that became known since, as the next version of the suite; otherwise it changes nothing.
+    Rows are saved for each cause of the rollback: rows of failed requests, labelled rows with the
+    largest loss relative to production, and rows on which the predictions differ most. If the
+    function is called again and more rows are known, it saves the next version of the suite;
+    otherwise it changes nothing.
 
     Args:
-        ledger: Holds the rollout and its samples.
+        ledger: Ledger with the rollout and its samples.
         rollout_id: Id of the rollout.
-        workload: Workload of its model; computes the losses.
-        frame: Newest feature frame; only its rows can be in a suite.
+        workload: Workload of the model, which computes the losses.
+        frame: Newest feature frame. Only rows in it can be in a suite.
         library: Suites of the model's pipeline.
         now: Current time, UTC.
 
@@ -84,19 +83,19 @@ def save_failures_suite(
     last = transitions[-1]
     rollout = last.rollout
     if last.outcome != "roll_back" or last.window is None:
-        return _no_suite(f"it was not rolled back because of the traffic: {last.reason}")
+        return _no_suite(f"the rollout was not rolled back because of its traffic: {last.reason}")
     samples = ledger.observations.samples(rollout.model, rollout=rollout.id, newest=MAX_SAMPLES)
     if not any(sample.key for sample in samples):
-        return _no_suite("no request has keys; clients name their rows with 'keys'")
+        return _no_suite("no request has row keys, which clients send in the field 'keys'")
     reasons: FailureReasons = {}
-    for failed in _failure_reasons(last, ledger, rollout, workload, frame, samples):
-        reasons = failed | reasons
+    for more_reasons in _failure_reasons(last, ledger, rollout, workload, frame, samples):
+        reasons = more_reasons | reasons
     if not reasons:
-        return _no_suite("no row that it failed on has a key and is in the features yet")
+        return _no_suite("no row that the challenger failed on has a key and is in the features")
     name = f"rollout-{rollout.id[:8]}"
     labels = row_labels(frame.index)
     rows = _existing_rows(library, name, frame) | {
-        str(labels[at]): why for at, why in reasons.items()
+        str(labels[position]): reason for position, reason in reasons.items()
     }
     source = (
         f"rollout of {rollout.model} version {rollout.version} of {rollout.started_at:%Y-%m-%d}"
@@ -104,8 +103,8 @@ def save_failures_suite(
     entry = library.revise(failures_suite(name, rows, frame.index, source=source), at=now)
     return FailedRows(
         suite=entry,
-        reason=f"Suite '{name}', version {entry.version}, holds "
-        f"{pluralize(entry.num_rows, 'row')} it failed on.",
+        reason=f"Version {entry.version} of suite '{name}' contains "
+        f"{pluralize(entry.num_rows, 'row')} on which the challenger failed.",
     )
 
 
@@ -117,44 +116,47 @@ def _failure_reasons(
     frame: pd.DataFrame,
     samples: Sequence[Sample],
 ) -> Iterable[FailureReasons]:
-    """Yield the rows behind each cause of the rollback, the strongest cause first."""
+    """Yield the rows for each cause of the rollback, the strongest cause first."""
     if any(reading.verdict == "breach" for reading in last.guards):
-        yield _faulty_rows(samples, frame, copies=rollout.current_step.share == 0)
+        yield _faulty_rows(samples, frame, is_shadow=rollout.current_step.share == 0)
     if last.quality == "REJECT":
         yield _worst_losses(ledger, rollout, workload, frame)
     drift = last.drift
     if drift is not None and drift.distance > drift.limit:
         agreement = ledger.observations.agreement(rollout.id)
         unit = 0.0 if agreement is None else agreement.unit
-        yield _largest_disagreements(samples, frame, beyond=drift.limit * unit)
+        yield _largest_disagreements(samples, frame, min_distance=drift.limit * unit)
 
 
-def _faulty_rows(samples: Sequence[Sample], frame: pd.DataFrame, *, copies: bool) -> FailureReasons:
+def _faulty_rows(
+    samples: Sequence[Sample], frame: pd.DataFrame, *, is_shadow: bool
+) -> FailureReasons:
     """Return the rows that the challenger failed on most often.
 
-    An arm that answers no user gets shadow requests (``copies``), for which only a missing
-    response shows a failure.
+    Args:
+        samples: Samples of the rollout.
+        frame: Newest feature frame.
+        is_shadow: Whether the challenger got shadow requests only. For these, only a missing
+            response shows a failure.
     """
-    times: dict[str, list[str]] = {}
+    faults_by_key: dict[str, list[str]] = {}
     for sample in samples:
         if sample.key is None:
             continue
         if sample.arm == "challenger" and sample.fault is not None:
-            times.setdefault(sample.key, []).append(_FAULT_TEXTS[sample.fault])
-        elif copies and sample.production and not sample.challenger:
-            times.setdefault(sample.key, []).append(
+            faults_by_key.setdefault(sample.key, []).append(_FAULT_TEXTS[sample.fault])
+        elif is_shadow and sample.production and not sample.challenger:
+            faults_by_key.setdefault(sample.key, []).append(
                 "the challenger did not answer a shadow request"
             )
-    by_frequency = sorted(times.items(), key=lambda found: -len(found[1]))
-    keys = [key for key, _ in by_frequency]
-    found: FailureReasons = {}
-    for at, (_, faults) in zip(
-        find_positions(keys, frame.index).tolist(), by_frequency, strict=True
-    ):
-        if at >= 0 and len(found) < MAX_FAILURES:
-            often = f" ({len(faults)} times)" if len(faults) > 1 else ""
-            found.setdefault(at, "; ".join(sorted(set(faults))) + often)
-    return found
+    by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
+    positions = find_positions([key for key, _ in by_frequency], frame.index).tolist()
+    reasons: FailureReasons = {}
+    for position, (_, faults) in zip(positions, by_frequency, strict=True):
+        if position >= 0 and len(reasons) < MAX_FAILURES:
+            count = f" ({len(faults)} times)" if len(faults) > 1 else ""
+            reasons.setdefault(position, "; ".join(sorted(set(faults))) + count)
+    return reasons
 
 
 def _worst_losses(
@@ -165,30 +167,34 @@ def _worst_losses(
     if tables is None:
         return {}
     ours_N, theirs_N = (table.loss_SN.mean(axis=0) for table in tables)
-    at_N = find_positions(tables[0].label_N.tolist(), frame.index)
-    lost_N = ours_N - theirs_N
+    position_N = find_positions(tables[0].label_N.tolist(), frame.index)
+    excess_N = ours_N - theirs_N
+    num_worst = math.ceil(_WORST_LOSS_SHARE * excess_N.size)
     reasons = {
-        int(at_N[n]): f"loss {ours_N[n]:.4g}, production's {theirs_N[n]:.4g}"
-        for n in np.argsort(-lost_N, kind="stable")[: math.ceil(_WORST_LOSS_SHARE * lost_N.size)]
-        if lost_N[n] > 0
+        int(position_N[n]): f"loss {ours_N[n]:.4g}, production's {theirs_N[n]:.4g}"
+        for n in np.argsort(-excess_N, kind="stable")[:num_worst]
+        if excess_N[n] > 0
     }
     return _truncated(reasons)
 
 
 def _largest_disagreements(
-    samples: Sequence[Sample], frame: pd.DataFrame, *, beyond: float
+    samples: Sequence[Sample], frame: pd.DataFrame, *, min_distance: float
 ) -> FailureReasons:
-    """Return the rows on which the predictions of both arms differ the most."""
-    apart = {}
-    for at, pair in labelled_pairs(samples, frame).items():
+    """Return the rows on which the predictions of both arms differ most."""
+    distances = {}
+    for position, pair in labelled_pairs(samples, frame).items():
         distance = float(
             np.abs(_mean_output(pair.challenger) - _mean_output(pair.production)).mean()
         )
-        if distance > beyond:
-            apart[at] = distance
-    farthest = sorted(apart, key=lambda at: -apart[at])
+        if distance > min_distance:
+            distances[position] = distance
+    largest_first = sorted(distances, key=lambda position: -distances[position])
     return _truncated(
-        {at: f"predictions {apart[at]:.4g} away from production's" for at in farthest}
+        {
+            position: f"prediction differs from production's by {distances[position]:.4g}"
+            for position in largest_first
+        }
     )
 
 
@@ -207,8 +213,10 @@ def _existing_rows(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dic
         return {}
     rows = library.load(name).suite.rows
     is_present = find_positions([row.label for row in rows], frame.index) >= 0
-    return {row.label: row.reason for row, present in zip(rows, is_present, strict=True) if present}
+    return {row.label: row.reason for row, keep in zip(rows, is_present, strict=True) if keep}
 
 
-def _no_suite(why: str) -> FailedRows:
-    return FailedRows(suite=None, reason=f"No suite of failed rows was saved: {why.rstrip('.')}.")
+def _no_suite(reason: str) -> FailedRows:
+    return FailedRows(
+        suite=None, reason=f"No suite of failed rows was saved: {reason.rstrip('.')}."
+    )

@@ -1,4 +1,4 @@
-"""Losses of live predictions whose labels have arrived, as tables for the promotion gate.
+"""Computes the losses of live predictions whose labels have arrived, for the promotion gate.
 
 Shape legend: P = labelled pairs, M = networks of a model, O = outputs.
 """
@@ -33,40 +33,42 @@ def labelled_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rows that both predicted live.
 
-    Each network is one seed, numbered from 0. A row that was requested several times counts
-    once, with its first prediction. Rows are in the order of the frame.
+    In the tables, each network of a model is one seed, numbered from 0. A row that was requested
+    several times counts once, with its first predictions. Rows are in the order of the frame.
 
     Args:
         rollout: Rollout of the two arms.
-        samples: Samples of that rollout, oldest first.
-        frame: Newest feature frame; a row in it has its label.
-        workload: Computes targets and losses.
+        samples: Samples of the rollout, oldest first.
+        frame: Newest feature frame. A row in it has its label.
+        workload: Workload that computes targets and losses.
         first_unseen: Position of the first row that neither model was trained on.
 
     Returns:
-        Both tables, or None while no pair has its label.
+        The tables of challenger and production, or None if no row with both predictions has its
+        label.
 
     Raises:
         ContractError: Outputs do not fit the workload, or a row's label is not unique.
     """
     pairs = labelled_pairs(samples, frame)
-    known = [(at, pair) for at, pair in sorted(pairs.items()) if at >= first_unseen]
-    if not known:
+    labelled = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
+    if not labelled:
         return None
-    span = RowRange(start=known[0][0], stop=known[-1][0] + 1)
+    span = RowRange(start=labelled[0][0], stop=labelled[-1][0] + 1)
     examples = workload.examples(frame, span)
-    nth = {row: n for n, row in enumerate(examples.rows.tolist())}
-    known = [found for found in known if found[0] in nth]  # a workload may leave rows out
-    if not known:
+    example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
+    # A workload may omit rows.
+    labelled = [(row, pair) for row, pair in labelled if row in example_of_row]
+    if not labelled:
         return None
-    rows_P = np.array([at for at, _ in known])
-    y = examples.y[[nth[at] for at, _ in known]]
+    rows_P = np.array([row for row, _ in labelled])
+    y = examples.y[[example_of_row[row] for row, _ in labelled]]
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 
     def table(arm: ArmName, subject: str) -> LossTable:
-        output_PMO = _stack([getattr(pair, arm) for _, pair in known], arm)
-        losses = [_losses(workload, each_PO, y) for each_PO in output_PMO.swapaxes(0, 1)]
+        output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in labelled], arm)
+        losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
             subject=subject,
             window=window,
@@ -85,8 +87,8 @@ def labelled_losses(
 def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
     """Return the position of the first row that no member was trained on.
 
-    A member has seen the rows up to ``trained_through`` and, through the targets, the next
-    ``horizon_rows`` rows.
+    A member was trained on the rows up to ``trained_through``. Their targets depend on the next
+    ``horizon_rows`` rows, so these do not count as unseen either.
 
     Raises:
         ContractError: A member was trained on a table with another kind of index.
@@ -96,15 +98,15 @@ def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows
 
 
 def labelled_pairs(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
-    """Return the first sample that both arms answered, by its row's position in the frame.
+    """Return the first sample of each row that both arms answered, by position in the frame.
 
     Raises:
         ContractError: Two rows of the frame have the same label, so a key is ambiguous.
     """
     if not frame.index.is_unique:
         raise ContractError(
-            "Keys name rows by their index label, and the frame has two rows "
-            f"{row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
+            "The keys of requests are index labels of rows, so each label must be unique, but the "
+            f"frame has two rows {row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
             fix="Give every row a unique label.",
         )
     pairs = [
@@ -112,22 +114,22 @@ def labelled_pairs(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, 
         for sample in samples
         if sample.key is not None and sample.production and sample.challenger
     ]
-    places = find_positions([key for key, _ in pairs], frame.index)
-    found: dict[int, Sample] = {}
-    for at, (_, sample) in zip(places.tolist(), pairs, strict=True):
-        if at >= 0:
-            found.setdefault(at, sample)
-    return found
+    positions = find_positions([key for key, _ in pairs], frame.index)
+    by_position: dict[int, Sample] = {}
+    for position, (_, sample) in zip(positions.tolist(), pairs, strict=True):
+        if position >= 0:
+            by_position.setdefault(position, sample)
+    return by_position
 
 
-def _stack(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float64]:
+def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float64]:
     """Return the outputs of each network of an arm (P, M, O)."""
     shapes = {(len(each), len(each[0])) for each in outputs}
     if len(shapes) > 1:
         raise ContractError(
             f"Every sample must have the same number of networks and outputs of {arm}, got "
             f"{' and '.join(map(str, sorted(shapes)))}.",
-            cause="The servers run different builds of one version.",
+            cause="The servers run different versions of Sluice or of the workload's code.",
             fix="Install one version of Sluice on all servers, then start the rollout again.",
         )
     return np.array(outputs, np.float64)
@@ -136,15 +138,15 @@ def _stack(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float64]:
 def _losses(
     workload: Workload, output_PO: NDArray[np.float64], y: torch.Tensor
 ) -> NDArray[np.float64]:
-    want = workload.output_shape(y)
-    if output_PO.size != math.prod(want):
+    expected_shape = workload.output_shape(y)
+    if output_PO.size != math.prod(expected_shape):
         raise ContractError(
-            f"Outputs for {len(y)} rows must have the workload's output shape {want}, got "
-            f"{output_PO.shape}.",
-            cause="The workload changed since the version was trained.",
+            f"Outputs for {len(y)} rows must have the workload's output shape {expected_shape}, "
+            f"got {output_PO.shape}.",
+            cause="The workload was changed after the version was trained.",
             fix="Use the workload that the version was trained with.",
         )
-    output = torch.from_numpy(output_PO.reshape(want))
+    output = torch.from_numpy(output_PO.reshape(expected_shape))
     output = output.to(y.dtype if y.is_floating_point() else torch.float32)
     losses: NDArray[np.float64] = workload.losses(output, y).detach().double().numpy()
     return losses

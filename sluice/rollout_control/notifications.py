@@ -25,12 +25,12 @@ def publish_transitions(
     """Update the rollout's page, and raise an alert for each transition that needs one.
 
     Args:
-        ledger: Holds the rollout.
+        ledger: Ledger with the rollout.
         transitions: Transitions of one rollout that were not published yet, at least one.
-        failed: Result of saving the rows that the rollout failed on; None while it is in
-            progress.
+        failed: Result of saving the rows that the challenger failed on; None while the rollout is
+            in progress.
         home: State folder.
-        environ: Names where pages are served and where alerts are sent.
+        environ: Environment variables with the address of the page server and of the alert webhook.
         now: Current time.
 
     Raises:
@@ -46,15 +46,15 @@ def publish_transitions(
 
 
 def alert_for(transition: Transition) -> Alert | None:
-    """Return the alert for a transition; None for one that went as planned."""
+    """Return the alert for a transition; None if the transition needs no attention."""
     rollout = transition.rollout
-    who = f"{rollout.model} version {rollout.version}"
+    subject = f"{rollout.model} version {rollout.version}"
     if transition.outcome == "roll_back":
         kind, severity = "rolled_back", "critical"
-        what = f"{who} was rolled back; version {rollout.production_version} answers all users."
+        what = f"{subject} was rolled back; version {rollout.production_version} answers all users."
     elif transition.outcome == "inconclusive":
         kind, severity = "rollout_paused", "warning"
-        what = f"The rollout of {who} paused at {100 * rollout.share:g} % of the traffic."
+        what = f"The rollout of {subject} paused at {100 * rollout.share:g} % of the traffic."
     else:
         return None
     return Alert.model_validate(

@@ -1,7 +1,7 @@
-"""Page of a rollout: summary, share over time, transitions, and the evidence for and against it.
+"""HTML page of a rollout: summary, share over time, transitions, guards, counts and settings.
 
-Nothing is read or written here: ``sluice.rollout_control.report`` reads the ledger and saves the
-page.
+This module reads and writes nothing. ``sluice.rollout_control.report`` reads the ledger and saves
+the page.
 """
 
 import math
@@ -28,21 +28,21 @@ from sluice.rollout_control.failures import FailedRows
 from sluice.rollout_control.timeline import TimelineMark, format_duration, timeline_svg
 from sluice.verdicts.verdict import Verdict
 
-_PHASE: dict[RolloutPhase, tuple[str, Tone]] = {
+_PHASES: dict[RolloutPhase, tuple[str, Tone]] = {
     "rolling": ("rolling", "plain"),
     "paused": ("paused", "unsure"),
     "awaiting_promotion": ("awaiting promotion", "good"),
     "promoted": ("promoted", "good"),
     "rolled_back": ("rolled back", "bad"),
 }
-_CARD: dict[RolloutPhase, Tone] = {
+_CARD_TONES: dict[RolloutPhase, Tone] = {
     "rolling": "plain",
     "paused": "unsure",
     "awaiting_promotion": "good",
     "promoted": "good",
     "rolled_back": "bad",
 }
-_OUTCOME: dict[TransitionOutcome, Tone] = {
+_OUTCOME_TONES: dict[TransitionOutcome, Tone] = {
     "start": "plain",
     "wait": "plain",
     "advance": "good",
@@ -53,13 +53,13 @@ _OUTCOME: dict[TransitionOutcome, Tone] = {
     "roll_back": "bad",
     "abort": "bad",
 }
-_VERDICT: dict[str, Tone] = {
+_VERDICT_TONES: dict[str, Tone] = {
     "PROMOTE": "good",
     "REJECT": "bad",
     "EQUIVALENT": "unsure",
     "INCONCLUSIVE": "unsure",
 }
-_READING: dict[str, Tone] = {"ok": "good", "warn": "unsure", "breach": "bad"}
+_READING_TONES: dict[str, Tone] = {"ok": "good", "warn": "unsure", "breach": "bad"}
 _STYLE = (
     ".tag,.when{white-space:nowrap}"
     ".timeline{width:100%;height:auto;display:block}"
@@ -74,7 +74,7 @@ _STYLE = (
     ".meter{display:inline-block;width:160px;height:8px;border-radius:4px;background:var(--mark);"
     "overflow:hidden;vertical-align:middle}"
     ".meter i{display:block;height:100%;background:var(--good)}"
-    ".meter i.suspect{background:var(--unsure)}.meter i.breach{background:var(--bad)}"
+    ".meter i.warn{background:var(--unsure)}.meter i.breach{background:var(--bad)}"
 )
 
 
@@ -93,22 +93,24 @@ def rollout_page(
     Args:
         rollout: State at the last check.
         transitions: All transitions, oldest first; the first one is the start.
-        window: Counts of the current step, or of the one it ended at.
-        agreement: Distance of both models on held-out rows; None when it was not measured.
+        window: Counts of the current step, or of the last step if the rollout has ended.
+        agreement: Distance of both models on held-out rows; None if it was not measured.
         quality: Verdicts on labelled pairs, oldest first.
-        failed: Result of saving the rows it failed on; None when that was not done.
-        now: Time of the page, for a rollout in progress.
+        failed: Result of saving the rows that the challenger failed on; None if they were not
+            saved.
+        now: Current time, which ends the time axis of a rollout in progress.
     """
-    word, tone = _PHASE[rollout.phase]
+    phase_name, tone = _PHASES[rollout.phase]
     heading = f"Rollout of {rollout.model} version {rollout.version}"
     end = transitions[-1].at if rollout.is_over else max(now, transitions[-1].at)
     drift = next((t.drift for t in reversed(transitions) if t.drift is not None), None)
     parts = [
-        f"<h1>{escape(heading)} {tag(word, tone)}</h1>",
+        f"<h1>{escape(heading)} {tag(phase_name, tone)}</h1>",
         f'<p class="soft">Replaces version {rollout.production_version}; '
         f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
         f"{_time(rollout.started_at)} UTC</p>",
-        f'<div class="card {_CARD[rollout.phase]}">{_summary(rollout, transitions, end)}</div>',
+        f'<div class="card {_CARD_TONES[rollout.phase]}">'
+        f"{_summary(rollout, transitions, end)}</div>",
         "<h2>Share of the users over time</h2>",
         f'<div class="card">{_timeline(transitions, end)}</div>',
         "<h2>Transitions</h2>",
@@ -121,7 +123,8 @@ def rollout_page(
         f'<div class="card">{_agreement(agreement, drift)}</div>',
         "<h2>Labels</h2>",
         f'<div class="card">{_quality(rollout.settings, quality)}</div>',
-        f'<h2>Rows it failed on</h2><div class="card"><p>{escape(failed.reason)}</p></div>'
+        "<h2>Rows on which the challenger failed</h2>"
+        f'<div class="card"><p>{escape(failed.reason)}</p></div>'
         if failed is not None
         else "",
         "<h2>Settings</h2>",
@@ -134,7 +137,7 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
     """Describe the rollout in words: who started it and why, its progress, and its end."""
     first, last = transitions[0], transitions[-1]
     steps = ", ".join(f"{100 * step.share:g} %" for step in rollout.settings.steps)
-    begun = (
+    start_text = (
         f"{escape(first.actor)} started the rollout of version {rollout.version} to replace "
         f"version {rollout.production_version}, strategy {rollout.settings.strategy} ({steps}). "
         f"Reason: {escape(first.reason)}"
@@ -143,21 +146,20 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
     pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
     progress = f"{passed} of {len(rollout.settings.steps)} steps passed"
     if pauses:
-        progress += f", and it paused {'once' if pauses == 1 else f'{pauses} times'}"
-    took = format_duration((end - rollout.started_at).total_seconds())
-    word = _PHASE[rollout.phase][0]
-    now = {
-        "rolling": f"It is at {100 * rollout.share:g} % of the users since "
+        progress += f", and the rollout paused {'once' if pauses == 1 else f'{pauses} times'}"
+    duration = format_duration((end - rollout.started_at).total_seconds())
+    state = {
+        "rolling": f"The challenger answers {100 * rollout.share:g} % of the users since "
         f"{_time(rollout.step_since)} UTC.",
-        "paused": f"It is paused at {100 * rollout.share:g} % of the users.",
-        "awaiting_promotion": "Every step passed; it waits to be promoted.",
-        "promoted": f"After {took} it was promoted: every step passed.",
-        "rolled_back": f"After {took} it was {word} at {_share_before(transitions)} of the users, "
-        f"by {escape(last.actor)}.",
+        "paused": f"The rollout is paused at {100 * rollout.share:g} % of the users.",
+        "awaiting_promotion": "Every step passed. The challenger waits to be promoted.",
+        "promoted": f"The challenger was promoted after {duration}: every step passed.",
+        "rolled_back": f"The challenger was rolled back after {duration} at "
+        f"{_share_before(transitions)} of the users, by {escape(last.actor)}.",
     }[rollout.phase]
-    why = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
+    reason = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
     remedy = f"<p>{escape(last.remedy)}</p>" if last.remedy else ""
-    return f"<p><b>{now}{why}</b></p>{remedy}<p>{begun}</p><p>{progress}.</p>"
+    return f"<p><b>{state}{reason}</b></p>{remedy}<p>{start_text}</p><p>{progress}.</p>"
 
 
 def _share_before(transitions: Sequence[Transition]) -> str:
@@ -169,12 +171,12 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
         TimelineMark(
             at=t.at,
             share=t.rollout.users_share,
-            tone=_OUTCOME[t.outcome],
+            tone=_OUTCOME_TONES[t.outcome],
             tooltip=f"{t.outcome.replace('_', ' ')}: {t.reason}",
         )
         for t in transitions
     ]
-    if transitions[-1].rollout.is_over:  # so that the end is visible
+    if transitions[-1].rollout.is_over:  # extend the time axis, so that the last mark is visible
         end += (end - transitions[0].at) / 25
     return timeline_svg(marks, until=end)
 
@@ -186,7 +188,7 @@ def _transitions(transitions: Sequence[Transition]) -> str:
             str(number),
             f'<span class="when">{_time(t.at)}</span><br>'
             f'<span class="soft">+ {format_duration((t.at - began).total_seconds())}</span>',
-            tag(t.outcome.replace("_", " "), _OUTCOME[t.outcome]),
+            tag(t.outcome.replace("_", " "), _OUTCOME_TONES[t.outcome]),
             f"{100 * t.rollout.users_share:g} %",
             escape(t.actor),
             escape(t.reason)
@@ -194,7 +196,7 @@ def _transitions(transitions: Sequence[Transition]) -> str:
         ]
         for number, t in enumerate(transitions, start=1)
     ]
-    names = ("", "UTC", "", "share after", "by", "why")
+    names = ("number", "time [UTC]", "transition", "share after", "actor", "reason")
     return table(names, rows, numbers=frozenset({0, 3}))
 
 
@@ -203,7 +205,7 @@ def _guards(rollout: Rollout) -> str:
     rows = [
         [
             escape(GUARD_LABELS[reading.guard]),
-            tag(reading.verdict, _READING[reading.verdict]),
+            tag(reading.verdict, _READING_TONES[reading.verdict]),
             _meter(reading),
             f"{_number(reading.evidence)} of {_number(reading.limit)}",
         ]
@@ -211,59 +213,61 @@ def _guards(rollout: Rollout) -> str:
     ]
     note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
-        f"{_time(rollout.checked_at)} UTC; a guard rolls back at its limit. Healthy rollouts reach "
-        f"any limit in at most {100 * rollout.settings.alpha:g} % of hours. The arms are compared "
-        "on each server separately; a server that never asked the challenger is left out. Bars are "
-        "logarithmic.</p>"
+        f"{_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy rollout, "
+        f"any guard reaches its limit in at most {100 * rollout.settings.alpha:g} % of hours. The "
+        "arms are compared on each server separately; servers on which the challenger got no "
+        "request are excluded. Bars are logarithmic.</p>"
     )
-    return table(("guard", "", "", "evidence of limit"), rows, numbers=frozenset({3})) + note
+    names = ("guard", "verdict", "evidence", "evidence of limit")
+    return table(names, rows, numbers=frozenset({3})) + note
 
 
 def _meter(reading: GuardReading) -> str:
-    full = math.log1p(reading.evidence) / math.log1p(reading.limit)
-    width = 100 * min(full, 1.0) if full >= 0 else 100.0  # NaN shows as full
+    fraction = math.log1p(reading.evidence) / math.log1p(reading.limit)
+    width = 100 * min(fraction, 1.0) if fraction >= 0 else 100.0  # NaN is shown as a full bar
     return (
         f'<span class="meter"><i class="{reading.verdict}" style="width:{width:.0f}%"></i></span>'
     )
 
 
 def _arms(rollout: Rollout, transitions: Sequence[Transition], window: TrafficCounts) -> str:
-    """Show the counts at the end of each step and of the current one."""
-    seen = {t.window.epoch: t.window for t in transitions if t.window is not None}
-    if not rollout.is_over or window.epoch not in seen:
-        seen[window.epoch] = window
-    shares = {t.rollout.epoch: t.rollout for t in transitions if not t.rollout.is_over}
+    """Return a table of the counts at the end of each step, and of the current step."""
+    by_epoch = {t.window.epoch: t.window for t in transitions if t.window is not None}
+    if not rollout.is_over or window.epoch not in by_epoch:
+        by_epoch[window.epoch] = window
+    rollout_by_epoch = {t.rollout.epoch: t.rollout for t in transitions if not t.rollout.is_over}
     rows = []
-    for epoch, counted in sorted(seen.items()):
-        at = shares.get(epoch)
-        step = "" if at is None else f"{at.step + 1}: {100 * at.share:g} %"
-        served = counted.served_share
-        for arm, counts, part in (
-            ("challenger", counted.challenger, served),
-            ("production", counted.production, 1 - served),
+    for epoch, traffic in sorted(by_epoch.items()):
+        state = rollout_by_epoch.get(epoch)
+        step = "" if state is None else f"{state.step + 1}: {100 * state.share:g} %"
+        challenger_share = traffic.served_share
+        for arm, counts, share in (
+            ("challenger", traffic.challenger, challenger_share),
+            ("production", traffic.production, 1 - challenger_share),
         ):
-            of_all = f"{100 * part:.3g} %" if math.isfinite(part) else "-"
-            rows.append([step if arm == "challenger" else "", arm, of_all, *_counts(counts)])
+            served = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
+            rows.append([step if arm == "challenger" else "", arm, served, *_counts(counts)])
     names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
     note = (
-        '<p class="soft">Served: share of the requests that the arm answered, including shadow '
-        "requests, which the arm without users gets at 0 % and at 100 %.</p>"
+        '<p class="soft">Served: share of the requests that were routed to the arm, including '
+        "shadow requests, which the arm without users gets at 0 % and at 100 %.</p>"
     )
     return table(names, rows, numbers=frozenset(range(2, 8))) + note
 
 
 def _counts(counts: ArmCounts) -> list[str]:
-    def part(bad: int) -> str:
+    def with_percentage(num_faults: int) -> str:
         if not counts.requests:
-            return f"{bad}"
-        return f'{bad} <span class="soft">({100 * bad / counts.requests:.2g} %)</span>'
+            return f"{num_faults}"
+        percentage = 100 * num_faults / counts.requests
+        return f'{num_faults} <span class="soft">({percentage:.2g} %)</span>'
 
-    bad = (counts.errors, counts.timeouts, counts.not_finite, counts.slower)
-    return [f"{counts.requests:,}", *map(part, bad)]
+    faults = (counts.errors, counts.timeouts, counts.not_finite, counts.slower)
+    return [f"{counts.requests:,}", *map(with_percentage, faults)]
 
 
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
-    before = (
+    held_out = (
         "<p>The distance of both models on held-out rows was not measured, so live predictions "
         "were not compared.</p>"
         if agreement is None
@@ -272,30 +276,32 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
         f"predictions is {agreement.spread:.4g}.</p>"
     )
     if drift is None:
-        return before
+        return held_out
     if math.isnan(drift.distance):
-        live = f"Live: {drift.rows} requests answered by both arms, too few to compare."
-        return f"{before}<p>{tag('unknown', 'unsure')} {live}</p>"
-    near = drift.distance <= drift.limit
-    word, tone = ("within the limit", "good") if near else ("too large", "bad")
+        live = f"Both arms answered {drift.rows} live requests, too few for a comparison."
+        return f"{held_out}<p>{tag('unknown', 'unsure')} {live}</p>"
+    is_within = drift.distance <= drift.limit
+    label, tone = ("within the limit", "good") if is_within else ("too large", "bad")
     return (
-        f"{before}<p>{tag(word, cast(Tone, tone))} On {drift.rows:,} live requests the "
-        f"difference is {drift.distance:.3g} times as large; above {drift.limit:g} times it "
-        "rolls back.</p>"
+        f"{held_out}<p>{tag(label, cast(Tone, tone))} On {drift.rows:,} live requests, the "
+        f"difference is {drift.distance:.3g} times as large as on held-out rows. Above "
+        f"{drift.limit:g} times, the rollout is rolled back.</p>"
     )
 
 
 def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
-    needed = (
-        "The last step ends only with a PROMOTE on labelled pairs."
+    requirement = (
+        "The last step ends only with the verdict PROMOTE on labelled pairs."
         if settings.needs_quality
-        else "A PROMOTE is not needed; a REJECT rolls back."
+        else "The verdict PROMOTE is not required, but REJECT rolls back."
     )
     if not quality:
-        return f"<p>No verdict: fewer than {settings.quality_rows} rows had labels. {needed}</p>"
+        return (
+            f"<p>No verdict: fewer than {settings.quality_rows} rows had labels. {requirement}</p>"
+        )
     rows = [
         [
-            tag(v.outcome, _VERDICT[v.outcome]),
+            tag(v.outcome, _VERDICT_TONES[v.outcome]),
             f"{v.num_rows:,}",
             _number(v.candidate_loss),
             _number(v.reference_loss),
@@ -306,10 +312,13 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
         ]
         for v in quality
     ]
-    names = ("", "rows", "challenger's loss", "production's", "gain", "alpha spent", "why")
+    names = (
+        *("verdict", "rows", "challenger's loss", "production's loss", "gain", "alpha spent"),
+        "reason",
+    )
     note = (
-        f'<p class="soft">{needed} The gate decides after each {settings.quality_rows} new '
-        f"labels; all decisions together spend alpha = {quality[-1].alpha_of_all:g}. Losses in "
+        f'<p class="soft">{requirement} The gate decides after each {settings.quality_rows} new '
+        f"labels. All decisions together spend alpha = {quality[-1].alpha_of_all:g}. Losses are in "
         f"{escape(quality[-1].unit)}.</p>"
     )
     return table(names, rows, numbers=frozenset(range(1, 6))) + note
@@ -320,17 +329,17 @@ def _settings(settings: RolloutSettings) -> str:
     rows = [
         [
             f"<code>{escape(name)}</code>",
-            escape(_plain(getattr(settings, name))),
+            escape(_format_value(getattr(settings, name))),
             f'<span class="soft">{escape(fields[name].description or "")}</span>',
         ]
         for name in fields
     ]
-    return table(("setting", "value", "what it means"), rows)
+    return table(("setting", "value", "meaning"), rows)
 
 
-def _plain(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(_format_value, value))
     if value is None:
         return "default of the strategy"
     return f"{value:g}" if isinstance(value, float) else str(value)

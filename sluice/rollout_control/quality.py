@@ -1,10 +1,11 @@
 """Compares the arms on labelled live rows with the promotion gate.
 
-After each ``quality_rows`` newly labelled rows the gate decides on all of the rollout's labelled
-rows so far. All decisions of a rollout share the gate's alpha: decision k spends alpha * k**-1.6
-/ zeta(1.6), as repeated attempts on one window do. The parts sum to alpha, so for any number of
-decisions, however correlated, a challenger that is no worse is rejected in at most alpha of all
-rollouts, and one that is no better is promoted in at most alpha of them.
+After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
+rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
+alpha * k**-1.6 / zeta(1.6), like repeated attempts on one evaluation window. These parts sum to
+alpha. So for any number of decisions, even if they are correlated, a challenger that is not worse
+is rejected with probability at most alpha, and a challenger that is not better is promoted with
+probability at most alpha.
 """
 
 from collections.abc import Sequence
@@ -32,20 +33,20 @@ def evaluate_live_quality(
     frame: pd.DataFrame,
     now: datetime,
 ) -> Verdict | None:
-    """Decide on the labels that arrived for the rollout in progress, and record the verdict.
+    """Decide on the labelled rows of the rollout in progress, and record the verdict.
 
-    Call it whenever features are updated; it does nothing until enough labels are new.
+    Call this whenever features are updated. It does nothing until there are enough new labels.
 
     Args:
-        ledger: Holds the rollout and the samples.
-        pipeline: Pipeline of the model: its workload computes the losses, its gate has the
+        ledger: Ledger with the rollout and the samples.
+        pipeline: Pipeline of the model. Its workload computes the losses, and its gate has the
             thresholds.
-        store: Stores the compared losses.
-        frame: Newest feature frame; a row in it has its label.
+        store: Store for the tables of compared losses.
+        frame: Newest feature frame. A row in it has its label.
         now: Current time, UTC.
 
     Returns:
-        The recorded verdict; None without a rollout in progress or with fewer than
+        The recorded verdict; None if no rollout is in progress, or if there are fewer than
         ``quality_rows`` new labels.
 
     Raises:
@@ -92,17 +93,17 @@ def judge_quality(
     """Compare both arms on live rows with the part of alpha that this decision may spend.
 
     Args:
-        challenger: Losses of each of its networks on the live rows.
-        production: Losses on the same rows.
+        challenger: Losses of each of the challenger's networks on the live rows.
+        production: Losses of each of production's networks on the same rows.
         gate: Thresholds; ``alpha`` is for all decisions of the rollout together.
-        earlier: Every earlier verdict of the rollout.
-        horizon_rows: How many rows ahead a target looks [rows]; 0 for independent rows.
-        unit: Unit of the losses, for people.
+        earlier: All earlier verdicts of the rollout.
+        horizon_rows: Number of following rows on which a target depends; 0 for independent rows.
+        unit: Unit of the losses, for display.
 
     Returns:
-        A verdict with the challenger as candidate. REJECT: proven worse, or with less gain than
-            the gate requires. INCONCLUSIVE also when rows or networks are too few; that spends
-            no alpha.
+        A verdict with the challenger as candidate. REJECT means that the challenger is proven to
+        be worse, or to have less gain than the gate requires. If there are too few rows or
+        networks, the verdict is INCONCLUSIVE and spends no alpha.
     """
     attempt = 1 + sum(not verdict.lacking for verdict in earlier)
     verdict = compare(
@@ -120,10 +121,10 @@ def live_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rollout's labelled rows.
 
-    Rows that a network of either model was trained on are left out: its loss would be too low
-    there. None while no label has arrived.
+    Rows that a network of either model was trained on are excluded, because its loss on them would
+    be too low. Returns None if no row has its label yet.
     """
-    from sluice.serving.deployed import deployed_members  # brings torch
+    from sluice.serving.deployed import deployed_members  # imports torch
 
     versions = [
         ledger.version(rollout.model, number)

@@ -1,4 +1,4 @@
-"""Saves the page of a rollout with the other reports."""
+"""Saves the page of a rollout in the folder of reports."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,11 +24,11 @@ def save_rollout_page(
     """Write the current page of a rollout below ``SLUICE_HOME/reports``.
 
     Args:
-        ledger: Holds the rollout and the reports of servers.
-        rollout_id: Id of a rollout, in progress or over.
-        failed: Result of ``save_failures_suite``; None when it was not called.
+        ledger: Ledger with the rollout and the reports of servers.
+        rollout_id: Id of a rollout, which may be in progress or over.
+        failed: Result of ``save_failures_suite``; None if it was not called.
         home: State folder.
-        environ: May name where pages are served.
+        environ: Environment variables, which may contain the address of the page server.
         now: Current time.
 
     Raises:
@@ -41,13 +41,15 @@ def save_rollout_page(
             f"The rollout {rollout_id!r} does not exist.",
             fix="Give an id from 'sluice rollout list'.",
         )
-    rollout = _newest(ledger, transitions)
+    rollout = _newest_state(ledger, transitions)
     observations = ledger.observations
-    at_end = rollout if not rollout.is_over or len(transitions) < 2 else transitions[-2].rollout
+    # The end of a rollout begins a new epoch, so its last counts are those before the end.
+    is_over = rollout.is_over and len(transitions) > 1
+    counted_rollout = transitions[-2].rollout if is_over else rollout
     page = rollout_page(
         rollout,
         transitions,
-        window=observations.window(at_end),
+        window=observations.traffic_counts(counted_rollout),
         agreement=observations.agreement(rollout_id),
         quality=observations.quality(rollout_id),
         failed=failed,
@@ -57,8 +59,8 @@ def save_rollout_page(
     return save_page(page, name, home=home, environ=environ)
 
 
-def _newest(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
-    """Return the rollout including evidence from checks that made no transition."""
+def _newest_state(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
+    """Return the rollout with the evidence of the last check, which may have made no transition."""
     last = transitions[-1].rollout
-    head = ledger.rollout(last.model)
-    return head if head is not None and head.id == last.id else last
+    checked = ledger.rollout(last.model)
+    return checked if checked is not None and checked.id == last.id else last

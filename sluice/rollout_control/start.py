@@ -17,8 +17,9 @@ from sluice.rollout.prediction_agreement import PredictionAgreement, measure_agr
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
 
-_NEWEST_ROWS = 2000
-_BATCH = 256
+_MAX_ROWS = 2000
+"""Maximum number of held-out rows on which both models predict; the newest rows are used."""
+_BATCH_ROWS = 256
 
 
 def start_rollout(
@@ -34,20 +35,20 @@ def start_rollout(
     reason: str,
     rules: str,
 ) -> tuple[Transition, PredictionAgreement]:
-    """Start the rollout of a version.
+    """Compare both models on held-out rows, and start the rollout of a version.
 
     Args:
-        ledger: Stores the rollout.
+        ledger: Ledger that stores the rollout.
         model: Name of the model.
         version: Version number of the challenger.
-        settings: Fixed for the whole rollout.
+        settings: Settings, which are fixed for the whole rollout.
         frame: Feature frame that the challenger was evaluated on.
-        folds: Folds of that frame; the test rows of the last one are held out from both models'
+        folds: Folds of this frame. The test rows of the last fold are held out from both models'
             newest members.
-        store: Stores the network weights.
-        actor: Person or service that starts it, for the record.
-        reason: Why it is started, for the record.
-        rules: Digest of the settings under which the verdict must have been given.
+        store: Store of the network weights.
+        actor: Person or service that starts the rollout, for the record.
+        reason: Reason of the start, for the record.
+        rules: Digest of the settings under which the verdict must have been issued.
 
     Returns:
         The first transition, and the distance of both models' predictions on the held-out rows.
@@ -58,14 +59,14 @@ def start_rollout(
         RolloutConflict: Another rollout is in progress.
         IntegrityError: One of the models does not load.
     """
-    agreement = _agreement(ledger, model, version, frame=frame, folds=folds, store=store)
+    agreement = _measure_agreement(ledger, model, version, frame=frame, folds=folds, store=store)
     transition = ledger.start_rollout(
         model, version, settings, actor=actor, reason=reason, agreement=agreement, rules=rules
     )
     return transition, agreement
 
 
-def _agreement(
+def _measure_agreement(
     ledger: RolloutLedger,
     model: str,
     number: int,
@@ -74,32 +75,31 @@ def _agreement(
     folds: Sequence[Fold],
     store: ArtifactStore,
 ) -> PredictionAgreement:
-    from sluice.registry.loading import rebuild_workload  # brings torch
+    from sluice.registry.loading import rebuild_workload  # imports torch
     from sluice.serving.deployed import DeployedModel, load_deployed
 
     version, production = ledger.version(model, number), ledger.production(model)
     if production is None:
         raise GateBlocked(
-            f"{model} has no version in production to compare version {number} with.",
-            fix=f"Promote the first one: sluice registry promote {model} {number}",
+            f"{model} has no production version to compare version {number} with.",
+            fix=f"Promote a first version: sluice registry promote {model} {number}",
         )
     ours, theirs = load_deployed(version, store), load_deployed(production, store)
     if not ours.contract.takes_same(theirs.contract):
         raise GateBlocked(
-            f"Version {number} must take the inputs that version {production.number} takes, to "
-            "answer the same requests, but takes different ones.",
-            cause=f"Windows of {ours.contract.seq_len} rows of {', '.join(ours.contract.columns)}; "
-            f"in production {theirs.contract.seq_len} of {', '.join(theirs.contract.columns)}.",
-            fix="Serve it under another name, or promote it manually and restart the clients: "
-            f"sluice registry promote {model} {number}",
+            f"Version {number} cannot answer the requests of production version "
+            f"{production.number}, because it needs other inputs.",
+            cause=f"Version {number} needs windows of {ours.contract.seq_len} rows of "
+            f"{', '.join(ours.contract.columns)}; production needs {theirs.contract.seq_len} rows "
+            f"of {', '.join(theirs.contract.columns)}.",
+            fix="Serve the version under another model name; or promote it manually and change the "
+            f"clients: sluice registry promote {model} {number}",
         )
     workload, _ = rebuild_workload(version)
-    x = workload.examples(frame, folds[-1].test).x.numpy()[-_NEWEST_ROWS:].astype(np.float32)
+    x = workload.examples(frame, folds[-1].test).x.numpy()[-_MAX_ROWS:].astype(np.float32)
 
     def predictions(deployed: DeployedModel) -> NDArray[np.float64]:
-        starts = range(0, len(x), _BATCH)
-        return np.concatenate(
-            [deployed.predict(x[at : at + _BATCH], None).mean(axis=0) for at in starts]
-        )
+        batches = [x[start : start + _BATCH_ROWS] for start in range(0, len(x), _BATCH_ROWS)]
+        return np.concatenate([deployed.predict(batch, None).mean(axis=0) for batch in batches])
 
     return measure_agreement(predictions(theirs), predictions(ours))

@@ -1,4 +1,4 @@
-"""Status of a rollout for people: the ledger's record and the reports of servers."""
+"""Status of a rollout for display, from the ledger and the reports of servers."""
 
 from datetime import datetime
 
@@ -27,22 +27,22 @@ class RolloutStatus(Record):
     )
     servers: tuple[ServerState, ...] = Field(description="Servers that reported recently.")
     transitions: tuple[Transition, ...] = Field(
-        description="Transitions, oldest first; a wait is not recorded."
+        description="Transitions, oldest first. Checks that only waited are not recorded."
     )
 
     @property
     def lease_left_s(self) -> float:
-        """Seconds until servers return to production; 0 when they have, or the rollout is over."""
+        """Time until servers return to production [s]; 0 if the lease or the rollout has ended."""
         if self.rollout.is_over:
             return 0.0
         return max(0.0, (self.rollout.lease_until - self.at).total_seconds())
 
 
 def read_status(ledger: RolloutLedger, model: str, *, now: datetime) -> RolloutStatus:
-    """Return the status of the model's last rollout; nothing is written.
+    """Return the status of the model's last rollout, without writing anything.
 
     Args:
-        ledger: Holds the rollout.
+        ledger: Ledger with the rollout.
         model: Name of the model.
         now: Current time.
 
@@ -62,7 +62,7 @@ def read_status(ledger: RolloutLedger, model: str, *, now: datetime) -> RolloutS
         at=now,
         rollout=rollout,
         production=ledger.production_number(model),
-        window=ledger.observations.window(rollout),
+        window=ledger.observations.traffic_counts(rollout),
         guards=read_guards(rollout.evidence, rollout.settings),
         quality=verdicts[-1].outcome if verdicts else None,
         servers=tuple(live_servers(ledger, model, now=now)),

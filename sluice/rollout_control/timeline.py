@@ -1,4 +1,4 @@
-"""The challenger's share over time as an SVG that follows the page's colour scheme."""
+"""Draws the challenger's share over time as an SVG that uses the colours of the page."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 from sluice.reports.page import Tone
 
-_WIDTH, _PLOT = 1000, 174
+_WIDTH, _PLOT_HEIGHT = 1000, 174
+"""Width of the SVG and height of its plot, in SVG units like all sizes here."""
 _LEFT, _RIGHT, _BOTTOM = 52, 18, 30
+"""Margins around the plot."""
 _RADIUS = 10
+"""Radius of a mark."""
 _LANE_HEIGHT, _MAX_LANES = 23, 4
+"""Marks that would overlap are drawn in lanes, one above the other."""
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _DAY_S = 86400
 _MAX_TICKS = 8
@@ -22,7 +26,7 @@ class TimelineMark(NamedTuple):
 
     at: datetime
     share: float
-    """Share of the users from then on, in 0..1."""
+    """Share of the users from this time on, in 0..1."""
 
     tone: Tone
     tooltip: str
@@ -33,28 +37,28 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
     """Return the share as a step curve with a numbered mark for each transition.
 
     Args:
-        marks: At least one, in order; numbered from 1.
+        marks: Marks in order, at least one. They are numbered from 1.
         until: End of the time axis, at or after the last mark.
     """
     began = marks[0].at
     span_s = max((until - began).total_seconds(), 1.0)
 
     def x(at: datetime) -> float:
-        passed = (at - began).total_seconds() / span_s
-        return _LEFT + min(max(passed, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
+        fraction = (at - began).total_seconds() / span_s
+        return _LEFT + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
 
-    lanes = _lanes([x(mark.at) for mark in marks])
+    lanes = _assign_lanes([x(mark.at) for mark in marks])
     top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
 
     def y(share: float) -> float:
-        return top + (1 - share) * _PLOT
+        return top + (1 - share) * _PLOT_HEIGHT
 
     ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
     steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
-    line = " ".join(f"{start:.1f},{at:.1f} {end:.1f},{at:.1f}" for start, end, at in steps)
+    line = " ".join(f"{left:.1f},{y:.1f} {right:.1f},{y:.1f}" for left, right, y in steps)
     area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
     parts = [
-        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT + _BOTTOM}" role="img" '
+        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT_HEIGHT + _BOTTOM}" role="img" '
         'aria-label="share of the users over time">',
         *_grid(span_s, y),
         f'<polygon class="area" points="{area}"/>',
@@ -110,18 +114,22 @@ def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
     return parts
 
 
-def _lanes(places: Sequence[float]) -> list[int]:
-    """Return for each mark the lowest lane where the mark before it does not overlap."""
-    free = [-math.inf] * _MAX_LANES
+def _assign_lanes(x_positions: Sequence[float]) -> list[int]:
+    """Return for each mark the lowest lane in which it overlaps no earlier mark.
+
+    If it overlaps in all lanes, it gets the lane whose last mark is farthest away.
+    """
+    last_x = [-math.inf] * _MAX_LANES
     lanes = []
-    for x in places:
-        lane = next((n for n in range(_MAX_LANES) if x - free[n] > _LANE_HEIGHT), None)
-        lanes.append(free.index(min(free)) if lane is None else lane)
-        free[lanes[-1]] = x
+    for x in x_positions:
+        lane = next((n for n in range(_MAX_LANES) if x - last_x[n] > _LANE_HEIGHT), None)
+        lanes.append(last_x.index(min(last_x)) if lane is None else lane)
+        last_x[lanes[-1]] = x
     return lanes
 
 
 def _mark(number: int, mark: TimelineMark, x: float, y: float, foot: float) -> str:
+    """Return a numbered circle at (x, y), with a dashed line down to the curve at ``foot``."""
     return (
         f'<g><title>{escape(mark.tooltip)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
         f'y1="{y:.1f}" y2="{foot:.1f}" stroke-dasharray="3 3"/>'

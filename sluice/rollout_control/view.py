@@ -1,4 +1,4 @@
-"""Status of a rollout or rehearsal as a terminal view."""
+"""Shows the status of a rollout or rehearsal in the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from sluice.rollout.state import (
 )
 from sluice.rollout_control.status import RolloutStatus
 
-_PHASE = {
+_PHASE_COLOURS = {
     "rolling": "cyan",
     "paused": "yellow",
     "awaiting_promotion": "cyan",
     "promoted": "green",
     "rolled_back": "red",
 }
-_OUTCOME: dict[TransitionOutcome, str] = {
+_OUTCOME_COLOURS: dict[TransitionOutcome, str] = {
     "advance": "green",
     "promote": "green",
     "inconclusive": "yellow",
@@ -33,9 +33,11 @@ _OUTCOME: dict[TransitionOutcome, str] = {
     "roll_back": "red",
     "abort": "red",
 }
-_VERDICT = {"ok": "green", "warn": "yellow", "breach": "red"}
-_BAR = 24
-_NEWEST = 8
+_VERDICT_COLOURS = {"ok": "green", "warn": "yellow", "breach": "red"}
+_BAR_WIDTH = 24
+"""Width of the bar that shows the share [characters]."""
+_MAX_TRANSITIONS = 8
+"""Number of newest transitions that are shown."""
 
 
 def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
@@ -43,7 +45,7 @@ def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
 
     Args:
         status: Status of the rollout.
-        drift: Distance of the predictions, in words; "" when it was not measured.
+        drift: Distance of the predictions, from ``describe_drift``; "" if it was not measured.
     """
     began = status.rollout.started_at
     parts: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
@@ -53,36 +55,36 @@ def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
     if status.quality is not None:
         parts.append(Text(f"labels       {status.quality} on labelled pairs"))
     parts.append(_servers(status))
-    parts += [Text(""), transitions_table(status.transitions[-_NEWEST:], since=began)]
+    parts += [Text(""), transitions_table(status.transitions[-_MAX_TRANSITIONS:], since=began)]
     return Group(*parts)
 
 
 def describe_drift(drift: PredictionDrift) -> str:
     """Describe the distance between the predictions of both arms."""
     if math.isnan(drift.distance):
-        return f"not compared yet: {drift.rows} requests that both arms answered"
+        return f"not compared yet: both arms answered only {drift.rows} requests"
     return (
-        f"{drift.distance:.3g} times the distance on held-out rows, rolls back above "
-        f"{drift.limit:.3g} ({drift.rows} requests)"
+        f"{drift.distance:.3g} times the distance on held-out rows on {drift.rows} requests, rolls "
+        f"back above {drift.limit:.3g}"
     )
 
 
 def transition_line(transition: Transition, *, since: datetime) -> str:
     """Return a transition as one line: time, outcome, share and reason."""
     passed_s = (transition.at - since).total_seconds()
-    what, share = transition.outcome.replace("_", " "), 100 * transition.rollout.users_share
-    return f"{passed_s:6.1f} s  {what}, {share:g} %: {transition.reason}"
+    outcome, share = transition.outcome.replace("_", " "), 100 * transition.rollout.users_share
+    return f"{passed_s:6.1f} s  {outcome}, {share:g} %: {transition.reason}"
 
 
 def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:
-    """Return the transitions as a table, with the seconds since a moment."""
+    """Return the transitions as a table, with the time of each since ``since``."""
     table = Table(box=None, pad_edge=False, expand=False)
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("what happened", no_wrap=True)
+    table.add_column("time [s]", justify="right", no_wrap=True)
+    table.add_column("transition", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table.add_column("reason", overflow="fold")
     for transition in transitions:
-        colour = _OUTCOME.get(transition.outcome, "cyan")
+        colour = _OUTCOME_COLOURS.get(transition.outcome, "cyan")
         table.add_row(
             f"{(transition.at - since).total_seconds():.1f}",
             f"[{colour}]{transition.outcome.replace('_', ' ')}[/{colour}]",
@@ -99,30 +101,30 @@ def _headline(status: RolloutStatus) -> Text:
     line = Text.assemble(
         (rollout.model, "bold"),
         f": version {rollout.version} against version {rollout.production_version}, ",
-        (phase, _PHASE[rollout.phase]),
+        (phase, _PHASE_COLOURS[rollout.phase]),
         f" at step {rollout.step + 1} of {len(rollout.settings.steps)}",
     )
     if rollout.is_over:
-        now = "nothing" if production is None else f"version {production}"
-        return line.append(f"; in production: {now}")
+        current = "nothing" if production is None else f"version {production}"
+        return line.append(f"; in production: {current}")
     return line.append(f"; lease {status.lease_left_s:.0f} s")
 
 
 def _share(rollout: Rollout) -> Text:
     share = rollout.users_share
-    full = round(_BAR * share)
+    num_filled = round(_BAR_WIDTH * share)
     shadow = " and shadow requests" if not rollout.is_over and rollout.current_step.shadow else ""
     return Text.assemble(
         "share        ",
-        ("#" * full, "green" if share else ""),
-        ("-" * (_BAR - full), "dim"),
+        ("#" * num_filled, "green" if share else ""),
+        ("-" * (_BAR_WIDTH - num_filled), "dim"),
         f" {100 * share:g} % of the users{shadow}",
     )
 
 
 def _arms(status: RolloutStatus) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("at this step")
+    table.add_column("in this step")
     for name in ("requests", "errors", "late", "not finite", "slower"):
         table.add_column(name, justify="right")
     for arm, counts in (
@@ -145,9 +147,9 @@ def _guards(guards: Sequence[GuardReading]) -> Table:
     table.add_column("guard")
     table.add_column("evidence", justify="right")
     table.add_column("rolls back at", justify="right")
-    table.add_column("")
+    table.add_column("verdict")
     for reading in guards:
-        colour = _VERDICT[reading.verdict]
+        colour = _VERDICT_COLOURS[reading.verdict]
         table.add_row(
             reading.guard.replace("_", " "),
             f"{reading.evidence:.3g}",
@@ -159,7 +161,7 @@ def _guards(guards: Sequence[GuardReading]) -> Table:
 
 def _servers(status: RolloutStatus) -> Text:
     if not status.servers:
-        return Text("servers      none reported recently", style="yellow")
+        return Text("servers      no server has reported recently", style="yellow")
     text = Text(f"servers      {len(status.servers)}")
     text.append(f", {sum(s.challenger is not None for s in status.servers)} with the challenger")
     for problem in dict.fromkeys(p for s in status.servers for p in s.problems):

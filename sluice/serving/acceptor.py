@@ -15,16 +15,18 @@ from sluice.serving.early_responses import EarlyResponse, raw_response
 from sluice.serving.hosts import counted_address
 from sluice.serving.protocol import BoundedProtocol
 
-_PAUSE_S = 0.1
-"""Pause after the system refused an accept, for example because no descriptor is free."""
-_SHUTDOWN_S = 2.0
-"""Longest wait for the close of a TLS connection."""
+_ACCEPT_RETRY_S = 0.1
+"""Pause after the system refused to accept a connection, for example because no file descriptor
+is free [s]."""
+_TLS_SHUTDOWN_S = 2.0
+"""Maximum time for the closing handshake of a TLS connection [s]."""
 
-_BUSY = raw_response(
+_BUSY_RESPONSE = raw_response(
     EarlyResponse(
         "busy",
         503,
-        "Every connection that the server may have is processing a request.",
+        "The server has reached its connection limit, and every open connection is processing a "
+        "request.",
         "Try again in a second, with fewer connections.",
     )
 )
@@ -38,27 +40,28 @@ class Acceptor:
         listening: socket.socket,
         *,
         table: ConnectionTable,
-        make: Callable[[socket.socket, str], BoundedProtocol],
+        make_protocol: Callable[[socket.socket, str], BoundedProtocol],
         tls: ssl.SSLContext | None,
     ) -> None:
         """Start accepting; requires a running event loop.
 
         Args:
-            listening: Bound socket; it is closed with the acceptor.
+            listening: Bound socket. ``close`` closes it.
             table: All open connections.
-            make: Returns the protocol of a connection, from its socket and client address.
+            make_protocol: Creates the protocol of a connection from its socket and the address
+                of the client.
             tls: TLS context of the server; None serves plain HTTP.
         """
         listening.setblocking(False)
         self._listening = listening
         self._table = table
-        self._make = make
+        self._make_protocol = make_protocol
         self._tls = tls
         self._openings: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop accepting; open connections stay."""
+        """Stop accepting connections. Open connections are not closed."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -71,7 +74,7 @@ class Acceptor:
                 accepted, peer = await loop.sock_accept(self._listening)
             except OSError:
                 self._table.count_closed("descriptors")
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
             address = counted_address(peer[0])
             if not self._table.make_room(address):
@@ -80,22 +83,23 @@ class Acceptor:
                     if self._tls is None:
                         with contextlib.suppress(OSError):
                             accepted.setblocking(False)
-                            accepted.send(_BUSY)
+                            accepted.send(_BUSY_RESPONSE)
                 await asyncio.sleep(0)
                 continue
-            protocol = self._make(accepted, address)
+            protocol = self._make_protocol(accepted, address)
             self._table.add(protocol)
             opening = loop.create_task(self._open(accepted, protocol))
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
-            await asyncio.sleep(0)  # or a flood would keep the loop from closing what it evicted
+            # Let the event loop close evicted connections, even during a flood of new ones.
+            await asyncio.sleep(0)
 
     async def _open(self, accepted: socket.socket, protocol: BoundedProtocol) -> None:
         timeouts = {}
         if self._tls is not None:
             timeouts = {
                 "ssl_handshake_timeout": self._table.settings.header_timeout_s,
-                "ssl_shutdown_timeout": _SHUTDOWN_S,
+                "ssl_shutdown_timeout": _TLS_SHUTDOWN_S,
             }
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -1,10 +1,11 @@
-"""Admission control: how much of a server the holders of one token may use, and how fast.
+"""Admission control: limits how much of a server the clients with one token may use.
 
 Three resources are limited: the rate of predictions, the memory of request bodies being read,
-and concurrent predictions. With several tokens, one of them gets the last two only as far as it
-leaves the same amount free for the others (a dynamic threshold): a token that takes all it can
-gets a half, two of them get two thirds. A single token gets everything; so that one of its
-holders does not keep the memory from the others, a stalled body is dropped for a new one.
+and the number of concurrent predictions. If there are several tokens, a token may use memory and
+concurrent predictions only while it leaves at least the same amount free for the others (a
+dynamic threshold): one greedy token gets half of the resource, two greedy tokens together get two
+thirds. A single token gets everything. Several clients may share a token, so a stalled body is
+dropped when a new body of its token needs the memory.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -22,14 +23,16 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 
 _READER_BYTES = 65_536
-"""Smallest memory of a body that is being read: the server reads ahead by this amount."""
+"""Memory reserved at least for a body that is being read, because the server reads ahead by this
+amount [bytes]."""
 _STALLED_S = 0.5
-"""A body that received fewer than ``_READER_BYTES`` in this time may be dropped for another one of
-its token [s]. With a shorter time, bodies that all arrive at full speed would drop each other."""
+"""A body that received fewer than ``_READER_BYTES`` in this time may be dropped for another body
+of the same token [s]. If this time were shorter, bodies that all arrive at full speed would drop
+each other."""
 
 
 class FairShare:
-    """A capacity shared by several holders; used by the event loop only."""
+    """A capacity shared by several tokens (the holders); used by the event loop only."""
 
     def __init__(self, capacity: int) -> None:
         self.used = 0
@@ -37,11 +40,11 @@ class FairShare:
         self._held: Counter[str] = Counter()
 
     def take(self, holder: str, amount: int, *, is_shared: bool) -> bool:
-        """Take an amount; False when it is not free, or exceeds the share of ``holder``.
+        """Reserve an amount. Return False if it is not free or exceeds the share of the holder.
 
         Args:
             holder: Name of the token.
-            amount: Amount to take.
+            amount: Amount to reserve.
             is_shared: Whether other tokens share the capacity.
         """
         free = self._capacity - self.used - amount
@@ -52,7 +55,7 @@ class FairShare:
         return True
 
     def give_back(self, holder: str, amount: int) -> None:
-        """Return an amount."""
+        """Release an amount that the holder reserved."""
         self.used -= amount
         self._held[holder] -= amount
         if not self._held[holder]:
@@ -65,18 +68,21 @@ class BodyMemory:
     def __init__(self, capacity: int) -> None:
         self._share = FairShare(capacity)
         self._readings: dict[BodyReading, float] = {}
-        """Time of the last progress of each body [s, monotonic]; the longest stalled one is
-        first."""
+        """Time of the last progress of each body [s, monotonic]; the body that has been stalled
+        longest is first."""
 
     def advance(self, reading: "BodyReading") -> None:
-        """Record that a body made progress, or is new."""
+        """Record that a body made progress or was added."""
         self._readings.pop(reading, None)
         self._readings[reading] = time.monotonic()
 
     def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
-        """Take memory for a body, dropping stalled ones if needed; False when none is free."""
+        """Reserve memory for a body, and drop stalled bodies for it if needed.
+
+        Return False if not enough memory is free and no body is stalled.
+        """
         while not self._share.take(reading.holder, amount, is_shared=is_shared):
-            stalled = self._stalled(reading)
+            stalled = self._longest_stalled(reading)
             if stalled is None:
                 return False
             self.remove(stalled)
@@ -84,30 +90,30 @@ class BodyMemory:
         return True
 
     def remove(self, reading: "BodyReading") -> None:
-        """Return all memory of a body."""
+        """Release all memory of a body."""
         if self._readings.pop(reading, None) is not None:
-            self._share.give_back(reading.holder, reading.taken)
+            self._share.give_back(reading.holder, reading.num_reserved)
 
-    def _stalled(self, other: "BodyReading") -> "BodyReading | None":
-        """Return the body of the same token that stalled for longest."""
-        before = time.monotonic() - _STALLED_S
+    def _longest_stalled(self, new: "BodyReading") -> "BodyReading | None":
+        """Return the body that stalled longest among those with the same token as ``new``."""
+        stalled_since = time.monotonic() - _STALLED_S
         for reading, advanced_at in self._readings.items():
-            if advanced_at > before:
+            if advanced_at > stalled_since:
                 return None
-            if reading is not other and reading.holder == other.holder and reading.taken:
+            if reading is not new and reading.holder == new.holder and reading.num_reserved:
                 return reading
         return None
 
 
 class BodyReading:
-    """One body that is being read; its memory is taken as it arrives."""
+    """One body that is being read. Memory is reserved for it as its bytes arrive."""
 
     def __init__(self, memory: BodyMemory, holder: str, *, is_shared: bool) -> None:
         self.holder = holder
         self.num_bytes = 0
-        self.taken = 0
+        self.num_reserved = 0
         self.on_end: Callable[[], None] = _nothing
-        """Called when another body needs the memory: reading this one must stop."""
+        """Called when another body needs the memory, so that reading this body stops."""
 
         self.is_ended = False
         self._memory = memory
@@ -126,12 +132,12 @@ class BodyReading:
         if self.num_bytes >= self._next_advance:
             self._next_advance = self.num_bytes + _READER_BYTES
             self._memory.advance(self)
-        more = max(self.num_bytes, _READER_BYTES) - self.taken
+        more = max(self.num_bytes, _READER_BYTES) - self.num_reserved
         if more <= 0:
             return
         if not self._memory.take(self, more, is_shared=self._is_shared):
             raise self.error()
-        self.taken += more
+        self.num_reserved += more
 
     def end(self) -> None:
         """Stop reading, so that another body gets the memory."""
@@ -140,23 +146,23 @@ class BodyReading:
 
     @staticmethod
     def error() -> Overloaded:
-        """Return the error for a body without memory."""
+        """Return the error for a body that gets no memory."""
         return Overloaded(
-            "The bodies of all requests together use all of their memory, or those of this token "
-            "use its share.",
-            fix="Try again in a second; send each body without pauses, and fewer at a time.",
+            "The request bodies that are being read use all memory for bodies, or those of this "
+            "token use its share of it.",
+            fix="Try again in a second. Send each body without pauses, and fewer bodies at once.",
         )
 
 
 def _nothing() -> None:
-    """Do nothing: the body is not read yet."""
+    """Do nothing: ``on_end`` before a reader of the body has set its own function."""
 
 
 class Admission:
-    """Admits or refuses each prediction before it costs anything."""
+    """Admits or refuses each prediction before it uses resources."""
 
     def __init__(self, settings: ServingSettings, tokens: Tokens) -> None:
-        """Start without requests in progress."""
+        """Create it without requests in progress."""
         self._settings = settings
         self._slots = FairShare(settings.max_in_flight)
         self._memory = BodyMemory(settings.max_body_memory_bytes)
@@ -170,37 +176,41 @@ class Admission:
         return self._slots.used
 
     def set_tokens(self, tokens: Tokens) -> None:
-        """Divide the rate again; a token with the same rate keeps what is left of its burst."""
+        """Divide the rate among new tokens. A token whose rate is unchanged keeps its burst.
+
+        "Burst" is the number of predictions that may still arrive at once.
+        """
         settings = self._settings
         clients = {grant.name: grant.requests_per_s for grant in tokens.clients}
         if "predict" in tokens.open_scopes:
             clients = {"": None}
         self._is_shared = len(clients) > 1
-        before, self._rates = self._rates, {}
-        for name, given in clients.items():
-            per_s = settings.requests_per_s / len(clients) if given is None else given
-            if name in before and before[name][0] == per_s:
-                self._rates[name] = before[name]
+        old_rates, self._rates = self._rates, {}
+        for name, own_rate in clients.items():
+            per_s = settings.requests_per_s / len(clients) if own_rate is None else own_rate
+            if name in old_rates and old_rates[name][0] == per_s:
+                self._rates[name] = old_rates[name]
                 continue
             burst = max(1, round(settings.burst_requests * per_s / settings.requests_per_s))
             self._rates[name] = (per_s, RateLimit(per_s=per_s, burst=burst))
 
     def require_rate(self, holder: str) -> None:
-        """Count one prediction.
+        """Count one prediction against the rate limit of a token.
 
         Raises:
             TooManyRequests: Predictions arrive too fast.
         """
-        found = self._rates.get(holder)
-        if found is not None:  # None when the token was just removed
-            found[1].require(time.monotonic())
+        rate = self._rates.get(holder)
+        if rate is not None:  # None if the token was just removed
+            _, limit = rate
+            limit.require(time.monotonic())
 
     @contextlib.contextmanager
     def reading(self, holder: str) -> Iterator[BodyReading]:
-        """Count a body as being read.
+        """Account for the memory of a body while the block reads it.
 
         Raises:
-            Overloaded: Bodies take too much memory.
+            Overloaded: Bodies use too much memory.
         """
         body = BodyReading(self._memory, holder, is_shared=self._is_shared)
         try:
@@ -211,16 +221,17 @@ class Admission:
 
     @contextlib.contextmanager
     def computing(self, holder: str) -> Iterator[None]:
-        """Count a prediction as in progress.
+        """Count a prediction as in progress while the block runs.
 
         Raises:
-            Overloaded: Too many are in progress.
+            Overloaded: Too many predictions are in progress.
         """
         if not self._slots.take(holder, 1, is_shared=self._is_shared):
             raise Overloaded(
-                f"At most {self._settings.max_in_flight} predictions may be in progress, for one "
-                "token as many as it leaves free for others; that limit is reached.",
-                fix="Try again in a second, with fewer at once.",
+                f"At most {self._settings.max_in_flight} predictions may be in progress. If there "
+                "are several tokens, one token may use only as many as it leaves free for the "
+                "others. This limit is reached.",
+                fix="Try again in a second, with fewer predictions at once.",
             )
         try:
             yield

@@ -1,8 +1,9 @@
 """Runs one model in its own thread and batches waiting requests.
 
-Torch must not block the event loop, and eight small networks cost about as much for eight
-windows as for one. So all requests that arrived while a batch was computed form the next batch;
-no request waits for a batch to fill. A network that hangs blocks its own thread only.
+An arm is one of the two versions of a rollout: production or the challenger. Its thread keeps
+torch from blocking the event loop, and a network that hangs blocks only this thread. Batching
+pays, because small networks take about as long for eight windows as for one. All requests that
+arrive while a batch is computed form the next batch; no request waits for a batch to fill.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -27,7 +28,7 @@ EnsembleOutput = NDArray[np.float64]
 
 
 class QueueFull(Exception):
-    """Too many requests wait for the arm; not the fault of the request."""
+    """Too many requests wait for the arm; the request itself may be valid."""
 
 
 class NetworkFailed(Exception):
@@ -44,14 +45,14 @@ class NeverStarted(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Error of a network, as a value."""
+    """Error of a network as a value; see the comment in ``_Job``."""
 
     place: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
 class StartTime:
-    """When an arm started on a request [s, monotonic]; None before."""
+    """Time at which an arm started to compute a request [s, monotonic]; None before that."""
 
     at: float | None = None
 
@@ -61,10 +62,10 @@ class _Job:
     """One request in the queue of the thread."""
 
     x_NLD: NDArray[np.float32]
-    # A failure is stored as a value: the exception itself references its frames, these reference
-    # the arm, and an arm in a reference cycle is freed only by the garbage collector.
+    # A failure is stored as a value. An exception references its stack frames, and these reference
+    # the arm: a reference cycle, which only the garbage collector would free.
     answer: "asyncio.Future[EnsembleOutput | _Failure | None]"
-    """None when the deadline passed."""
+    """Future of the output; its result is None if the deadline passed."""
 
     loop: asyncio.AbstractEventLoop
     began: StartTime
@@ -79,14 +80,14 @@ class _SharedQueue:
     """Jobs queued and not yet answered; used by the event loop only."""
 
     started_at: float | None = None
-    """When the present batch began [s, monotonic]; None without a batch."""
+    """Time at which the current batch began [s, monotonic]; None without a batch."""
 
     idle: threading.Event = field(default_factory=threading.Event)
     """Set while no batch is computed."""
 
 
 class ArmWorker:
-    """A deployed model with its thread, which ends once the arm is not referenced any more."""
+    """A deployed model with its thread. The thread ends once the arm is no longer referenced."""
 
     def __init__(self, deployed: ServedModel, *, max_windows: int, pause: Pause | None) -> None:
         """Start the thread.
@@ -102,23 +103,24 @@ class ArmWorker:
             target=_run_batches,
             args=(self._queue, deployed, max_windows, pause),
             name=f"arm-{deployed.candidate[:12]}",
-            daemon=True,  # a network that hangs must not keep the process
+            daemon=True,  # a network that hangs must not keep the process alive
         ).start()
-        # Queued behind every earlier job: a waiting caller still references the arm.
+        # None ends the thread. Every job is queued before it, because the caller of a job
+        # references the arm until the job is answered.
         weakref.finalize(self, self._queue.jobs.put, None).atexit = False
 
     @property
     def waiting(self) -> int:
-        """Number of requests without a response."""
+        """Number of requests that have no response yet."""
         return self._queue.waiting
 
     @property
     def idle(self) -> threading.Event:
-        """Set while the arm computes nothing; a reference to it does not keep the arm alive."""
+        """Event that is set while the arm computes nothing. It does not keep the arm alive."""
         return self._queue.idle
 
     def busy_s(self, now: float) -> float:
-        """Return how long the present batch has taken at ``now`` [s, monotonic]."""
+        """Return the age of the current batch at ``now`` [s, monotonic]; 0 without a batch."""
         started = self._queue.started_at
         return 0.0 if started is None else now - started
 
@@ -135,13 +137,13 @@ class ArmWorker:
         Args:
             x_NLD: Windows (N, L, D).
             timeout_s: Longest wait.
-            max_waiting: Refuse when this number of requests is already waiting.
-            began: Set once the arm starts on the request.
+            max_waiting: Raise ``QueueFull`` if this number of requests is already waiting.
+            began: Receives the time at which the arm starts to compute the request.
 
         Raises:
             QueueFull: Too many requests wait.
-            TimeoutError: The deadline passed. NeverStarted when the arm had not started on the
-                request; then it never will.
+            TimeoutError: The deadline passed. It is a NeverStarted if the arm had not started to
+                compute the request; the arm then skips the request.
             NetworkFailed: The network raised.
         """
         shared = self._queue
@@ -151,58 +153,58 @@ class ArmWorker:
         job = _Job(x_NLD, loop.create_future(), loop, began or StartTime())
         shared.waiting += 1
         shared.jobs.put(job)
-        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout takes 10 us
+        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
         try:
-            found = await job.answer
+            answer = await job.answer
         finally:
             timer.cancel()
             shared.waiting -= 1
-        if found is None:
+        if answer is None:
             raise NeverStarted if job.began.at is None else TimeoutError
-        if isinstance(found, _Failure):
-            raise NetworkFailed(found.place)
-        return found
+        if isinstance(answer, _Failure):
+            raise NetworkFailed(answer.place)
+        return answer
 
 
 def _run_batches(
     shared: _SharedQueue, deployed: ServedModel, max_windows: int, pause: Pause | None
 ) -> None:
     """Process jobs until None is queued."""
-    # Set in this thread: the number of OpenMP threads is per thread, regardless of the main thread
-    # and of torch.get_num_threads. With two, a window took 85 ms instead of 2.6 ms.
+    # Each thread has its own number of OpenMP threads, whatever the main thread has set and
+    # torch.get_num_threads reports. With two OpenMP threads, a window took 85 ms instead of 2.6 ms.
     torch.set_num_threads(1)
-    carried: _Job | None = None
+    carried: _Job | None = None  # job that did not fit into the last batch
     shared.idle.set()
     while True:
         first = carried if carried is not None else shared.jobs.get()
         carried = None
         if first is None:
             return
-        batch, windows, last = [first], len(first.x_NLD), False
+        batch, windows, is_last = [first], len(first.x_NLD), False
         while windows < max_windows:
             try:
                 following = shared.jobs.get_nowait()
             except queue.Empty:
                 break
             if following is None:
-                last = True
+                is_last = True
                 break
             if windows + len(following.x_NLD) > max_windows:
                 carried = following
                 break
             batch.append(following)
             windows += len(following.x_NLD)
-        wanted = [job for job in batch if not job.answer.done()]  # timed out or cancelled
+        pending = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
         now = time.monotonic()
-        for job in wanted:
+        for job in pending:
             job.began.at = now
         shared.started_at = now
         shared.idle.clear()
-        _compute(wanted, deployed, pause)
+        _compute(pending, deployed, pause)
         shared.idle.set()
         shared.started_at = None
-        del first, batch, wanted
-        if last:
+        del first, batch, pending
+        if is_last:
             return
 
 
@@ -211,11 +213,11 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
         return
     try:
         windows = np.concatenate([job.x_NLD for job in jobs])
-        found = deployed.predict(windows, pause)
-        if found.shape[1] != len(windows):
-            raise ValueError(f"{found.shape[1]} predictions for {len(windows)} windows")
+        output = deployed.predict(windows, pause)
+        if output.shape[1] != len(windows):
+            raise ValueError(f"{output.shape[1]} predictions for {len(windows)} windows")
     except Exception as error:  # user code may raise anything; this is the edge of its thread
-        if len(jobs) > 1:  # find the one that fails
+        if len(jobs) > 1:  # compute each job alone, so that only the failing one gets the error
             for job in jobs:
                 _compute([job], deployed, pause)
         else:
@@ -223,20 +225,20 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             _deliver(jobs, [_Failure(site)])
         return
     ends = np.cumsum([len(job.x_NLD) for job in jobs])[:-1]
-    _deliver(jobs, np.split(found, ends, axis=1))
+    _deliver(jobs, np.split(output, ends, axis=1))
 
 
 def _resolve(job: _Job, result: EnsembleOutput | _Failure | None) -> None:
-    if not job.answer.done():  # the deadline or the answer, whichever came first
+    if not job.answer.done():  # either the deadline or the output was first
         job.answer.set_result(result)
 
 
 def _deliver(jobs: list[_Job], results: Sequence[EnsembleOutput | _Failure]) -> None:
-    def settle() -> None:
+    def resolve_all() -> None:
         for job, result in zip(jobs, results, strict=True):
             _resolve(job, result)
 
     try:
-        jobs[0].loop.call_soon_threadsafe(settle)
+        jobs[0].loop.call_soon_threadsafe(resolve_all)
     except RuntimeError:  # the loop is closed, so no caller waits
         return

@@ -1,6 +1,6 @@
 """Process of a challenger: loads one model and answers requests until the server closes the pipe.
 
-Whatever the model's code does to this process, the server only sees the end of the pipe.
+If the model's code crashes or ends this process, the server only sees that the pipe has ended.
 """
 
 import faulthandler
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sluice.serving.deployed import ServedModel
 
 _LOADING_NICENESS = 10
-"""Niceness while loading, which takes seconds of imports; production's requests go first."""
+"""Niceness of the thread that loads the model. Loading imports for seconds, and must not delay
+production's requests."""
 
 
 def serve(handle: int, *, crash: int) -> None:
@@ -29,7 +30,7 @@ def serve(handle: int, *, crash: int) -> None:
     faulthandler.enable(file=crash)
     _limit_process()
     pipe: Connection[bytes, bytes] = Connection(handle)
-    with suppress(EOFError, OSError):  # the server is gone or closed the pipe
+    with suppress(EOFError, OSError):  # the server has ended or closed the pipe
         model = _load_in_thread(pipe)
         while model is not None:
             pipe.send_bytes(_respond(pipe, model, pipe.recv_bytes()))
@@ -43,25 +44,27 @@ def _limit_process() -> None:
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        # The out-of-memory killer takes this process first, in case the server does not notice in
-        # time.
+        # If the memory runs out before the server ends this process, the out-of-memory killer
+        # must choose this process and not the server.
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
 
 
 def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
-    """Load in a thread with low priority, and report the result."""
-    found: list[ServedModel] = []
+    """Load the model in a thread of low priority, report the result to the server, and return it.
+
+    Returns None if the model does not load.
+    """
+    loaded: list[ServedModel] = []
     problems: list[BaseException] = []
 
     def load() -> None:
-        if sys.platform == "linux":  # elsewhere it would lower the whole process for good
+        if sys.platform == "linux":  # elsewhere niceness applies to the whole process, for good
             os.nice(_LOADING_NICENESS)
         try:
-            found.append(_load(pipe.recv_bytes()))
-        except (
-            BaseException
-        ) as error:  # user code may raise anything; this is the edge of its thread
+            loaded.append(_load(pipe.recv_bytes()))
+        # User code may raise anything, and nothing above this thread would catch it.
+        except BaseException as error:
             problems.append(error)
 
     thread = threading.Thread(target=load, name="loading")
@@ -74,7 +77,7 @@ def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
         text = str(problem) if isinstance(problem, SluiceError) else repr(problem)
         pipe.send_bytes(wire_protocol.LOAD_FAILED + text[:2000].encode())
         return None
-    (model,) = found
+    (model,) = loaded
     _warm_up(pipe, model)
     info = wire_protocol.ModelInfo(
         version=model.version,
@@ -90,18 +93,18 @@ def _load(request: bytes) -> "ServedModel":
     from sluice.base.imports import import_object
     from sluice.serving.wire_protocol import LoadRequest
 
-    wanted = LoadRequest.model_validate_json(request)
-    load = import_object(wanted.loader.load, what="loader of a challenger")
-    model: ServedModel = load(wanted.candidate, **wanted.loader.arguments)
+    parsed = LoadRequest.model_validate_json(request)
+    load = import_object(parsed.loader.load, what="loader of a challenger")
+    model: ServedModel = load(parsed.candidate, **parsed.loader.arguments)
     return model
 
 
 def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
-    """Predict once from zeros: the first prediction took 200 to 900 ms.
+    """Predict once from zeros, because the first prediction of a process takes 200 to 900 ms.
 
-    Users would wait for it, and the guards would count that delay, and the requests queued
-    behind it, against a healthy challenger. The result is ignored: the guards judge real
-    requests. Runs in the same thread and by the same code path as real requests.
+    Without this call a user would wait for it, and the guards would count the delay of this
+    request and of those queued behind it against a healthy challenger. The call uses the same
+    thread and code path as real requests. Its result is ignored: the guards judge real requests.
     """
     import numpy as np
 
@@ -130,7 +133,7 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
     except Exception as error:  # user code may raise anything; this is the edge of its process
         place = error_site(error)
         site = wire_protocol.ErrorSite(
-            error=place["error"][:1000], at=tuple(p[:1000] for p in place["at"])
+            error=place["error"][:1000], at=tuple(frame[:1000] for frame in place["at"])
         )
         return wire_protocol.RAISED + site.model_dump_json().encode()
     return wire_protocol.pack(wire_protocol.OUTPUT, np.ascontiguousarray(output, np.float64))

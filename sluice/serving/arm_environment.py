@@ -1,7 +1,7 @@
 """Environment of a challenger's process: an allow list of variables.
 
 The server's environment contains tokens, and often database passwords and cloud credentials. A
-challenger is new code, possibly of somebody else, and needs none of them.
+challenger is new code, possibly by another author, and does not need them.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from sluice.cluster.process import WORKER_ENVIRONMENT
 
-_NAMES = frozenset(
+_ALLOWED_NAMES = frozenset(
     {
         "HOME",
         "LANG",
@@ -26,10 +26,11 @@ _NAMES = frozenset(
         "VIRTUAL_ENV",
     }
 )
-_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
-"""Locale and device variables."""
+_ALLOWED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
+"""Prefixes of locale and device variables."""
 
 _PR_SET_DUMPABLE = 4
+"""Operation code of prctl(2) that sets whether other processes may inspect this one."""
 
 
 def arm_environment(environ: Mapping[str, str], *, more: Collection[str]) -> dict[str, str]:
@@ -37,21 +38,21 @@ def arm_environment(environ: Mapping[str, str], *, more: Collection[str]) -> dic
 
     Args:
         environ: Environment of this process.
-        more: Names of further variables that it needs.
+        more: Names of further variables that the challenger needs.
     """
-    found = {
+    allowed = {
         name: value
         for name, value in environ.items()
-        if name in _NAMES or name.startswith(_PREFIXES) or name in more
+        if name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES) or name in more
     }
-    return found | WORKER_ENVIRONMENT
+    return allowed | WORKER_ENVIRONMENT
 
 
 def hide_from_children() -> None:
-    """Prevent processes of the same user from reading this one's environment and memory.
+    """Prevent processes of the same user from reading this process's environment and memory.
 
-    A challenger could otherwise read ``/proc/<parent>/environ``. On Linux only; elsewhere
-    nothing happens. Processes of root still can, and this process writes no core dump.
+    A challenger could otherwise read ``/proc/<parent>/environ``. Root processes still can read
+    both. As a side effect this process writes no core dump. Does nothing except on Linux.
 
     Source:
         prctl(2), PR_SET_DUMPABLE.

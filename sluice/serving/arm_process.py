@@ -1,7 +1,7 @@
-"""The server's handle of a challenger's process: start it, request predictions, detect its end.
+"""The server's handle of a challenger's process: starts it, requests predictions, detects its end.
 
-A challenger is new code on real traffic. In its own process a crash, a hang or a memory leak
-ends that process only: the server reads an end of file in place of a response.
+A challenger is new code on real traffic. Because it has its own process, a crash, a hang or a
+memory leak affects only this process: the server reads an end of file instead of a response.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -27,9 +27,10 @@ from sluice.serving import wire_protocol
 from sluice.serving.arm import EnsembleOutput, NetworkFailed
 from sluice.serving.deployed import Pause
 
-# The server handles the signals that a terminal or service manager sends to the whole group: it
-# drains, and the process must answer meanwhile. PR_SET_PDEATHSIG before the imports.
-_START = """
+# A terminal or service manager sends its signals to the whole process group. The server then
+# drains, and this process must answer requests meanwhile, so it ignores these signals.
+# end_with_parent sets PR_SET_PDEATHSIG; it runs before the imports, which take seconds.
+_START_CODE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -40,52 +41,56 @@ from sluice.serving.arm_child import serve
 serve({handle}, crash={crash})
 """
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+"""A stack frame in the output of faulthandler: file, line and function."""
 _MAX_FRAMES = 5
-"""Innermost calls of a crash that are reported."""
+"""Maximum number of stack frames of a crash that are reported, innermost frames first."""
 
 
 class ArmProcess:
     """One process that holds one model.
 
-    Start it from a thread that lives as long as the process should: on Linux the system ends the
-    process with that thread, also when the server ends by SIGKILL.
+    Start it from a thread that lives as long as the process should: on Linux the system kills the
+    process when the thread ends, even if the server was ended by SIGKILL.
     """
 
     def __init__(
         self, loader: wire_protocol.LoaderSpec, candidate: str, *, environment: Mapping[str, str]
     ) -> None:
-        """Start the process; it loads the model meanwhile.
+        """Start the process and return at once, while the process loads the model.
 
         Args:
-            loader: How it loads its model.
+            loader: How the process loads its model.
             candidate: Candidate digest to load.
-            environment: All environment variables that it sees.
+            environment: All environment variables of the process.
 
         Raises:
             OSError: The system cannot create the process or its pipe.
         """
         self.exit_reason: str | None = None
-        """How the process ended, as the predicate of a sentence about it; None while it lives."""
-        self._at: list[str] = []
-        self._turn = threading.Lock()
-        self._ending = threading.Lock()
+        """How the process ended, as the predicate of a sentence about it; None while it runs."""
+        self._crash_site: list[str] = []
+        """Stack frames of the crash; empty without a crash."""
+        self._exchange_lock = threading.Lock()
+        """Held by the one caller that exchanges messages with the process."""
+        self._end_lock = threading.Lock()
         self.live_waits = False
-        """Whether a caller without a pause waits for its turn."""
+        """Whether a caller without a pause (a user's request) waits for its turn."""
         self._pending_since: float | None = None
+        """Time at which the pending request was sent [s, monotonic]; None without one."""
         self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
-        here, there = Pipe()
-        self._pipe: Connection[bytes, bytes] = here
-        start = _START.format(
+        server_end, child_end = Pipe()
+        self._pipe: Connection[bytes, bytes] = server_end
+        start_code = _START_CODE.format(
             path=worker_sys_path(),
             parent=os.getpid(),
-            handle=there.fileno(),
+            handle=child_end.fileno(),
             crash=self._crash.fileno(),
         )
         try:
-            with there:
+            with child_end:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", start],
-                    pass_fds=[there.fileno(), self._crash.fileno()],
+                    [sys.executable, "-P", "-c", start_code],
+                    pass_fds=[child_end.fileno(), self._crash.fileno()],
                     stdin=subprocess.DEVNULL,
                     # User code may print request data, which must never be logged.
                     stdout=subprocess.DEVNULL,
@@ -94,19 +99,23 @@ class ArmProcess:
                     start_new_session=True,  # its children end with it
                 )
         except OSError:
-            here.close()
+            server_end.close()
             self._crash.close()
             raise
         self.pid = self._process.pid
         request = wire_protocol.LoadRequest(loader=loader, candidate=candidate)
-        with suppress(OSError):  # already dead: wait_for_model reports it
-            here.send_bytes(request.model_dump_json().encode())
+        with suppress(OSError):  # the process has already ended: wait_for_model reports it
+            server_end.send_bytes(request.model_dump_json().encode())
 
     def wait_for_model(self, timeout_s: float) -> wire_protocol.ModelInfo | str | None:
-        """Return the loaded model's description, or why it failed; None after the timeout.
+        """Wait until the process has loaded its model.
 
         Args:
-            timeout_s: Longest wait.
+            timeout_s: Longest wait [s].
+
+        Returns:
+            Description of the loaded model; a text that says why it did not load; None if the
+            timeout passed.
         """
         try:
             if not self._pipe.poll(timeout_s):
@@ -120,11 +129,12 @@ class ArmProcess:
             return self.exit_reason
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
-        """Return the output of each network (M, N, O); one caller at a time.
+        """Return the output of each network (M, N, O). Callers wait for each other.
 
         Args:
             x_NLD: Windows (N, L, D).
-            pause: Called between two networks, unless a caller without a pause waits.
+            pause: Called between two networks, unless a caller without a pause waits. None for a
+                user's request, which is never interrupted.
 
         Raises:
             NetworkFailed: The network raised, or the process has ended.
@@ -132,7 +142,7 @@ class ArmProcess:
         is_live = pause is None
         if is_live:
             self.live_waits = True
-        with self._turn:
+        with self._exchange_lock:
             if is_live:
                 self.live_waits = False
             if self.exit_reason is not None:
@@ -172,12 +182,16 @@ class ArmProcess:
         return output
 
     def pending_s(self, now: float) -> float:
-        """Return how long a response has been pending at ``now`` [s, monotonic]; 0 without one."""
+        """Return how long the pending request has waited at ``now`` [s]; 0 without one.
+
+        Args:
+            now: Current time [s, monotonic].
+        """
         since = self._pending_since
         return 0.0 if since is None else now - since
 
     def resident_bytes(self) -> int:
-        """Return its resident memory [bytes]; 0 when it is gone."""
+        """Return the resident memory of the process [bytes]; 0 if it has ended."""
         import psutil
 
         try:
@@ -186,42 +200,42 @@ class ArmProcess:
             return 0
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, even if a child of it keeps the pipe open."""
-        with self._ending:
+        """Return whether the process has ended, even if one of its children keeps the pipe open."""
+        with self._end_lock:
             return self.exit_reason is not None or self._process.poll() is not None
 
     def end(self, reason: str) -> None:
         """End the process and its children and close every handle; a second call does nothing.
 
         Args:
-            reason: Predicate of a sentence about the process; "" when it ended without this
-                call.
+            reason: Predicate of a sentence about the process. "" if the process has ended by
+                itself: its exit status is then the reason.
         """
         self._finish(reason)
-        with self._turn:  # a waiting caller has read the end of file by now
+        with self._exchange_lock:  # a caller that waited for output has read the end of file by now
             self._pipe.close()
             self._crash.close()
 
     def _finish(self, reason: str) -> None:
-        with self._ending:
+        with self._end_lock:
             if self.exit_reason is not None:
                 return
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            status = self._process.wait()  # no zombie stays
-            self._at = self._crash_frames()
+            status = self._process.wait()  # or a zombie process would remain
+            self._crash_site = self._crash_frames()
             self.exit_reason = reason or _exit_text(status)
 
     def _crash_frames(self) -> list[str]:
-        """Return the innermost calls from the faulthandler output."""
+        """Return the innermost stack frames from the output of faulthandler."""
         self._crash.seek(0)
         text = self._crash.read(100_000).decode(errors="replace")
-        crashed = text.partition("Current thread")[2].partition("\n\n")[0]
-        found = [f"{file}:{line} {name}" for file, line, name in _FRAME.findall(crashed)]
-        return found[:_MAX_FRAMES][::-1]
+        crashed_thread = text.partition("Current thread")[2].partition("\n\n")[0]
+        frames = [f"{file}:{line} {name}" for file, line, name in _FRAME.findall(crashed_thread)]
+        return frames[:_MAX_FRAMES][::-1]
 
     def _place(self) -> dict[str, object]:
-        return {"error": f"process {self.exit_reason}", "at": self._at}
+        return {"error": f"process {self.exit_reason}", "at": self._crash_site}
 
 
 def _exit_text(status: int) -> str:

@@ -36,7 +36,7 @@ class RoutedPrediction:
     candidate: str
     split: TrafficSplit
     challenger_fault: RequestFault | None
-    """Why production answered in place of the challenger; None when it did not."""
+    """Fault of the challenger because of which production answered instead; None otherwise."""
 
     challenger_error: str
     """Type of the challenger's error, for the log."""
@@ -44,34 +44,36 @@ class RoutedPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmResult:
-    """Result of one request to an arm; has an output if it has no fault."""
+    """Result of one request to an arm. It has an output exactly if it has no fault."""
 
     output: EnsembleOutput | None
     """Output of each network (M, N, O)."""
 
     fault: RequestFault | None
     place: dict[str, Any]
-    """Type and location of the error of a network."""
+    """Type and location of a network's error; empty without one."""
 
     is_begun: bool
-    """False when the arm never started on the request."""
+    """Whether the arm started to compute the request."""
 
     seconds: float
+    """Time from the request to its result [s]."""
+
     computed_s: float
-    """Part of ``seconds`` after the arm started on the request; 0 when it never did. The time in
-    the queue depends on other requests, not on the arm."""
+    """Part of ``seconds`` after the arm started to compute the request [s]; 0 if it never did.
+    Excludes the time in the queue, which depends on other requests and not on the arm."""
 
 
 async def predict_once(
     arm: ArmWorker, x_NLD: NDArray[np.float32], *, timeout_s: float, max_waiting: int
 ) -> ArmResult:
-    """Predict with an arm; every error becomes a value.
+    """Predict with an arm and return a fault instead of raising an error.
 
     Args:
         arm: Arm that predicts.
         x_NLD: Windows (N, L, D).
         timeout_s: Longest wait [s].
-        max_waiting: Fail at once when this number of requests is already waiting.
+        max_waiting: Fail at once if this number of requests is already waiting.
     """
     started_at, began = time.monotonic(), StartTime()
     output: EnsembleOutput | None = None
@@ -82,7 +84,8 @@ async def predict_once(
         output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
         fault = None if np.isfinite(output).all() else "not_finite"
     except (QueueFull, NeverStarted):
-        # A full queue counts as a timeout: an arm that hangs must not look better for it.
+        # A full queue counts as a timeout. Otherwise an arm that hangs, and so fills its queue,
+        # would have fewer timeouts than a slow one.
         fault, is_begun = "timeouts", False
     except TimeoutError:
         fault = "timeouts"
@@ -107,9 +110,9 @@ async def try_arm(
     Args:
         arm: Arm that predicts.
         x_NLD: Windows (N, L, D).
-        name: Role of the arm for the request, for the span.
+        name: Role of the arm in the request, for the name of the span.
         timeout_s: Longest wait [s].
-        max_waiting: Fail at once when this number of requests is already waiting.
+        max_waiting: Fail at once if this number of requests is already waiting.
     """
     with spans.span(f"arm {name}", version=arm.deployed.version) as span:
         result = await predict_once(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
@@ -126,7 +129,15 @@ def routed_prediction(
     *,
     failed: ArmResult | None,
 ) -> RoutedPrediction:
-    """Return the prediction of a result without a fault."""
+    """Return the prediction of a result without a fault.
+
+    Args:
+        result: Result of the arm that answers.
+        name: Name of this arm.
+        arm: The arm.
+        split: Traffic split by which the request was routed.
+        failed: Result of the challenger if it failed and production answers instead.
+    """
     assert result.output is not None, "without a fault there is an output"
     return RoutedPrediction(
         output=result.output.mean(axis=0),
@@ -155,13 +166,14 @@ def prediction_error(result: ArmResult) -> HttpError:
         )
     if result.fault == "not_finite":
         return InvalidInput(
-            "The model has no finite prediction for these windows.",
+            "The prediction of the model for these windows is NaN or infinite.",
             cause="The windows are far outside the training data.",
             fix="Check the values and their units.",
         )
     return ModelFailed(
         f"The model raised {result.place['error']}.",
-        cause="Its code does not support this input; the server's log has the location.",
+        cause="The code of the model does not support this input. The log of the server has the "
+        "location of the error.",
         fix="Report it to the owner of the model.",
         place=result.place,
     )

@@ -1,7 +1,7 @@
 """Runs calls that may hang in daemon threads.
 
-The threads of an executor are joined when the process ends, so a hanging read would keep it
-alive.
+An executor is not suitable: Python joins its threads when the process ends, so a call that hangs
+would keep the process alive.
 """
 
 import threading
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_background(call: Callable[[], T], *, name: str) -> Future[T]:
-    """Run a call in its own daemon thread.
+    """Run a function in its own daemon thread.
 
     Args:
         call: Function to run.

@@ -1,4 +1,4 @@
-"""Requests that an arm computes in the background: shadow requests and comparisons.
+"""Requests that an arm computes in the background: shadow requests and repeated faulty requests.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -24,7 +24,7 @@ class BackgroundRequests:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may start."""
+        """Whether another request may start."""
         return len(self.tasks) < self._settings.max_shadow_queue
 
     def start(self, request: Coroutine[Any, Any, None]) -> None:
@@ -39,7 +39,7 @@ class BackgroundRequests:
         Args:
             arm: Arm that predicts.
             x_NLD: Windows (N, L, D).
-            name: Role of the arm for the request, for the span.
+            name: Role of the arm in the request, for the name of the span.
         """
         return await try_arm(
             arm,
@@ -50,7 +50,7 @@ class BackgroundRequests:
         )
 
     async def close(self) -> None:
-        """Cancel the waiting requests."""
+        """Cancel all background requests and wait until they have ended."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

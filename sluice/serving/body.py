@@ -12,19 +12,21 @@ from sluice.serving.settings import ServingSettings
 async def read_body(request: Request, *, settings: ServingSettings, reading: BodyReading) -> bytes:
     """Return the bytes of a body.
 
-    A web page of any origin can make a browser post a form or plain text here. It can post
-    declared JSON only where the server permits it beforehand (CORS), and this server never does.
+    Requiring JSON protects against requests forged by web pages: a page of any origin can make a
+    browser post a form or plain text here, but declared JSON only if the server permits it
+    beforehand (CORS), which this server never does.
 
     Args:
         request: The request.
-        settings: Time limit and smallest rate of a body.
-        reading: Accounts for the memory.
+        settings: Time limit and minimum rate of a body.
+        reading: Accounts for the memory of the body.
 
     Raises:
         UnsupportedMediaType: The body is not declared as JSON.
-        BodyTimeout: It is incomplete after ``body_timeout_s`` [s], or arrives at less than
+        BodyTimeout: The body is incomplete after ``body_timeout_s`` [s], or is slower than
             ``min_body_bytes_per_s`` after the first ``body_grace_s`` [s].
-        Overloaded: Bodies that are being read take too much memory, and this one stalled.
+        Overloaded: Bodies that are being read use too much memory, and this body is stalled or
+            gets no more memory.
         BadRequest: The client disconnected before the end of the body.
     """
     _require_json(request)
@@ -46,15 +48,16 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 reading.grow(len(chunk))
                 if not message.get("more_body", False):
                     return b"".join(chunks)
-                earned_s = settings.body_grace_s + reading.num_bytes / settings.min_body_bytes_per_s
-                limit.reschedule(began + min(earned_s, settings.body_timeout_s))
+                at_min_rate_s = reading.num_bytes / settings.min_body_bytes_per_s
+                allowed_s = min(settings.body_grace_s + at_min_rate_s, settings.body_timeout_s)
+                limit.reschedule(began + allowed_s)
     except TimeoutError:
         if reading.is_ended:
             raise reading.error() from None
         raise BodyTimeout(
-            f"The body must arrive within {settings.body_timeout_s:g} s, after the first "
-            f"{settings.body_grace_s:g} s at {settings.min_body_bytes_per_s:,} bytes/s or more, "
-            "and did not.",
+            f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
+            f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "
+            f"{settings.body_grace_s:g} s.",
             fix="Send the body without pauses, or with fewer windows.",
         ) from None
 

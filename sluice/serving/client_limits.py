@@ -1,9 +1,9 @@
-"""Limits what one client contributes to the evidence, however much it sends.
+"""Limits what one client contributes to the evidence, regardless of how many requests it sends.
 
-A client learns its arm from the first response, and can then send requests that count against
-that arm, as often as it likes. Therefore each client contributes up to a share of the total:
-only its first few faults count, and it is sampled no more often than others. With few clients
-each has a larger share; otherwise a challenger that fails for all of them could not be detected.
+A client learns its arm from its first response. It could then send any number of requests that
+count against this arm. Therefore only the first few faults of each client count, and each client
+is sampled equally often. If there are few clients, more faults of each count; otherwise the
+evidence could not suffice to detect a challenger that fails for all of them.
 """
 
 import functools
@@ -13,27 +13,30 @@ import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sluice.registry.client_secret import network_of
+from sluice.registry.client_secret import subnet_of
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 
 PERIOD_S = 300.0
-"""Period after which the limits of a client start again [s]."""
+"""Period after which the counts of all clients restart at 0 [s]."""
 
 BREACH_FAULTS = 40
-"""Number of faults of an arm that suffices for a breach; clients that all fail reach it
-together."""
+"""Number of faults of an arm that suffices for a breach. Limits are chosen so that all clients
+together reach this number if each of them has faults."""
 
 _TYPICAL_QUANTILE = 0.9
-"""Quantile of the requests per client; more than twice that many are atypical. Up to a tenth of the
-clients cannot move it."""
+"""A client is typical if it sends at most as many requests as this quantile of the clients.
+
+Only the first requests up to about twice this number are compared. If a client splits itself into
+several, it cannot change the quantile while these are less than a tenth of the clients."""
 
 _REFRESH_FACTOR = 1.1
-"""The quantile is computed again when the number of requests has grown by this factor."""
+"""The quantile is computed again when the number of requests has grown by this factor, because
+computing it for each request would be slow."""
 
 _NUM_BUCKETS = 2**14
-"""Number of distinguished clients. Beyond it some clients share their limits, which bounds the
-memory."""
+"""Number of hash buckets for clients and for subnets. Those in the same bucket share their limits;
+this bounds the memory."""
 
 
 @dataclass(slots=True)
@@ -43,24 +46,38 @@ class _Period:
     seen: dict[ArmName, set[int]] = field(
         default_factory=lambda: {"production": set(), "challenger": set()}
     )
+    """Clients with a request in this period, by arm."""
+
     requests: dict[int, int] = field(default_factory=dict)
+    """Number of requests, by client."""
+
     total: int = 0
+    """Number of requests of all clients."""
+
     clients_by_requests: Counter[int] = field(default_factory=Counter)
-    """Number of clients by their number of requests."""
+    """Number of clients, by their number of requests."""
 
-    networks: dict[int, int] = field(default_factory=dict)
-    """Requests of each network, whatever users it names."""
+    subnet_requests: dict[int, int] = field(default_factory=dict)
+    """Number of requests by client subnet, under any user name."""
 
-    network_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    subnet_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    """Number of faults that count as evidence, by arm, guard and client subnet."""
+
     faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
-    had_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
-    """Number of faults of each client, counted as evidence or not."""
+    """Number of faults that count as evidence, by arm, guard and client."""
+
+    all_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
+    """Number of faults by guard and client, including those that do not count as evidence."""
 
     draws: dict[int, int] = field(default_factory=dict)
+    """Number of sampled requests, by client."""
 
 
 class ClientLimits:
-    """Limits of the clients of one server; used by its event loop only."""
+    """Limits of the clients of one server; used by its event loop only.
+
+    ``share`` is the share of the users that the challenger answers.
+    """
 
     def __init__(self) -> None:
         self._ends_at = -math.inf
@@ -70,15 +87,14 @@ class ClientLimits:
         self._absent = 0
         """Number of clients of the last period without a request in this one."""
 
-        self._key = secrets.token_bytes(
-            8
-        )  # unpredictable, so that clients cannot choose to be sampled
+        # Unpredictable, so that clients cannot choose a name that is sampled.
+        self._key = secrets.token_bytes(8)
 
     def record_request(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
-        """Count a request; return whether it is compared.
+        """Count a request, and return whether the arms are compared on it.
 
-        Only the first requests of a client that sends far more than nearly all others are
-        compared: the rest would hide what the arms do to other clients.
+        If a client sends far more requests than nearly all others, only its first requests are
+        compared. The others would hide what the arms do to other clients.
 
         Args:
             arm: Arm that the request was routed to.
@@ -87,56 +103,65 @@ class ClientLimits:
             now: Current time [s, monotonic].
         """
         self._advance_period(now)
-        origin = self._origin(address)
-        self._now.networks[origin] = self._now.networks.get(origin, 0) + 1
+        subnet = self._subnet(address)
+        self._now.subnet_requests[subnet] = self._now.subnet_requests.get(subnet, 0) + 1
         bucket, seen = self._bucket(client), self._now.seen[arm]
         if bucket not in seen:
             seen.add(bucket)
             self._counts[arm] += bucket not in self._last.seen[arm]
         requests = self._now.requests
-        before = requests.get(bucket, 0)
-        requests[bucket] = before + 1
-        if before:
-            self._now.clients_by_requests[before] -= 1
-        self._now.clients_by_requests[before + 1] += 1
-        self._absent -= not before and bucket in self._last.requests
+        num_earlier = requests.get(bucket, 0)
+        requests[bucket] = num_earlier + 1
+        if num_earlier:
+            self._now.clients_by_requests[num_earlier] -= 1
+        self._now.clients_by_requests[num_earlier + 1] += 1
+        self._absent -= num_earlier == 0 and bucket in self._last.requests
         self._now.total += 1
         if self._now.total >= self._next_quantile:
-            self._typical = self._quantile()
+            self._typical = self._typical_requests()
             self._next_quantile = math.ceil(_REFRESH_FACTOR * self._now.total)
-        return before < self.max_compared_requests
+        return num_earlier < self.max_compared_requests
 
     @property
     def max_compared_requests(self) -> int:
         """Largest number of compared requests per client in this period."""
         return 2 * self._typical + 1
 
-    def _quantile(self) -> int:
-        """Return the largest number of requests of a typical client in this period."""
-        wanted = (
-            math.ceil(_TYPICAL_QUANTILE * (len(self._now.requests) + self._absent)) - self._absent
-        )
+    def _typical_requests(self) -> int:
+        """Return the largest number of requests of a typical client in this period.
+
+        Clients of the last period that are absent in this one count with 0 requests.
+        """
+        num_typical = math.ceil(_TYPICAL_QUANTILE * (len(self._now.requests) + self._absent))
+        remaining = num_typical - self._absent
         for requests, clients in sorted(self._now.clients_by_requests.items()):
-            if wanted <= 0:
+            if remaining <= 0:
                 break
-            wanted -= clients
-            if wanted <= 0:
+            remaining -= clients
+            if remaining <= 0:
                 return requests
         return 0
 
     def count(self, arm: ArmName) -> int:
-        """Return how many clients the arm had in this period and the one before."""
+        """Return the number of clients of an arm in this period and the one before."""
         return self._counts[arm]
 
     def smaller_arm_clients(self, share: float) -> int:
-        """Return how many clients the arm with fewer of them has, or should have by its share.
+        """Return the number of clients of the arm that has fewer.
 
-        At the start of a step hardly any client has sent a request, and the first one must not
-        get the limit of all of them.
+        For each arm the number expected from its share is used if it is larger. At the start of
+        a step few clients have sent a request, and the first client of an arm must not be
+        allowed all faults of the arm.
         """
-        ours, theirs = self.count("challenger"), self.count("production")
-        expected = share * (ours + theirs)
-        return max(1, min(max(ours, int(expected)), max(theirs, int(ours + theirs - expected))))
+        challenger, production = self.count("challenger"), self.count("production")
+        expected = share * (challenger + production)
+        return max(
+            1,
+            min(
+                max(challenger, int(expected)),
+                max(production, int(challenger + production - expected)),
+            ),
+        )
 
     def count_fault(
         self,
@@ -148,23 +173,23 @@ class ClientLimits:
         share: float,
         now: float,
     ) -> bool:
-        """Count one more fault of a client if it is evidence, and return whether it is.
+        """Count one fault of a client if it is evidence, and return whether it is.
 
-        Both arms have the same limit, that of the arm with fewer clients; otherwise faults that
-        both arms have would count for one of them only. Clients may invent user names and change
-        addresses within a network, so a network has a limit as well, in proportion to its
-        requests: no limit where one gateway sends all of them.
+        Both arms have the same limit per client: that of the arm with fewer clients. Otherwise
+        faults that both arms have could count for one arm only. A client may invent user names
+        and change its address within a subnet, so each subnet has a limit as well, in proportion
+        to its requests. If one gateway sends all requests, its limit is that of all clients.
         """
         self._advance_period(now)
-        bucket = self._bucket(client)
-        key, origin = (arm, guard, bucket), (arm, guard, self._origin(address))
-        had = self._now.had_faults.setdefault(guard, {})
-        had[bucket] = had.get(bucket, 0) + 1
+        bucket, subnet = self._bucket(client), self._subnet(address)
+        all_faults = self._now.all_faults.setdefault(guard, {})
+        all_faults[bucket] = all_faults.get(bucket, 0) + 1
         if not self.would_count(arm, guard, client, address=address, share=share, now=now):
             return False
-        faults, of_networks = self._now.faults, self._now.network_faults
-        faults[key] = faults.get(key, 0) + 1
-        of_networks[origin] = of_networks.get(origin, 0) + 1
+        faults, subnet_faults = self._now.faults, self._now.subnet_faults
+        client_key, subnet_key = (arm, guard, bucket), (arm, guard, subnet)
+        faults[client_key] = faults.get(client_key, 0) + 1
+        subnet_faults[subnet_key] = subnet_faults.get(subnet_key, 0) + 1
         return True
 
     def would_count(
@@ -177,55 +202,58 @@ class ClientLimits:
         share: float,
         now: float,
     ) -> bool:
-        """Return whether one more fault of a client would be evidence, and count nothing.
+        """Return whether one more fault of a client would be evidence, without counting it.
 
-        Agrees with ``count_fault``: a client at its limit has more faults than nearly all
-        others, so one more of them changes no limit.
+        The result agrees with ``count_fault``, although that counts the fault first: a client at
+        its limit has more faults than nearly all others, so its next fault changes no limit.
         """
         self._advance_period(now)
-        counted = self._now.faults.get((arm, guard, self._bucket(client)), 0)
-        # If nearly all clients have faults, as with slow responses, one more fault of each is
-        # typical.
-        if counted >= math.ceil(BREACH_FAULTS / self.smaller_arm_clients(share)) and counted >= (
-            2 * self._typical_faults(self._now.had_faults.get(guard, {})) + 1
-        ):
+        num_counted = self._now.faults.get((arm, guard, self._bucket(client)), 0)
+        fair_part = math.ceil(BREACH_FAULTS / self.smaller_arm_clients(share))
+        # If nearly all clients have faults, for example slow responses, a client is limited only
+        # if it has far more of them than the others.
+        max_typical = 2 * self._typical_faults(self._now.all_faults.get(guard, {})) + 1
+        if num_counted >= fair_part and num_counted >= max_typical:
             return False
-        of_network = self._now.network_faults.get((arm, guard, self._origin(address)), 0)
-        part = self._network_share(address) * self._relative_share(arm, share)
-        return of_network < math.ceil(BREACH_FAULTS * part)
+        num_of_subnet = self._now.subnet_faults.get((arm, guard, self._subnet(address)), 0)
+        subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
+        return num_of_subnet < math.ceil(BREACH_FAULTS * subnet_part)
 
     def begin_step(self) -> None:
-        """Reset the limits of faults for all clients."""
+        """Reset the fault counts of all clients, because a new step has its own evidence."""
         for period in (self._now, self._last):
             period.faults.clear()
-            period.network_faults.clear()
-            period.had_faults.clear()
+            period.subnet_faults.clear()
+            period.all_faults.clear()
 
-    def _typical_faults(self, had: dict[int, int]) -> int:
-        """Return the largest number of faults of a typical client; 0 unless a tenth had some."""
-        known = sum(self._counts.values())
-        few = known - math.ceil(_TYPICAL_QUANTILE * known)
-        if not 0 < few < len(had):
+    def _typical_faults(self, faults_by_client: dict[int, int]) -> int:
+        """Return the largest number of faults of a typical client.
+
+        It is 0 unless more than a tenth of the clients have faults.
+        """
+        num_clients = sum(self._counts.values())
+        num_atypical = num_clients - math.ceil(_TYPICAL_QUANTILE * num_clients)
+        if not 0 < num_atypical < len(faults_by_client):
             return 0
-        return heapq.nlargest(few + 1, had.values())[-1]
+        return heapq.nlargest(num_atypical + 1, faults_by_client.values())[-1]
 
     @staticmethod
     def _relative_share(arm: ArmName, share: float) -> float:
-        """Return the requests of an arm relative to those of the smaller arm."""
-        own = share if arm == "challenger" else 1 - share
+        """Return the requests of an arm relative to those of the arm with the smaller share."""
+        arm_share = share if arm == "challenger" else 1 - share
         smaller = min(share, 1 - share)
-        return own / smaller if smaller > 0 else 1.0
+        return arm_share / smaller if smaller > 0 else 1.0
 
-    def _network_share(self, address: str) -> float:
-        """Return the share of the requests from a network, in this period and the last."""
-        periods, origin = (self._now, self._last), self._origin(address)
-        theirs = sum(period.networks.get(origin, 0) for period in periods)
-        return theirs / max(1, sum(period.total for period in periods))
+    def _subnet_share(self, address: str) -> float:
+        """Return the part of all requests in this period and the last that a subnet sent."""
+        periods, subnet = (self._now, self._last), self._subnet(address)
+        num_requests = sum(period.subnet_requests.get(subnet, 0) for period in periods)
+        return num_requests / max(1, sum(period.total for period in periods))
 
     def may_sample(self, client: str, *, per_s: float, now: float) -> bool:
         """Return whether a request of a client may be sampled.
 
-        All clients have the same chance, however many requests they send.
+        Each client has the same chance, regardless of how many requests it sends.
 
         Args:
             client: Client, from ``client_of``.
@@ -234,11 +262,12 @@ class ClientLimits:
         """
         self._advance_period(now)
         bucket = self._bucket(client)
-        quota = per_s * PERIOD_S / max(1, sum(self._counts.values()))
-        drawn = self._now.draws.get(bucket, 0)
-        if drawn >= math.ceil(quota):
+        samples_per_client = per_s * PERIOD_S / max(1, sum(self._counts.values()))
+        if self._now.draws.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
-        return hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS < quota * _NUM_BUCKETS
+        # Below one sample per client, only this fraction of the clients is sampled in a period.
+        draw = hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS
+        return draw < samples_per_client * _NUM_BUCKETS
 
     def record_sample(self, client: str) -> None:
         """Count that a request of a client was sampled."""
@@ -257,9 +286,10 @@ class ClientLimits:
 
     @staticmethod
     @functools.lru_cache(_NUM_BUCKETS)
-    def _origin(address: str) -> int:
-        return hash(network_of(address)) % _NUM_BUCKETS
+    def _subnet(address: str) -> int:
+        return hash(subnet_of(address)) % _NUM_BUCKETS
 
     @staticmethod
     def _bucket(client: str) -> int:
-        return hash(client) % _NUM_BUCKETS  # str hashes are salted per process
+        # Hashes of str are salted per process, so clients cannot choose their bucket.
+        return hash(client) % _NUM_BUCKETS

@@ -14,16 +14,16 @@ class ConnectionSettings(Settings):
         2048,
         ge=8,
         le=1_000_000,
-        description="Open connections of one process. Beyond that the connection that has "
-        "waited longest without a request in progress is closed for a new one. "
-        "Fewer if the system grants fewer file descriptors.",
+        description="Maximum number of open connections of one process. At the limit, a new "
+        "connection replaces the one that has waited longest without a request in progress. "
+        "The limit is lower if the system grants fewer file descriptors.",
     )
     max_per_address: int = Field(
         512,
         ge=1,
         le=1_000_000,
-        description="Open connections from one address, or from one /64 network of IPv6. Behind "
-        "a reverse proxy all connections come from its address; set it to "
+        description="Maximum number of open connections from one IPv4 address or one /64 subnet "
+        "of IPv6. Behind a reverse proxy, all connections have the proxy's address: set this to "
         "max_connections there.",
     )
     reserved_descriptors: int = Field(
@@ -37,27 +37,29 @@ class ConnectionSettings(Settings):
         32 * 2**10,
         ge=1024,
         le=2**20,
-        description="Larger request lines with headers and trailers are refused with 431 [bytes].",
+        description="Maximum size of a request line with its headers and trailers [bytes]. Larger "
+        "ones are refused with status 431.",
     )
     max_headers: int = Field(
         100,
         ge=8,
         le=10_000,
-        description="Requests with more headers and trailers are refused with 431.",
+        description="Maximum number of headers and trailers. Requests with more are refused with "
+        "status 431.",
     )
     header_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="Time from the start of a connection, or from the first byte of a further "
-        "request, until the header must be complete; else 408. Also the timeout of "
-        "the TLS handshake [s].",
+        description="Maximum time from the start of a connection, or from the first byte of a "
+        "further request, to the end of the header; a later one is refused with status 408. Also "
+        "the timeout of the TLS handshake [s].",
     )
     idle_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="A connection without a request is closed this long after its last response "
+        description="A connection without a request is closed this time after its last response "
         "[s].",
     )
     write_timeout_s: float = Field(
@@ -68,7 +70,7 @@ class ConnectionSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _an_address_has_a_part(self) -> Self:
+    def _require_valid_address_limit(self) -> Self:
         if self.max_per_address > self.max_connections:
             raise ValueError(
                 "max_per_address must be at most max_connections, got "

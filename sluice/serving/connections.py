@@ -1,12 +1,16 @@
 """The open connections of a server: their limits, and which one is closed for a new one.
 
-A connection *waits* while it has no request with a complete header and an incomplete response:
-it is silent, sends its header, or is idle between two requests. It also waits while its client
-does not read the response. A new connection beyond a limit closes the one that has waited
-longest; if none waits, the one that has been sending its body longest. So silent or slow
-connections cannot lock other clients out, because a client that sends its request without pauses
-passes both states quickly. A connection with a complete request is never closed for another
-while its client reads.
+A connection is in one of three states:
+
+    waiting     sends nothing or a header, is idle between two requests, or its client does not
+                read the response
+    sending     the header is complete, the body is not
+    complete    the request is complete, the response is not, and the client reads
+
+If a new connection would exceed a limit, the connection that has been waiting longest is closed;
+if none waits, the one that has been sending longest. Silent or slow connections thus cannot lock
+out other clients, because a client that sends its request without pauses is in both states only
+for a short time. A connection in the complete state is never closed for another one.
 """
 
 import itertools
@@ -20,10 +24,11 @@ from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
+"""Minimum number of connections; a server that would get fewer file descriptors does not start."""
 
 
 class Connection(Protocol):
-    """Interface that the table needs of a connection."""
+    """Interface of a connection, as the table uses it."""
 
     address: str
     """Client address, from ``counted_address``."""
@@ -37,11 +42,11 @@ class ConnectionTable:
     """All open connections of a server; used by its event loop only."""
 
     def __init__(self, *, limit: int, settings: ConnectionSettings, metrics: Metrics) -> None:
-        """Start without connections.
+        """Create an empty table.
 
         Args:
-            limit: Total number of connections, from ``connection_limit``.
-            settings: Limits of a single connection and of an address.
+            limit: Maximum number of connections, from ``connection_limit``.
+            settings: Limits of each connection and of each address.
             metrics: Counts open and closed connections.
         """
         self.settings = settings
@@ -49,7 +54,7 @@ class ConnectionTable:
         self._metrics = metrics
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
-        # The first entry of each has been in it longest.
+        # Insertion order: the first connection has been in its state longest.
         self._waiting: dict[Connection, None] = {}
         self._sending: dict[Connection, None] = {}
 
@@ -57,7 +62,10 @@ class ConnectionTable:
         return len(self._open)
 
     def make_room(self, address: str) -> bool:
-        """Return whether a connection from ``address`` may be added; may close a waiting one."""
+        """Return whether a connection from ``address`` may be added.
+
+        At a limit, another connection is closed for it if possible.
+        """
         if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
             return False
         return len(self._open) < self._limit or self._evict(None)
@@ -94,16 +102,19 @@ class ConnectionTable:
             self._sending.setdefault(connection)
 
     def mark_complete(self, connection: Connection) -> None:
-        """Record that a request is complete, and its response is not."""
+        """Record that a request is complete, but not its response."""
         self._waiting.pop(connection, None)
         self._sending.pop(connection, None)
 
     def count_closed(self, reason: CloseReason) -> None:
-        """Count a connection that the server closed or did not accept."""
+        """Count a connection that the server closed or refused to accept."""
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection to give up first, of one address or of all."""
+        """Close the connection that has waited or sent longest, and return whether there was one.
+
+        Only connections of ``address`` are considered, unless it is None.
+        """
         for connection in itertools.chain(self._waiting, self._sending):
             if address is None or connection.address == address:
                 self.remove(connection)
@@ -114,34 +125,36 @@ class ConnectionTable:
 
 
 def connection_limit(settings: ConnectionSettings) -> int:
-    """Return how many connections may be open, and raise the limit of file descriptors.
+    """Return the maximum number of open connections.
 
-    The soft limit is raised as far as needed and allowed. The descriptors already open and
-    ``reserved_descriptors`` are subtracted, so that clients cannot take those of the registry.
+    As a side effect, the soft limit of file descriptors is raised as far as needed and allowed.
+    The descriptors that are already open and ``reserved_descriptors`` are subtracted, so that
+    clients cannot use up those of the registry.
 
     Raises:
-        SettingsError: The hard limit leaves fewer than eight connections.
+        SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    kept = _num_open() + settings.reserved_descriptors
-    wanted = settings.max_connections + kept
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    reserved = _num_open_descriptors() + settings.reserved_descriptors
+    needed = settings.max_connections + reserved
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = settings.max_connections
     if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft - kept)
+        limit = min(limit, soft - reserved)
     if limit < MIN_CONNECTIONS:
         raise SettingsError(
-            f"A server needs file descriptors for {MIN_CONNECTIONS} connections beside "
-            f"{settings.reserved_descriptors} reserved ones, but the system grants {soft}.",
+            f"A server needs file descriptors for {MIN_CONNECTIONS} connections in addition to "
+            f"{settings.reserved_descriptors} reserved ones, but the system grants {soft} in "
+            "total.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",
         )
     return limit
 
 
-def _num_open() -> int:
+def _num_open_descriptors() -> int:
     """Return the number of open file descriptors of this process."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         if Path(folder).is_dir():

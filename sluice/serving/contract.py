@@ -1,8 +1,8 @@
-"""Input contract: windows of feature rows, the last of which is the row to predict from.
+"""Input contract of a model: its columns, the length of its windows, and the accepted values.
 
-Clients send features and not raw rows: a workload's ``compute_features`` drops the newest row,
-because its target is unknown, and that is the row to predict from. Columns are matched by name,
-in any order.
+A window has consecutive feature rows; the model predicts from the last row. Clients send features
+and not raw rows, because ``compute_features`` of a workload drops the newest raw row, whose target
+is not known yet, and this is the row to predict from. Columns are matched by name, in any order.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -27,31 +27,31 @@ from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, suggest_nearest
 from sluice.serving.http_errors import BadRequest, InvalidInput, PayloadTooLarge, UnknownModel
 
-# Stop at the first error of a list: a body of 4 MiB with an error in every element took 6 s and 2.2
-# GB for the error descriptions.
+# fail_fast: validation stops at the first error of a list. Without it, a body of 4 MiB with an
+# error in every element took 6 s and 2.2 GB for the descriptions of the errors.
 Row = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
 WindowRows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Control characters, which no row label contains; PostgreSQL rejects text with NUL."""
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Control characters are not allowed in row keys; PostgreSQL rejects text with NUL."""
 
 
-def _plain(key: str) -> str:
-    found = _CONTROL.search(key)
-    if found is not None:
-        raise ValueError(f"must contain no control characters, got one at {found.start()}")
+def _require_printable(key: str) -> str:
+    match = _CONTROL_CHARACTERS.search(key)
+    if match is not None:
+        raise ValueError(f"must contain no control characters, got one at {match.start()}")
     return key
 
 
 _MAX_COMPARED_CHARS = 200
-"""Characters of an unknown column name that are compared with the known names."""
-_MAX_ERRORS = 100
-"""Most errors of a body that are described; only unknown keys can cause more."""
+"""Number of characters of an unknown column name that are compared with the known names."""
+_MAX_DESCRIBED_ERRORS = 100
+"""Maximum number of errors of a body that are described; only unknown keys can cause more."""
 
 MAX_MAGNITUDE = 2.0**63
-"""Largest magnitude of a value: the square of a larger one overflows single precision."""
+"""Maximum magnitude of a value. The square of a larger value overflows single precision."""
 
-RowKey = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+RowKey = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_require_printable)]
 
 
 class PredictRequest(BaseModel):
@@ -62,32 +62,33 @@ class PredictRequest(BaseModel):
     model: str | None = Field(
         None,
         max_length=200,
-        description="Name of the model, refused when another one is served; optional.",
+        description="Name of the model. If given, the request is refused if the server serves "
+        "another model.",
     )
     user: str | None = Field(
         None,
         min_length=1,
         max_length=256,
-        description="User key; the same user gets the same arm of a rollout each time. Without "
-        "it the arm is drawn at random for every request.",
+        description="User key. During a rollout the same user always gets the same arm. Without "
+        "it, the arm is drawn at random for every request.",
     )
     columns: list[str] = Field(
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="Names of the values of a row, in any order.",
+        description="Name of each value of a row. The columns may have any order.",
     )
     windows: list[WindowRows] = Field(
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="One window for each prediction: seq_len rows, the newest last, with one "
-        "number for each column.",
+        description="One window for each prediction. A window has seq_len rows, the newest last. "
+        "A row has one number for each column.",
     )
     keys: Annotated[list[RowKey], Field(fail_fast=True)] | None = Field(
         None,
-        description="Index label of each window's newest row, as in the features: allows "
-        "predictions to be evaluated once the rows have labels. Without control "
+        description="Index label of each window's newest row, as in the features table. With it, "
+        "the predictions can be evaluated once the rows have labels. Must not contain control "
         "characters.",
     )
 
@@ -95,12 +96,12 @@ class PredictRequest(BaseModel):
 class InputContract(Record):
     """Input of one model."""
 
-    columns: tuple[str, ...] = Field(description="Features, in the order of the network.")
-    seq_len: int = Field(ge=1, description="Rows of a window.")
+    columns: tuple[str, ...] = Field(description="Feature columns, in the order of the network.")
+    seq_len: int = Field(ge=1, description="Number of rows of a window.")
     bounds: tuple[tuple[float, float], ...] | None = Field(
         None,
-        description="Lowest and highest accepted value of each column; null if training stored no "
-        f"scale of the columns: then magnitudes up to {MAX_MAGNITUDE:g}.",
+        description="Lowest and highest accepted value of each column. Null if training stored no "
+        f"scale of the columns; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
     )
 
     @functools.cached_property
@@ -115,7 +116,10 @@ class InputContract(Record):
         return low_D, high_D
 
     def takes_same(self, other: "InputContract") -> bool:
-        """Return whether both take the same requests, regardless of the value ranges."""
+        """Return whether both contracts have the same columns and window length.
+
+        The accepted value ranges may differ.
+        """
         return (self.columns, self.seq_len) == (other.columns, other.seq_len)
 
     def tensor(self, request: PredictRequest) -> NDArray[np.float32]:
@@ -132,62 +136,62 @@ class InputContract(Record):
                 f"{len(request.keys)}.",
                 fix="Send one key for each window, or leave keys out.",
             )
-        want = (self.seq_len, len(self.columns))
         try:
-            given_NLD = np.array(request.windows, dtype=np.float64)
+            windows_NLD = np.array(request.windows, dtype=np.float64)
         except ValueError:  # rows or windows of different lengths
-            raise self._other_lengths(request.windows) from None
-        if given_NLD.shape[1:] != want:
-            raise self._other_lengths(request.windows)
+            raise self._shape_error(request.windows) from None
+        if windows_NLD.shape[1:] != (self.seq_len, len(self.columns)):
+            raise self._shape_error(request.windows)
         if request.columns != self._names:
             order = [request.columns.index(name) for name in self.columns]
-            given_NLD = given_NLD[:, :, order]
-        self._require_bounds(given_NLD)
-        return given_NLD.astype(np.float32)
+            windows_NLD = windows_NLD[:, :, order]
+        self._require_bounds(windows_NLD)
+        return windows_NLD.astype(np.float32)
 
-    def _require_bounds(self, given_NLD: NDArray[np.float64]) -> None:
-        """Refuse values far outside the training data, before an arm can fail on them."""
+    def _require_bounds(self, windows_NLD: NDArray[np.float64]) -> None:
+        """Refuse values far outside the training data, so that no arm fails on them."""
         low_D, high_D = self._limits
-        within_NLD = (given_NLD >= low_D) & (given_NLD <= high_D)  # False for NaN
+        within_NLD = (windows_NLD >= low_D) & (windows_NLD <= high_D)  # False for NaN
         if within_NLD.all():
             return
         n, row, d = (int(i) for i in np.argwhere(~within_NLD)[0])
         raise InvalidInput(
             f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
-            f"{high_D[d]:.6g}, got {given_NLD[n, row, d]:.6g} at windows.{n}.{row}.",
+            f"{high_D[d]:.6g}, got {windows_NLD[n, row, d]:.6g} at windows.{n}.{row}.",
             cause="The value is far outside the training data, for example because of another "
             "unit.",
             fix="Send values in the unit of the training data. GET /model lists the bounds.",
         )
 
-    def _other_lengths(self, windows: list[WindowRows]) -> InvalidInput:
-        """Return the error for the first window of a wrong shape."""
-        want = (self.seq_len, len(self.columns))
+    def _shape_error(self, windows: list[WindowRows]) -> InvalidInput:
+        """Return the error for the first window that has the wrong shape."""
+        num_columns = len(self.columns)
         number, window = next(
             (number, window)
             for number, window in enumerate(windows)
-            if len(window) != want[0] or any(len(row) != want[1] for row in window)
+            if len(window) != self.seq_len or any(len(row) != num_columns for row in window)
         )
         lengths = sorted({len(row) for row in window})
         return InvalidInput(
-            f"A window must have {want[0]} rows of {want[1]} values, got {len(window)} "
+            f"A window must have {self.seq_len} rows of {num_columns} values, got {len(window)} "
             f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
             fix="Send the rows up to the one to predict from, with one value per column.",
         )
 
-    def _require_columns(self, given: list[str]) -> None:
-        if given == self._names:
+    def _require_columns(self, columns: list[str]) -> None:
+        if columns == self._names:
             return
-        if set(given) == set(self.columns) and len(given) == len(self.columns):
+        if set(columns) == set(self.columns) and len(columns) == len(self.columns):
             return
-        known, asked = set(self.columns), set(given)
-        missing = [name for name in self.columns if name not in asked]
-        unknown = [name for name in dict.fromkeys(given) if name not in known]
-        twice = len(given) - len(asked)
+        expected, requested = set(self.columns), set(columns)
+        missing = [name for name in self.columns if name not in requested]
+        unknown = [name for name in dict.fromkeys(columns) if name not in expected]
+        num_duplicates = len(columns) - len(requested)
         hint = suggest_nearest(unknown[0][:_MAX_COMPARED_CHARS], missing) if unknown else ""
         raise InvalidInput(
             f"Columns must be exactly the {pluralize(len(self.columns), 'feature')}: "
-            f"missing {_listed(missing)}, unknown {_listed(unknown)}, duplicates {twice}.{hint}",
+            f"missing {_listed(missing)}, unknown {_listed(unknown)}, duplicates "
+            f"{num_duplicates}.{hint}",
             fix="GET /model lists the columns.",
         )
 
@@ -198,41 +202,41 @@ def read_request(body: bytes, *, model: str, max_windows: int) -> PredictRequest
     Args:
         body: Bytes of the body.
         model: Name of the served model.
-        max_windows: Largest number of windows.
+        max_windows: Maximum number of windows of a request.
 
     Raises:
         BadRequest: The body is not JSON.
-        InvalidInput: A key is missing or unknown, or a value has the wrong type; the message
-            names the places and does not repeat values.
+        InvalidInput: A key is missing or unknown, or a value has the wrong type. The message
+            names the keys and does not repeat values.
         UnknownModel: The request names another model.
         PayloadTooLarge: The request has too many windows.
     """
     try:
         request = PredictRequest.model_validate_json(body)
     except ValidationError as error:
-        if error.error_count() > _MAX_ERRORS:
+        if error.error_count() > _MAX_DESCRIBED_ERRORS:
             raise InvalidInput(
                 f"The body has {error.error_count()} errors, most of them unknown keys.",
                 fix="See /openapi.json for the schema.",
             ) from None
-        found = error.errors(include_input=False, include_url=False)
-        if found[0]["type"] == "json_invalid":
+        errors = error.errors(include_input=False, include_url=False)
+        if errors[0]["type"] == "json_invalid":
             raise BadRequest(
-                f"The body must be JSON: {found[0]['msg']}.", fix="Send one JSON object."
+                f"The body must be JSON: {errors[0]['msg']}.", fix="Send one JSON object."
             ) from None
         details = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"[:200]
-            for problem in found[:5]
+            for problem in errors[:5]
         )
         raise InvalidInput(
-            f"{len(found)} {'value' if len(found) == 1 else 'values'} of the body "
-            f"{'is' if len(found) == 1 else 'are'} wrong: {details}.",
+            f"{len(errors)} {'value' if len(errors) == 1 else 'values'} of the body "
+            f"{'is' if len(errors) == 1 else 'are'} wrong: {details}.",
             fix="See /openapi.json for the schema, and GET /model for the columns.",
         ) from None
     if request.model is not None and request.model != model:
         raise UnknownModel(
-            f"The model {json.dumps(request.model)} is not served here; it serves {model}.",
-            fix=f"Name {model}, or leave model out.",
+            f"This server does not serve the model {json.dumps(request.model)}; it serves {model}.",
+            fix=f"Send the request with model {model}, or without model.",
         )
     if len(request.windows) > max_windows:
         raise PayloadTooLarge(
@@ -243,6 +247,6 @@ def read_request(body: bytes, *, model: str, max_windows: int) -> PredictRequest
 
 
 def _listed(names: list[str]) -> str:
-    """List names for a message: they come from the caller, so only a few, shortened."""
+    """List names for a message. The caller chose them, so only a few are shown, shortened."""
     shown = [name[:60] for name in names[:8]]
     return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"

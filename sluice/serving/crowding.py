@@ -1,8 +1,8 @@
-"""Detects requests that wait behind those of one other network (a noisy neighbour).
+"""Detects requests that wait behind many requests of one other subnet (a noisy neighbour).
 
-A client knows its arm, and with a few heavy requests can make all requests behind it late there,
-while the other arm is idle. So a request that waited in such a queue is no evidence, whatever
-its result; while the queue lasts, too few requests are left for a step to end.
+A client knows its arm. With a few large requests it could make all later requests to this arm
+late, while the other arm is idle. So a request that waited behind such requests is no evidence,
+whatever its result. While that lasts, few requests are evidence, and the rollout step does not end.
 """
 
 import asyncio
@@ -12,34 +12,40 @@ from sluice.serving.arm_result import ArmResult
 
 
 class Crowding:
-    """Windows in progress at one arm, by network; used by the event loop only."""
+    """Number of windows in progress at one arm, by client subnet; used by the event loop only."""
 
     def __init__(self) -> None:
         self._windows: Counter[str] = Counter()
 
-    def enter(self, network: str, windows: int) -> bool:
-        """Add a request; return whether another network has more than half of all windows."""
-        self._windows[network] += windows
+    def enter(self, subnet: str, windows: int) -> bool:
+        """Add a request; return whether another subnet has more than half of all windows.
+
+        Args:
+            subnet: Subnet of the client.
+            windows: Number of windows of the request.
+        """
+        self._windows[subnet] += windows
         if len(self._windows) == 1:
             return False
-        others = [held for name, held in self._windows.items() if name != network]
+        others = [num for name, num in self._windows.items() if name != subnet]
         return max(others, default=0) > self._windows.total() / 2
 
-    def leave(self, network: str, windows: int, result: ArmResult, *, linger_s: float) -> None:
+    def leave(self, subnet: str, windows: int, result: ArmResult, *, linger_s: float) -> None:
         """Remove a request.
 
         Args:
-            network: Network of the client.
-            windows: Number passed to ``enter``.
-            result: Result of the request. An arm continues to compute a request that timed out.
-            linger_s: How long it may continue [s].
+            subnet: Subnet of the client.
+            windows: Number of windows that was passed to ``enter``.
+            result: Result of the request. If it timed out, the arm still computes it, so it is
+                removed later.
+            linger_s: Time after which a request that timed out is removed [s].
         """
         if result.is_begun and result.fault == "timeouts":
-            asyncio.get_running_loop().call_later(linger_s, self._remove, network, windows)
+            asyncio.get_running_loop().call_later(linger_s, self._remove, subnet, windows)
         else:
-            self._remove(network, windows)
+            self._remove(subnet, windows)
 
-    def _remove(self, network: str, windows: int) -> None:
-        self._windows[network] -= windows
-        if self._windows[network] <= 0:
-            del self._windows[network]
+    def _remove(self, subnet: str, windows: int) -> None:
+        self._windows[subnet] -= windows
+        if self._windows[subnet] <= 0:
+            del self._windows[subnet]

@@ -1,7 +1,7 @@
-"""The deployed form of a version: an ensemble of all its seeds, each trained on the last fold.
+"""The deployed form of a version: an ensemble of the networks of all seeds, from the last fold.
 
-The last fold's members were trained on the most data. All seeds together are one model; a single
-lucky seed never serves alone.
+The networks of the last fold were trained on the most data. All seeds serve together, because a
+single seed may be good only by chance.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -26,15 +26,16 @@ from sluice.training.members import Member
 from sluice.workloads.windows import require_windows
 
 _MAX_DEVIATIONS = 1e6
-"""Largest accepted distance of a value from the training mean, in standard deviations. Drift is far
-below it; nanoseconds in place of seconds are beyond it."""
+"""Maximum accepted distance of a value from the training mean, in standard deviations. It is so
+large that drift stays far below it, but a wrong unit, such as ns instead of s, exceeds it."""
 
 Pause = Callable[[], object]
-"""Called between two networks, where low-priority work can yield to other requests."""
+"""Function that is called between two networks, so that background requests can wait for requests
+of users."""
 
 
 class ServedModel(Protocol):
-    """A model as an arm uses it, wherever its networks are."""
+    """Interface of a model for an arm; its networks may be in another process."""
 
     @property
     def version(self) -> int:
@@ -54,7 +55,7 @@ class ServedModel(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why it cannot predict, in a sentence; empty while it can."""
+        """Why the model cannot predict, in a sentence; empty while it can."""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` between networks."""
@@ -62,7 +63,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeployedModel:
-    """A deployed model with its networks in this process."""
+    """A deployed model whose networks are in this process."""
 
     version: int
     candidate: str
@@ -77,7 +78,7 @@ class DeployedModel:
 
     @property
     def problem(self) -> str:
-        """Return an empty text: a model in this process can always predict."""
+        """Return "", because a model in this process can always predict."""
         return ""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
@@ -89,43 +90,44 @@ class DeployedModel:
                 if pause is not None:
                     pause()
                 outputs.append(network(x))
-            each: NDArray[np.float64] = torch.stack(outputs).double().numpy()
-        return each.reshape(len(self.networks), len(x_NLD), -1)
+            output: NDArray[np.float64] = torch.stack(outputs).double().numpy()
+        return output.reshape(len(self.networks), len(x_NLD), -1)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members that serve: every seed of the last fold, ordered by seed."""
-    last = max(member.fold_id for member in members)
-    return tuple(sorted((m for m in members if m.fold_id == last), key=lambda m: m.seed))
+    """Return the members that serve: those of the last fold, ordered by seed."""
+    last_fold = max(member.fold_id for member in members)
+    return tuple(sorted((m for m in members if m.fold_id == last_fold), key=lambda m: m.seed))
 
 
 def load_deployed(
     version: Version, store: ArtifactStore, *, code: CodeSource = "current"
 ) -> DeployedModel:
-    """Load the deployed model of a version; every file is checked against its digest.
+    """Load the deployed model of a version, and check every file against its digest.
 
     Args:
         version: Version to serve.
-        store: Stores its network weights.
-        code: Code of the network class: current or stored; see ``load_members``.
+        store: Contains the weights of its networks.
+        code: Whether to use the current or the stored code of the network class; see
+            ``load_members``.
 
     Raises:
-        CodeMismatch: The version was trained with other code than the present one.
-        IntegrityError: Weights are missing, changed, not in safetensors format, or do not fit;
-            or they are not those of the version's candidate digest.
+        CodeMismatch: The version was trained with code that differs from the current code.
+        IntegrityError: Weights are missing, changed, not in safetensors format, or do not fit
+            the network; or the lineage does not match the version's candidate digest.
         ContractError: The workload's inputs are not windows of its feature columns.
     """
-    who = f"{version.model} version {version.number}"
+    version_name = f"{version.model} version {version.number}"
     if version.lineage.compute_candidate() != version.candidate:
         raise IntegrityError(
-            f"{who}: its network weights do not match its candidate digest "
+            f"The network weights of {version_name} do not match its candidate digest "
             f"{version.candidate[:12]}.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
     members = deployed_members(version.lineage.members)
     workload, networks = load_members(version, members, store, code=code)
-    input_dtype = require_windows(workload, who)
+    input_dtype = require_windows(workload, version_name)
     return DeployedModel(
         version=version.number,
         candidate=version.candidate,
@@ -143,34 +145,35 @@ def load_deployed(
 def _bounds(
     networks: Sequence[nn.Module], *, num_columns: int
 ) -> tuple[tuple[float, float], ...] | None:
-    """Return the accepted range of each column, from the networks' input scales.
+    """Return the accepted range of each column, computed from the input scales of the networks.
 
-    A column that was constant in training has no scale, and keeps the bounds of single
-    precision.
+    A column that was constant in training has no scale; its range is that of single precision.
+    Returns None if a network has no input scales.
     """
     scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs]
     if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
         return None
     mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()
     std_MD = torch.stack([n.x_std for n in scaled]).double().cpu().numpy()
-    reach_MD = np.where(std_MD == 1.0, np.inf, _MAX_DEVIATIONS * std_MD)  # 1: constant in training
-    low_D = np.maximum((mean_MD - reach_MD).min(axis=0), -MAX_MAGNITUDE)
-    high_D = np.minimum((mean_MD + reach_MD).max(axis=0), MAX_MAGNITUDE)
+    # The normaliser stores a standard deviation of 1 for a column that is constant in training.
+    radius_MD = np.where(std_MD == 1.0, np.inf, _MAX_DEVIATIONS * std_MD)
+    low_D = np.maximum((mean_MD - radius_MD).min(axis=0), -MAX_MAGNITUDE)
+    high_D = np.minimum((mean_MD + radius_MD).max(axis=0), MAX_MAGNITUDE)
     return tuple(zip(low_D.tolist(), high_D.tolist(), strict=True))
 
 
 def require_finite(deployed: DeployedModel) -> None:
-    """Predict once from zeros: warms up the networks and detects non-finite weights.
+    """Predict once from zeros, which warms up the networks and detects non-finite weights.
 
     Raises:
         IntegrityError: The prediction is not finite.
     """
     length, columns = deployed.contract.seq_len, deployed.contract.columns
-    answer = deployed.predict(np.zeros((1, length, len(columns)), np.float32), None)
-    if not np.isfinite(answer).all():
+    output = deployed.predict(np.zeros((1, length, len(columns)), np.float32), None)
+    if not np.isfinite(output).all():
         raise IntegrityError(
-            f"Version {deployed.version} must give finite predictions for zeros, got "
-            f"{answer.ravel()[:4].tolist()}.",
+            f"The predictions of version {deployed.version} for an input of zeros must be finite, "
+            f"got {output.ravel()[:4].tolist()}.",
             cause="Its weights or its normaliser contain NaN or infinity.",
             fix="Roll back: sluice registry rollback",
         )

@@ -1,4 +1,4 @@
-"""Responses to clients whose connection ends before the app has seen a request."""
+"""Responses to clients whose connection is closed before a request reaches the app."""
 
 import http
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sluice.serving.schemas import ErrorResponse
 
 @dataclass(frozen=True, slots=True)
 class EarlyResponse:
-    """Why a connection is closed, and the response to its client."""
+    """Reason why a connection is closed, and the response to its client."""
 
     reason: CloseReason
     status: int
@@ -18,12 +18,12 @@ class EarlyResponse:
 
     @classmethod
     def header_large(cls, max_bytes: int, max_headers: int) -> "EarlyResponse":
-        """Return the response to a header beyond its limits."""
+        """Return the response to a header that exceeds its limits."""
         return cls(
             "header_large",
             431,
-            f"A request line with its headers may have {max_bytes:,} bytes and {max_headers} "
-            "headers, but this one has more.",
+            f"A request may have at most {max_headers} headers, and {max_bytes:,} bytes in its "
+            "request line and headers. This one has more.",
             "Move large values to the body.",
         )
 
@@ -39,18 +39,18 @@ class EarlyResponse:
 
     @classmethod
     def body_large(cls, max_bytes: int) -> "EarlyResponse":
-        """Return the response to a body with too many bytes on the wire."""
+        """Return the response to a body that is too large as transmitted."""
         return cls(
             "body_large",
             413,
-            f"A body may have {max_bytes:,} bytes including its chunk headers, but this one has "
-            "more.",
-            "Send it in fewer and larger chunks.",
+            f"A body may have at most {max_bytes:,} bytes including its chunk headers. This one "
+            "has more.",
+            "Send the body in fewer and larger chunks.",
         )
 
 
 def raw_response(response: EarlyResponse) -> bytes:
-    """Return the bytes of the response; the connection is closed after it."""
+    """Return the bytes of a response, after which the connection is closed."""
     problem = ErrorResponse(
         kind=response.reason, what=response.what, why="", do=response.fix, trace=""
     )

@@ -58,22 +58,22 @@ async def model(request: Request) -> Response:
     "/rollout", response_model=RolloutCounts, responses=error_responses(Unauthorized, Forbidden)
 )
 async def rollout(request: Request) -> Response:
-    """Return the counts of both arms since the rollout's step began."""
-    return json_response(RolloutCounts(window=serving_of(request).router.window()))
+    """Return the counts of both arms since the current rollout step began."""
+    return json_response(RolloutCounts(window=serving_of(request).router.traffic_counts()))
 
 
 @ADMIN.get(
     "/problems", response_model=ProblemList, responses=error_responses(Unauthorized, Forbidden)
 )
 async def problems(request: Request) -> Response:
-    """Return the present problems as sentences, which name paths, hosts and candidates."""
+    """Return the current problems as sentences. They contain paths, host names and digests."""
     return json_response(ProblemList(problems=serving_of(request).split_sync.problems))
 
 
 @METRICS.get(
     "/metrics",
     response_class=PlainTextResponse,
-    # Explicit, because FastAPI would describe the errors as plain text.
+    # Without these, FastAPI would describe the errors as plain text.
     responses={
         error.status: {
             "description": error.__doc__,
@@ -89,7 +89,7 @@ async def metrics(request: Request) -> Response:
 
 @OPEN.get("/healthz", response_model=Liveness, responses={503: {"model": Liveness}})
 async def healthz(request: Request) -> Response:
-    """Return whether the process is alive; 503 when only a restart helps."""
+    """Return whether the process is alive. The status is 503 if only a restart helps."""
     hangs_s = serving_of(request).hangs_s(time.monotonic())
     reason = f"production has computed one batch for {hangs_s:.1f} s" if hangs_s else ""
     return json_response(Liveness(alive=not hangs_s, reason=reason), status=503 if hangs_s else 200)
@@ -97,14 +97,14 @@ async def healthz(request: Request) -> Response:
 
 @OPEN.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(request: Request) -> Response:
-    """Return whether requests should be sent here."""
+    """Return whether this server is ready for requests."""
     serving = serving_of(request)
-    # An inconsistent registry is no reason to fail: the last consistent version serves, and a
-    # failing /readyz would turn one edited row into an outage.
-    state: ServerPhase = "degraded" if serving.split_sync.has_problem("registry") else "serving"
-    found = Readiness(
+    # An inconsistent registry does not make the server unready: it continues to serve the last
+    # consistent version, and a failing /readyz would turn one edited row into an outage.
+    phase: ServerPhase = "degraded" if serving.split_sync.has_problem("registry") else "serving"
+    readiness = Readiness(
         ready=not serving.draining and not serving.hangs_s(time.monotonic()),
-        state="draining" if serving.draining else state,
+        state="draining" if serving.draining else phase,
         problems=[kind for kind in PROBLEM_KINDS if serving.split_sync.has_problem(kind)],
     )
-    return json_response(found, status=200 if found.ready else 503)
+    return json_response(readiness, status=200 if readiness.ready else 503)

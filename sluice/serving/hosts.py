@@ -1,7 +1,8 @@
-"""Host names that a request may use for the server.
+"""Checks the Host header of requests against the host names of the server.
 
-A web page can make a browser send requests to a server on the same machine or network under a
-name that the page controls (DNS rebinding). Such a request has that name in its Host header.
+This prevents DNS rebinding: a web page can make a browser send requests to a server on the same
+machine or network under a host name that the page's owner controls. The Host header of such a
+request contains this name.
 """
 
 import ipaddress
@@ -11,12 +12,14 @@ from collections.abc import Iterable
 from sluice.serving.http_errors import MisdirectedRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
-_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+_HOST_HEADER = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
+_ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64
-_SHOWN = 100
-_NETWORK_BITS = 64
-"""Smallest network of an IPv6 host (RFC 6177)."""
+"""Maximum number of accepted header values that are cached."""
+_MAX_SHOWN_CHARS = 100
+"""Maximum length of a header value in an error."""
+_SUBNET_BITS = 64
+"""Prefix length of the smallest subnet that an IPv6 site gets (RFC 6177)."""
 
 
 class TrustedHosts:
@@ -25,17 +28,18 @@ class TrustedHosts:
     def __init__(self, host: str, names: Iterable[str]) -> None:
         """Trust the loopback names, the listening address and further names.
 
-        A server that listens on all addresses of its machine may be called by any IP address as
-        well, but by no other name.
+        If the server listens on all addresses of its machine, every IP address is trusted as
+        well, but no other host name.
 
         Args:
             host: Address or name that the server listens on.
             names: Further names; '*.example.org' matches all names below example.org.
         """
-        self._any_address = _is_unspecified(host)
-        given = [name.lower() for name in names]
-        self._exact = {*LOOPBACK, host.lower(), *(n for n in given if not n.startswith("*."))}
-        self._suffixes = tuple(name[1:] for name in given if name.startswith("*."))
+        self._trusts_any_address = _is_unspecified(host)
+        lower_names = [name.lower() for name in names]
+        exact_names = (name for name in lower_names if not name.startswith("*."))
+        self._exact = {*LOOPBACK, host.lower(), *exact_names}
+        self._suffixes = tuple(name[1:] for name in lower_names if name.startswith("*."))
         self._cached: set[bytes] = set()
 
     def require(self, values: Iterable[bytes]) -> None:
@@ -47,15 +51,17 @@ class TrustedHosts:
         Raises:
             MisdirectedRequest: The header is missing, repeated, or names another server.
         """
-        found = tuple(values)
-        if len(found) == 1:
-            if found[0] in self._cached:
+        headers = tuple(values)
+        if len(headers) == 1:
+            (header,) = headers
+            if header in self._cached:
                 return
-            if self._trusts(found[0]):
+            if self._trusts(header):
                 if len(self._cached) < _MAX_CACHED:
-                    self._cached.add(found[0])
+                    self._cached.add(header)
                 return
-        got = ", ".join(value.decode("latin-1")[:_SHOWN] for value in found[:3]) or "none"
+        shown = [header.decode("latin-1")[:_MAX_SHOWN_CHARS] for header in headers[:3]]
+        got = ", ".join(shown) or "none"
         raise MisdirectedRequest(
             f"The Host header must name this server, got {got!r}.",
             cause="The request used a host name that the server does not trust.",
@@ -63,40 +69,40 @@ class TrustedHosts:
         )
 
     def _trusts(self, value: bytes) -> bool:
-        match = _HOST.fullmatch(value.decode("latin-1").lower())
+        match = _HOST_HEADER.fullmatch(value.decode("latin-1").lower())
         if match is None:
             return False
         name = match["name"].strip("[]").rstrip(".")
-        if name in self._exact or name.endswith(self._suffixes or ("/",)):
+        if name in self._exact or name.endswith(self._suffixes):
             return True
-        return self._any_address and _is_address(name)
+        return self._trusts_any_address and _is_address(name)
 
 
 def host_of_target(target: bytes) -> bytes | None:
     """Return the host of a request target such as 'http://host/path'; None for a path.
 
-    It replaces the Host header: a proxy routes by the target, and the header could name another
-    server.
+    This host replaces the Host header, because a proxy routes by the target and the header could
+    name another server.
 
     Source:
         RFC 9112, section 3.2.2.
     """
-    found = _ABSOLUTE.match(target)
-    return None if found is None else found[1]
+    match = _ABSOLUTE_TARGET.match(target)
+    return None if match is None else match[1]
 
 
 def counted_address(address: str) -> str:
     """Return the part of a client address that the client cannot choose.
 
-    An IPv6 host owns all 2^64 addresses of its network, so limits per address would be
-    ineffective; for IPv4, and IPv4 mapped into IPv6, it is the whole address.
+    For IPv6 this is the /64 subnet: a host may use all its 2^64 addresses, so a limit per address
+    would be ineffective. For IPv4, and IPv4 mapped into IPv6, it is the whole address.
     """
     if ":" not in address:
         return address
-    found = ipaddress.IPv6Address(address.partition("%")[0])
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((found, _NETWORK_BITS), strict=False))
+    ipv6 = ipaddress.IPv6Address(address.partition("%")[0])
+    if ipv6.ipv4_mapped is not None:
+        return str(ipv6.ipv4_mapped)
+    return str(ipaddress.IPv6Network((ipv6, _SUBNET_BITS), strict=False))
 
 
 def _is_address(name: str) -> bool:

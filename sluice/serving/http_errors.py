@@ -6,7 +6,7 @@ from sluice.base.errors import RequestRefused
 
 
 class HttpError(RequestRefused):
-    """Base of all errors that become a response; the class determines the kind."""
+    """Base class of all errors that become a response; each class has its own kind and status."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "broken"
@@ -32,7 +32,7 @@ class Forbidden(HttpError):
 
 
 class UnknownModel(HttpError):
-    """The request names a model or version that is not served here."""
+    """The request names a model or version that this server does not serve."""
 
     status, kind = 404, "unknown_model"
 
@@ -74,7 +74,7 @@ class TooManyRequests(HttpError):
 
 
 class ModelFailed(HttpError):
-    """The production model raised."""
+    """The production model raised an error."""
 
     status, kind = 500, "model_failed"
 
@@ -91,7 +91,7 @@ class Overloaded(HttpError):
 
 
 class RollbackFailed(HttpError):
-    """The registry could not be accessed, or refused: nothing was rolled back."""
+    """Nothing was rolled back: the registry could not be accessed, or it refused the rollback."""
 
     status, kind, retry_after_s = 503, "rollback_failed", 1
 

@@ -1,8 +1,9 @@
 """Runs challengers in their own processes: starts, monitors, restarts and ends them.
 
-A supervisor thread belongs to each process: it starts it, checks it a few times a second, and
-reaps it. It restarts the process after a delay that doubles each time, a bounded number of
-times; meanwhile every request to it fails immediately and production answers.
+Each process has a supervisor thread, which starts the process, checks it several times a second
+and cleans up after it. If the process ends, the supervisor restarts it after a delay that doubles
+each time, up to a maximum number of restarts. While no process runs, every request to the
+challenger fails immediately and production answers.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -30,36 +31,40 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.wire_protocol import LoaderSpec, ModelInfo
 
 Isolate = Callable[[str, threading.Event], ServedModel]
-"""Loads the model of a candidate digest in its own process, or raises ``SluiceError``.
+"""Function that loads the model of a candidate digest in its own process.
 
-Called from a thread; returns soon after the event is set."""
+It is called from a thread, returns soon after the event is set, and may raise ``SluiceError``."""
 
 _CHECK_INTERVAL_S = 0.25
-"""Interval of the checks: memory, end, and pending responses of a process."""
-_HANGS_AFTER = 10
-"""Number of deadlines after which a process with a pending response counts as hung."""
+"""Interval at which memory, end and pending responses of a process are checked [s]."""
+_HANG_DEADLINES = 10
+"""A process counts as hung if a response is pending for this multiple of the challenger's
+deadline."""
 _JOIN_TIMEOUT_S = 5.0
-"""Longest wait for a supervisor at the end: one check and one kill."""
+"""Longest wait for a supervisor thread when the server ends [s]. The thread then needs the time of
+one check and one kill."""
 
 
 @dataclass(slots=True, eq=False)
 class _SupervisorState:
-    """State shared by the supervisor and the model; neither keeps the other alive."""
+    """State shared by a supervisor and its model, so that neither keeps the other alive."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    settled: threading.Event = field(default_factory=threading.Event)
-    """Set once the model has loaded or failed to."""
+    loading_done: threading.Event = field(default_factory=threading.Event)
+    """Set once the model has loaded or has failed to load."""
 
     info: ModelInfo | None = None
+    """Description of the model; None until it has loaded once."""
+
     process: ArmProcess | None = None
-    """Last process that was ready; it may have ended since."""
+    """The process that was ready last; it may have ended since."""
 
     problem: str = ""
-    """Why it cannot predict; empty while it can."""
+    """Why the model cannot predict; empty while it can."""
 
 
 class IsolatedModel:
-    """A model in another process, which ends when this object is not referenced any more."""
+    """A model in another process. The process ends once this object is no longer referenced."""
 
     def __init__(self, state: _SupervisorState, info: ModelInfo) -> None:
         self._state = state
@@ -88,7 +93,7 @@ class IsolatedModel:
 
     @property
     def problem(self) -> str:
-        """Why it cannot predict, in a sentence; empty while it can."""
+        """Why the model cannot predict, in a sentence; empty while it can."""
         return self._state.problem
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
@@ -103,14 +108,14 @@ class IsolatedModel:
 
 
 class Isolation:
-    """Starts challenger processes; a context manager that ends the remaining ones."""
+    """Starts challenger processes. It is a context manager, which ends all of them at its exit."""
 
     def __init__(self, loader: LoaderSpec, settings: ServingSettings) -> None:
-        """Prepare; nothing is started.
+        """Store the arguments; ``load`` starts a process.
 
         Args:
             loader: How a process loads its model.
-            settings: Limits of memory and time.
+            settings: Limits of the memory and time of a process.
         """
         self._loader = loader
         self._settings = settings
@@ -131,11 +136,11 @@ class Isolation:
             thread.join(_JOIN_TIMEOUT_S)
 
     def load(self, candidate: str, abandoned: threading.Event) -> IsolatedModel:
-        """Return the model of a candidate digest once its process is ready.
+        """Start a process for a candidate digest, and return its model once the process is ready.
 
         Args:
             candidate: Candidate digest.
-            abandoned: Set when the model is not needed any more.
+            abandoned: Set by another thread if the model is no longer needed.
 
         Raises:
             ContractError: The model does not load, or its process crashes or exceeds its limits
@@ -148,16 +153,17 @@ class Isolation:
             name=f"supervisor-{candidate[:12]}",
             daemon=True,
         )
-        self._supervisors = [(k, t) for k, t in self._supervisors if t.is_alive()] + [
-            (state, supervisor)
+        self._supervisors = [
+            *((other, thread) for other, thread in self._supervisors if thread.is_alive()),
+            (state, supervisor),
         ]
         supervisor.start()
-        while not state.settled.wait(_CHECK_INTERVAL_S / 5):
+        while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
             if abandoned.is_set():
                 state.stop.set()
         if state.info is None:
             raise ContractError(
-                f"The candidate {short(candidate)} must load in its own process, but that process "
+                f"The candidate {short(candidate)} did not load in its own process: the process "
                 f"{state.problem}.",
                 fix="Fix the model, or end its rollout: sluice rollout abort.",
             )
@@ -176,12 +182,12 @@ def _supervise(
             reason = f"could not be started: {error.strerror or error}"
         if state.info is None:
             state.problem = reason
-            state.settled.set()
+            state.loading_done.set()
             return
-        left = settings.max_challenger_restarts - restart
-        after = f"it restarts in {delay_s:g} s" if left else "it does not restart"
+        is_last = restart == settings.max_challenger_restarts
+        plan = "it does not restart" if is_last else f"it restarts in {delay_s:g} s"
         state.problem = (
-            f"The challenger's process {reason}; {after} ({restart} of "
+            f"The challenger's process {reason}; {plan} ({restart} of "
             f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
         if state.stop.wait(delay_s):
@@ -192,20 +198,20 @@ def _supervise(
 def _run_process(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> str:
-    """Start a process, monitor it until it ends and return how it ended."""
+    """Start a process, monitor it until it ends, and return how it ended."""
     environment = arm_environment(os.environ, more=settings.challenger_environment)
     process = ArmProcess(loader, candidate, environment=environment)
     try:
-        found = _wait_until_ready(process, state, settings)
-        if isinstance(found, str):
-            process.end(found)
-        elif found.candidate != candidate or state.info not in (None, found):
-            process.end(f"loaded {short(found.candidate)} version {found.version} instead")
+        info = _wait_until_ready(process, state, settings)
+        if isinstance(info, str):
+            process.end(info)
+        elif info.candidate != candidate or state.info not in (None, info):
+            process.end(f"loaded {short(info.candidate)} version {info.version} instead")
         else:
-            base = process.resident_bytes()
-            state.process, state.info, state.problem = process, found, ""
-            state.settled.set()
-            process.end(_monitor(process, state, settings, base=base))
+            bytes_when_ready = process.resident_bytes()
+            state.process, state.info, state.problem = process, info, ""
+            state.loading_done.set()
+            process.end(_monitor(process, state, settings, bytes_when_ready=bytes_when_ready))
     finally:
         process.end("was stopped")
     return process.exit_reason or ""
@@ -214,13 +220,16 @@ def _run_process(
 def _wait_until_ready(
     process: ArmProcess, state: _SupervisorState, settings: ServingSettings
 ) -> ModelInfo | str:
-    """Wait until the process is ready; return a text if it fails."""
+    """Wait until the process is ready, and return its model's description.
+
+    Returns a text if the process fails: how it ended or why it must be ended.
+    """
     deadline = time.monotonic() + settings.challenger_load_timeout_s
     while not state.stop.is_set():
-        found = process.wait_for_model(_CHECK_INTERVAL_S)
-        if found is not None:
-            return found
-        excess = _memory_excess(process, settings, base=0)
+        info = process.wait_for_model(_CHECK_INTERVAL_S)
+        if info is not None:
+            return info
+        excess = _memory_excess(process, settings, bytes_when_ready=0)
         if excess:
             return excess
         if time.monotonic() > deadline:
@@ -229,14 +238,18 @@ def _wait_until_ready(
 
 
 def _monitor(
-    process: ArmProcess, state: _SupervisorState, settings: ServingSettings, *, base: int
+    process: ArmProcess,
+    state: _SupervisorState,
+    settings: ServingSettings,
+    *,
+    bytes_when_ready: int,
 ) -> str:
-    """Monitor the process and return why it must be ended; empty when it ended."""
-    hangs_s = _HANGS_AFTER * settings.challenger_deadline_s
+    """Monitor the process and return why it must be ended; "" if it ended by itself."""
+    hangs_s = _HANG_DEADLINES * settings.challenger_deadline_s
     while not state.stop.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
-        excess = _memory_excess(process, settings, base=base)
+        excess = _memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
         if excess:
             return excess
         if process.pending_s(time.monotonic()) > hangs_s:
@@ -244,11 +257,12 @@ def _monitor(
     return "was stopped"
 
 
-def _memory_excess(process: ArmProcess, settings: ServingSettings, *, base: int) -> str:
-    grown = process.resident_bytes() - base
-    if grown <= settings.max_challenger_memory_bytes:
+def _memory_excess(process: ArmProcess, settings: ServingSettings, *, bytes_when_ready: int) -> str:
+    """Return why the process must be ended if it uses too much memory, else ""."""
+    num_added = process.resident_bytes() - bytes_when_ready
+    if num_added <= settings.max_challenger_memory_bytes:
         return ""
     return (
-        f"was ended: it took {grown / 2**20:,.0f} MiB of memory, the limit is "
+        f"was ended: it took {num_added / 2**20:,.0f} MiB of memory, the limit is "
         f"{settings.max_challenger_memory_bytes / 2**20:,.0f} MiB"
     )

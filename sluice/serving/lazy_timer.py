@@ -1,24 +1,25 @@
 """A timer for deadlines that move with nearly every request, at almost no cost for the event loop.
 
-The scheduled callback stays; when it runs before the deadline, it schedules another one.
+Moving the deadline to a later time keeps the scheduled callback. If the callback then runs before
+the deadline, it schedules another callback.
 """
 
 import asyncio
 from collections.abc import Callable
 
 _TICK_S = 0.001
-"""Resolution of uvloop's timers."""
+"""Resolution of the timers of uvloop, which may call back this much too early [s]."""
 
 
 class LazyTimer:
-    """Calls a function at a deadline, unless it is moved or cancelled before."""
+    """Calls a function at a deadline, unless the deadline is moved or cancelled before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         self._loop = loop
         self._on_end = on_end
         self._ends_at: float | None = None
         self._handle: asyncio.TimerHandle | None = None
-        self._scheduled_at = 0.0
+        self._callback_at = 0.0
 
     def set(self, ends_at: float | None) -> None:
         """Set the deadline [s, time of the event loop]; None for no deadline."""
@@ -26,14 +27,14 @@ class LazyTimer:
         if ends_at is None:
             return
         if self._handle is not None:
-            if self._scheduled_at <= ends_at:
+            if self._callback_at <= ends_at:
                 return
             self._handle.cancel()
-        self._scheduled_at = ends_at
+        self._callback_at = ends_at
         self._handle = self._loop.call_at(ends_at, self._on_timer)
 
     def cancel(self) -> None:
-        """Cancel for good."""
+        """Cancel the deadline and the scheduled callback."""
         self._ends_at = None
         if self._handle is not None:
             self._handle.cancel()

@@ -15,7 +15,7 @@ from sluice.serving.wire_protocol import LoaderSpec
 
 
 class LedgerModels:
-    """Loads the versions that a traffic split names."""
+    """Loads the versions that a traffic split refers to."""
 
     def __init__(
         self,
@@ -26,13 +26,14 @@ class LedgerModels:
         code: CodeSource = "current",
         warn: Callable[[str], object] | None = None,
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Store the arguments; ``load`` reads the registry.
 
         Args:
             ledger: Registry of the model.
             model: Name of the model.
-            store: Stores the network weights.
-            code: Code of the network class: current or stored; see ``load_members``.
+            store: Contains the network weights.
+            code: Whether to use the current or the stored code of the network class; see
+                ``load_members``.
             warn: Called with a warning if the code of a version cannot be compared with the
                 current code, or if the installed package versions differ.
         """
@@ -47,14 +48,14 @@ class LedgerModels:
 
         Raises:
             UnknownVersion: The registry has no such candidate.
-            RegistryInconsistent: The registry is inconsistent about it.
+            RegistryInconsistent: Registry entries about the candidate contradict each other.
             StorageError: The registry cannot be read, or network weights are missing or changed.
             ContractError, CodeMismatch: See ``load_deployed``.
         """
         version = self._ledger.served_version(self._model, candidate)
         if version is None:
             raise UnknownVersion(
-                f"The candidate {short(candidate)} must be a version of {self._model}, but is not.",
+                f"The candidate {short(candidate)} is not a version of {self._model}.",
                 fix=f"See: sluice registry list {self._model}",
             )
         deployed = load_deployed(version, self._store, code=self._code)
@@ -68,13 +69,14 @@ class LedgerModels:
 def ledger_loader_spec(
     registry_url: str, model: str, artifacts: Path, *, code: CodeSource = "current"
 ) -> LoaderSpec:
-    """Return how another process loads what ``LedgerModels`` loads in this one.
+    """Return the specification with which another process loads models of the registry.
 
     Args:
-        registry_url: SQLAlchemy URL.
+        registry_url: SQLAlchemy URL of the registry.
         model: Name of the model.
         artifacts: Folder of the artifact store.
-        code: Code of the network class: current or stored; see ``load_members``.
+        code: Whether to use the current or the stored code of the network class; see
+            ``load_members``.
     """
     return LoaderSpec(
         load=f"{__name__}:load_from_ledger",
@@ -90,7 +92,10 @@ def ledger_loader_spec(
 def load_from_ledger(
     candidate: str, *, registry_url: str, model: str, artifacts: str, code: CodeSource = "current"
 ) -> DeployedModel:
-    """Return the model of a candidate digest, as ``LedgerModels.load``."""
+    """Return the model of a candidate digest; called in the process of a challenger.
+
+    See ``LedgerModels.load``.
+    """
     with Ledger.open(registry_url, clock=lambda: datetime.now(UTC), create=False) as ledger:
         store = ArtifactStore(Path(artifacts))
         return LedgerModels(ledger, model, store, code=code).load(candidate)

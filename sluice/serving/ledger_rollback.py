@@ -1,10 +1,11 @@
-"""Rollbacks requested by alerts, on the ledger; its history makes each of them happen once.
+"""Executes rollbacks requested by alerts on the ledger, each of them once.
 
-An alert is sent repeatedly while it fires, possibly by several senders at once. So each rollback
-stores the alert's key in its reason, and an alert whose key is already there has no further
-effect of that kind. Neither has an alert that fires right after a rollback: it is about the
-state that the rollback ended. But an alert about production that still fires long after it
-aborted a rollout was right about production.
+An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
+stores the key of its alert in the history of the ledger, and an alert whose key is found there
+does not cause the same kind of rollback again. Nor does an alert move production right after a
+rollback: the cause of the alert is probably the state that the rollback has just ended. If an
+alert about production aborted a rollout and still fires after that cooldown, the rollout was not
+its cause, and production is rolled back.
 """
 
 from datetime import timedelta
@@ -19,10 +20,12 @@ from sluice.rollout.state import Rollout, Transition
 from sluice.serving.rollback import RollbackRequest, RollbackResult
 
 ACTOR = "alertmanager"
+"""Actor of these rollbacks in the history of the ledger."""
 
 _MAX_ATTEMPTS = 5
+"""Number of attempts if other processes change the registry at the same time."""
 _MAX_CLOCK_SKEW = timedelta(minutes=1)
-"""Largest difference between the clocks of Prometheus and the registry."""
+"""Maximum difference between the clocks of Prometheus and the registry."""
 
 
 class LedgerRollback:
@@ -37,13 +40,13 @@ class LedgerRollback:
         clock: Clock,
         cooldown_s: float,
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Store the arguments; ``handle`` reads the registry.
 
         Args:
             ledger: Registry of the model.
             model: Name of the model.
-            store: Stores the artifacts of the previous version.
-            clock: Dates the rollbacks.
+            store: Contains the artifacts of the previous version.
+            clock: Time of the rollbacks.
             cooldown_s: Time after a rollback in which alerts do not move production [s].
         """
         self._ledger = ledger
@@ -53,55 +56,57 @@ class LedgerRollback:
         self._cooldown = timedelta(seconds=cooldown_s)
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
-        """Abort the rollout in progress; without one, roll production back if requested.
+        """Abort the rollout in progress. Without one, roll production back if requested.
 
         Raises:
             SluiceError: The registry cannot be read or written, or the previous version does not
-                load; nothing was changed.
+                load. Nothing was changed.
         """
         for _ in range(_MAX_ATTEMPTS - 1):
             try:
                 return self._handle(request)
-            except (RolloutConflict, PromotionConflict):  # another process was faster: retry
+            except (RolloutConflict, PromotionConflict):  # another process changed it first
                 continue
         return self._handle(request)
 
     def _handle(self, request: RollbackRequest) -> RollbackResult:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            is_older = request.began < rollout.started_at - _MAX_CLOCK_SKEW
-            if request.action == "rollback" or not is_older:
-                return self._abort(rollout, request, is_older=is_older)
+            fired_before = request.began < rollout.started_at - _MAX_CLOCK_SKEW
+            if request.action == "rollback" or not fired_before:
+                return self._abort(rollout, request, fired_before=fired_before)
         last = None if rollout is None else self._ledger.rollout_transitions(rollout.id)[-1]
         if request.action == "rollback":
             if last is not None and _alert_marker(request) in last.reason:
-                return _nothing(f"This alert already aborted {_name(last.rollout)}.")
-            return _nothing(f"No rollout of {self._model} is in progress.")
+                return _no_effect(f"This alert already aborted {_rollout_name(last.rollout)}.")
+            return _no_effect(f"No rollout of {self._model} is in progress.")
         return self._roll_back(request, last)
 
     def _abort(
-        self, rollout: Rollout, request: RollbackRequest, *, is_older: bool
+        self, rollout: Rollout, request: RollbackRequest, *, fired_before: bool
     ) -> RollbackResult:
-        if is_older:
-            return _nothing(
-                f"The alert has fired since {_when(request.began)}, before {_name(rollout)} began "
-                f"at {_when(rollout.started_at)}: it has another cause."
+        if fired_before:
+            return _no_effect(
+                f"The alert has fired since {_format_time(request.began)}, before "
+                f"{_rollout_name(rollout)} began at {_format_time(rollout.started_at)}. So the "
+                "rollout is not its cause."
             )
         transition = transitions.abort(
             rollout, now=self._clock(), actor=ACTOR, reason=_reason(request)
         )
         self._ledger.record_transition(rollout, transition)
         return RollbackResult(
-            act="aborted", what=f"Aborted {_name(rollout)}; production answers all users."
+            act="aborted", what=f"Aborted {_rollout_name(rollout)}; production answers all users."
         )
 
     def _roll_back(self, request: RollbackRequest, last: Transition | None) -> RollbackResult:
-        moves = [e for e in self._ledger.history(self._model) if e.revision is not None]
+        history = self._ledger.history(self._model)
+        moves = [entry for entry in history if entry.revision is not None]
         if not moves:
-            return _nothing(f"No version of {self._model} is in production.")
-        blocked = self._reason_to_keep(request, moves, last)
-        if blocked:
-            return _nothing(blocked)
+            return _no_effect(f"No version of {self._model} is in production.")
+        reason_to_keep = self._reason_to_keep(request, moves, last)
+        if reason_to_keep:
+            return _no_effect(reason_to_keep)
         try:
             moved = self._ledger.rollback(
                 self._model,
@@ -111,7 +116,7 @@ class LedgerRollback:
                 store=self._store,
             )
         except UnknownVersion as error:
-            return _nothing(f"{error.what} {error.cause}")
+            return _no_effect(f"{error.what} {error.cause}")
         return RollbackResult(
             act="rolled_back",
             what=f"Rolled {self._model} back from version {moved.previous} to {moved.version}. "
@@ -121,22 +126,30 @@ class LedgerRollback:
     def _reason_to_keep(
         self, request: RollbackRequest, moves: list[HistoryEntry], last: Transition | None
     ) -> str:
-        """Return why production stays; empty when it may be rolled back."""
-        earlier = [move for move in moves if _alert_marker(request) in move.reason]
-        if earlier:
-            return f"This alert already rolled back to version {earlier[-1].to_version}."
+        """Return why production must not be rolled back; empty if it may.
+
+        Args:
+            request: Alert that requests the rollback.
+            moves: Changes of the production pointer, oldest first; not empty.
+            last: Last transition of the last rollout, if any.
+        """
+        by_this_alert = [move for move in moves if _alert_marker(request) in move.reason]
+        if by_this_alert:
+            return f"This alert already rolled back to version {by_this_alert[-1].to_version}."
         move = moves[-1]
         if request.began < move.at - _MAX_CLOCK_SKEW:
             return (
-                f"The alert has fired since {_when(request.began)}, before version "
-                f"{move.to_version} entered production at {_when(move.at)}: it has another cause."
+                f"The alert has fired since {_format_time(request.began)}, before version "
+                f"{move.to_version} entered production at {_format_time(move.at)}. So this "
+                "version is not its cause."
             )
-        acts = [move.at] if move.action == "rollback" else []
-        acts += [last.at] if last is not None and last.outcome in ("abort", "roll_back") else []
-        if acts and self._clock() < max(acts) + self._cooldown:
+        rollback_times = [move.at] if move.action == "rollback" else []
+        if last is not None and last.outcome in ("abort", "roll_back"):
+            rollback_times.append(last.at)
+        if rollback_times and self._clock() < max(rollback_times) + self._cooldown:
             return (
-                f"The last rollback was at {_when(max(acts))}; production stays for "
-                f"{self._cooldown.total_seconds():g} s after a rollback."
+                f"The last rollback was at {_format_time(max(rollback_times))}. Production does "
+                f"not change for {self._cooldown.total_seconds():g} s after a rollback."
             )
         return ""
 
@@ -149,13 +162,13 @@ def _reason(request: RollbackRequest) -> str:
     return f"{request.reason} {_alert_marker(request)}"
 
 
-def _nothing(why: str) -> RollbackResult:
+def _no_effect(why: str) -> RollbackResult:
     return RollbackResult(act="nothing", what=why.strip())
 
 
-def _name(rollout: Rollout) -> str:
+def _rollout_name(rollout: Rollout) -> str:
     return f"the rollout of {rollout.model} version {rollout.version}"
 
 
-def _when(moment: object) -> str:
+def _format_time(moment: object) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,7 +1,7 @@
-"""The traffic split of a model in the ledger: its production pointer and its rollout.
+"""Reads the traffic split of a model from the ledger: its production pointer and its rollout.
 
-The pointer is followed once the registry is consistent about it. That check is repeated after
-each change and at a fixed interval, which also finds rows that were edited since.
+A split is returned only if the registry is consistent about it. Consistency is checked after each
+change, and at a fixed interval to detect rows that were edited without a change of the split.
 """
 
 import time
@@ -12,29 +12,29 @@ from sluice.rollout.traffic_split import TrafficSplit
 
 
 class LedgerTrafficSplit:
-    """Reads the split from the production pointer and the rollout in progress."""
+    """Source of the split on the ledger: the production pointer and the rollout in progress."""
 
     def __init__(
         self, ledger: RolloutLedger, model: str, *, registry_check_interval_s: float = 30.0
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Store the arguments; ``read`` reads the registry.
 
         Args:
             ledger: Registry of the model.
             model: Name of the model.
-            registry_check_interval_s: The registry is checked again after this time, even
-                without a change [s].
+            registry_check_interval_s: Time after which the consistency of the registry is
+                checked again, even without a change [s].
         """
         self._ledger = ledger
         self._model = model
-        self._recheck_s = registry_check_interval_s
-        self._sound: str | None = None
-        """Fingerprint of the last consistent state; None before the first."""
+        self._check_interval_s = registry_check_interval_s
+        self._consistent_fingerprint: str | None = None
+        """Fingerprint of the last state that was consistent; None before the first check."""
 
-        self._check_at = float("-inf")
+        self._next_check_at = float("-inf")
 
     def read(self) -> TrafficSplit:
-        """Return the present split.
+        """Return the current split.
 
         Raises:
             UnknownVersion: No version is in production.
@@ -42,27 +42,28 @@ class LedgerTrafficSplit:
             StorageError: The registry cannot be read.
         """
         now = time.monotonic()
-        known = self._sound if now < self._check_at else None
+        known = self._consistent_fingerprint if now < self._next_check_at else None
         try:
-            found = self._checked(known)
+            verified = self._read_verified(known)
         except RegistryInconsistent:
-            self._sound = None
+            self._consistent_fingerprint = None
             raise
-        if found.fingerprint != known:
-            self._sound, self._check_at = found.fingerprint, now + self._recheck_s
-        if found.split is None:
+        if verified.fingerprint != known:
+            self._consistent_fingerprint = verified.fingerprint
+            self._next_check_at = now + self._check_interval_s
+        if verified.split is None:
             models = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
-                f"{self._model} needs a version in production, but has none "
-                f"(models in the registry: {models}).",
-                cause="The pipeline did not run yet, or its gate promoted no version.",
+                f"No version of {self._model} is in production (models in the registry: {models}).",
+                cause="The pipeline has not run yet, or its gate promoted no version.",
                 fix=f"Run: sluice run {self._model}",
             )
-        return found.split
+        return verified.split
 
-    def _checked(self, known: str | None) -> VerifiedTrafficSplit:
-        found = self._ledger.checked_traffic_split(self._model, known=known)
-        if found.split is not None and not found.split.secret:
+    def _read_verified(self, known: str | None) -> VerifiedTrafficSplit:
+        """Read the split; check its consistency unless its fingerprint is ``known``."""
+        verified = self._ledger.checked_traffic_split(self._model, known=known)
+        if verified.split is not None and not verified.split.secret:
             self._ledger.ensure_secret(self._model)
-            found = self._ledger.checked_traffic_split(self._model, known=known)
-        return found
+            verified = self._ledger.checked_traffic_split(self._model, known=known)
+        return verified

@@ -9,8 +9,8 @@ import structlog
 
 from sluice.base.redaction import redact_data
 
-_FRAMES = 5
-"""Innermost calls of an error that are logged."""
+_MAX_FRAMES = 5
+"""Maximum number of stack frames of an error that are logged, innermost frames first."""
 
 
 class LogStream(Protocol):
@@ -20,18 +20,17 @@ class LogStream(Protocol):
         """Write a line."""
 
     def flush(self) -> None:
-        """Ensure that it is written."""
+        """Ensure that all lines are written."""
 
 
 def json_log(stream: LogStream) -> Any:
-    """Return a logger whose methods take an event's name and its fields as keywords."""
-    encode = json.JSONEncoder(default=repr).encode  # created once: that costs as much as a line
+    """Return a logger whose methods take the name of an event, and its fields as keywords."""
+    encode = json.JSONEncoder(default=repr).encode  # creating an encoder costs as much as a line
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),  # type: ignore[arg-type]
         processors=[
-            lambda _logger, _method, event: redact_data(
-                event
-            ),  # first, as the later fields contain no secret
+            # Redacted first, because the fields that are added below contain no secret.
+            lambda _logger, _method, event: redact_data(event),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             lambda _logger, _method, event: encode(event),
@@ -60,7 +59,7 @@ def error_site(error: BaseException) -> dict[str, Any]:
 
     The message of an error in user code may repeat request data.
     """
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
     return {
         "error": type(error).__name__,
         "at": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],

@@ -1,7 +1,8 @@
 """Log stream that writes the lines of one event loop iteration together.
 
-A batch of predictions answers several requests in the same iteration, and each write to a file
-releases the interpreter lock, which the computing thread then holds for a while.
+Each write to a file releases the interpreter lock. A thread that computes predictions then takes
+the lock, and the event loop must wait for it. As a batch of predictions answers several requests
+in the same iteration, writing their log lines together avoids most of these waits.
 """
 
 import asyncio
@@ -10,9 +11,9 @@ from typing import TextIO
 
 
 class LogWriter:
-    """Writes whole lines, in the order of the calls, from any thread.
+    """Writes whole lines in the order of the calls; may be used from any thread.
 
-    Outside an event loop a line is written immediately.
+    Outside an event loop, a line is written immediately.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -30,12 +31,12 @@ class LogWriter:
         except RuntimeError:
             self._write_lines()
         else:
-            if is_first:  # otherwise a write is already scheduled
+            if is_first:  # otherwise the write is already scheduled
                 loop.call_soon(self._write_lines)
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: the lines are written at the end of the iteration."""
+        """Do nothing, because the lines are written at the end of the iteration."""
 
     def _write_lines(self) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
 """Prometheus metrics of the app.
 
-Every label has a closed set of values: no user, path or id creates a time series.
+Every label has a fixed set of values, so no user, path or id can create a time series.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +26,7 @@ ROUTES = (
     "/hooks/rollback",
 )
 OTHER = "other"
+"""Label value of every route and method that is not listed here."""
 
 _FAULTS: tuple[RequestFault, ...] = ("errors", "timeouts", "not_finite")
 _METHODS = ("GET", "POST")
@@ -45,7 +46,7 @@ CloseReason = Literal[
     "descriptors",
 ]
 """Why the server closed a connection, or did not accept it."""
-_SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
+_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
 
 
 class Metrics:
@@ -65,9 +66,9 @@ class Metrics:
         )
         self._http_seconds = Histogram(
             "sluice_http_seconds",
-            "From the first byte of a request to the last of its response [s].",
+            "Time from the first byte of a request to the last byte of its response [s].",
             ("route",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS_S,
             registry=self._registry,
         )
         self._responses: dict[tuple[str, str, int], Counter] = {}
@@ -75,12 +76,12 @@ class Metrics:
         arm_faults = counter("arm_faults", "Faults of predictions by arm.", "arm", "fault")
         arm_seconds = Histogram(
             "sluice_arm_seconds",
-            "Time of an arm for a prediction, including its queue [s].",
+            "Time of an arm for a prediction, including the time in its queue [s].",
             ("arm",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        # Resolved once: resolving labels costs more than counting.
+        # Labels are resolved here and not for each request: that costs more than counting.
         self._route_seconds = {
             route_label: self._http_seconds.labels(route_label) for route_label in (*ROUTES, OTHER)
         }
@@ -112,7 +113,7 @@ class Metrics:
         self.version = gauge("served_version", "Version number; 0 without a version.", "arm")
         self.hook_acts = counter("hook_acts", "Alerts received by the webhook, by effect.", "act")
         for act in ("aborted", "rolled_back", "nothing", "failed"):
-            self.hook_acts.labels(act)  # else the first alert would be no increase
+            self.hook_acts.labels(act)  # start at 0, or Prometheus would miss the first increase
         self.ready = gauge("ready", "1 while the server accepts requests.")
         self.connections = gauge("connections", "Open connections.")
         closed = counter(
@@ -145,9 +146,9 @@ class Metrics:
         """Count one computed shadow request."""
         self._shadow[fault or "answered"].inc()
 
-    def register_step_counts(self, window: Callable[[], TrafficCounts | None]) -> None:
-        """Export the counts of the present step, all read at the same moment of a scrape."""
-        self.register_collector(_StepCounts(window))
+    def register_step_counts(self, read_counts: Callable[[], TrafficCounts | None]) -> None:
+        """Export the counts of the current rollout step, read together at each scrape."""
+        self.register_collector(_StepCountsCollector(read_counts))
 
     def register_collector(self, collector: Collector) -> None:
         """Export the metrics of a collector with every scrape."""
@@ -158,11 +159,11 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _StepCounts(Collector):
-    """Collector of the counts of the present step."""
+class _StepCountsCollector(Collector):
+    """Collects the counts of the current rollout step."""
 
-    def __init__(self, window: Callable[[], TrafficCounts | None]) -> None:
-        self._window = window
+    def __init__(self, read_counts: Callable[[], TrafficCounts | None]) -> None:
+        self._read_counts = read_counts
 
     def collect(self) -> Iterable[Metric]:
         counts = GaugeMetricFamily(
@@ -171,11 +172,11 @@ class _StepCounts(Collector):
             labels=("arm", "kind"),
         )
         epoch = GaugeMetricFamily("sluice_step_epoch", "Epoch of the counted step.")
-        window = self._window()
-        if window is not None:
-            for arm, counted in zip(ARMS, (window.production, window.challenger), strict=True):
+        traffic = self._read_counts()
+        if traffic is not None:
+            for arm, arm_counts in zip(ARMS, (traffic.production, traffic.challenger), strict=True):
                 for kind in COUNTER_NAMES:
-                    counts.add_metric((arm, kind), getattr(counted, kind))
-            epoch.add_metric((), window.epoch)
+                    counts.add_metric((arm, kind), getattr(arm_counts, kind))
+            epoch.add_metric((), traffic.epoch)
         yield counts
         yield epoch

@@ -1,7 +1,7 @@
 """ASGI middleware: trace id, host check, size limit of the body, log line and request count.
 
-Written directly against ASGI, because a middleware that wraps requests and responses costs as
-much as the rest of the router together.
+It uses the ASGI interface directly. A middleware class of the framework wraps each request and
+response in objects, which costs as much as the rest of the router.
 """
 
 import time
@@ -20,7 +20,9 @@ from sluice.serving.random_pool import RandomPool
 from sluice.serving.schemas import ErrorResponse
 
 _INFO_KEY = "sluice.notes"
-_BROKEN = 500
+"""Key of the ``RequestInfo`` in the ASGI scope."""
+_SERVER_ERROR = 500
+"""Smallest status of a server error, which marks the span as failed."""
 
 
 @dataclass(slots=True)
@@ -28,15 +30,19 @@ class RequestInfo:
     """Information about one request for its log line."""
 
     trace: str
+    """Trace id."""
+
     began: float
+    """Time at which the request arrived [s, monotonic]."""
+
     log_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields for the log; never contain request data."""
+    """Fields for the log; they must not contain request data."""
 
 
 def request_info(request: Request) -> RequestInfo:
     """Return the information about a request."""
-    found: RequestInfo = request.scope[_INFO_KEY]
-    return found
+    info: RequestInfo = request.scope[_INFO_KEY]
+    return info
 
 
 class RequestMiddleware:
@@ -72,18 +78,17 @@ class RequestMiddleware:
         status = 500
         trace = info.trace.encode()
 
-        async def tagged(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 added = [(b"x-trace-id", trace)]
-                if self._is_draining():  # else a further request would find the connection closed
+                if self._is_draining():  # or the client's next request would fail
                     added.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        # The client chooses the path of an unknown route and an unknown method; they are not
-        # logged.
+        # Unknown routes and methods are not logged, because the client may send any text as them.
         route = scope["path"] if scope["path"] in ROUTES else OTHER
         method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
         with spans.server_span(
@@ -95,37 +100,37 @@ class RequestMiddleware:
                     raise self._too_large()
             except (MisdirectedRequest, PayloadTooLarge) as error:
                 info.log_fields["refused"] = error.kind
-                await _send_error(error, info, tagged)
+                await _send_error(error, info, send_with_headers)
             else:
-                await self.app(scope, self._limited(receive), tagged)
+                await self.app(scope, self._limited(receive), send_with_headers)
             finally:
                 self._log_request(info, route=route, method=method, status=status)
                 span.set_attributes(status=status, **info.log_fields)
-                if status >= _BROKEN:
+                if status >= _SERVER_ERROR:
                     span.set_error(str(status))
 
     def _trace(self, traceparent: str) -> str:
-        """Return the caller's trace id if it sent a valid one, else a new one."""
-        caller = spans.TraceContext.parse(traceparent) if traceparent else None
-        return self._random.take(16).hex() if caller is None else caller.trace_id
+        """Return the trace id of the client if it sent a valid one, else a new trace id."""
+        context = spans.TraceContext.parse(traceparent) if traceparent else None
+        return self._random.take(16).hex() if context is None else context.trace_id
 
     def _limited(self, receive: Receive) -> Receive:
-        """Return ``receive`` with an error once the body exceeds the limit."""
-        left = self._max_body_bytes
+        """Return a ``receive`` that raises once the body exceeds its size limit."""
+        remaining_bytes = self._max_body_bytes
 
-        async def limited() -> Message:
-            nonlocal left
+        async def limited_receive() -> Message:
+            nonlocal remaining_bytes
             message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
+            remaining_bytes -= len(message.get("body", b""))
+            if remaining_bytes < 0:
                 raise self._too_large()
             return message
 
-        return limited
+        return limited_receive
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"A body may have {self._max_body_bytes:,} bytes, but this one has more.",
+            f"A body may have at most {self._max_body_bytes:,} bytes. This one has more.",
             fix="Send fewer windows in each request.",
         )
 
@@ -148,7 +153,7 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # else the server would read the rest of the body
+        (b"connection", b"close"),  # or the server would have to read the rest of the body
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

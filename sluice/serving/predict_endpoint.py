@@ -1,4 +1,4 @@
-"""``POST /predict``: from the bytes of a body to the response."""
+"""The endpoint ``POST /predict``: checks the request, predicts and builds the response."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ ROUTES = guarded_routes("predict")
     "/predict",
     response_model=PredictionResponse,
     responses=error_responses(*PREDICT_ERRORS),
-    # FastAPI does not parse the body: its size is checked first, and errors have our format.
+    # FastAPI must not parse the body: its size is checked first, and errors have our format.
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -37,7 +37,7 @@ async def predict(request: Request) -> Response:
     admission.require_rate(holder)
     with admission.reading(holder) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
-    with admission.computing(holder):  # only now: a slow client must not occupy a slot
+    with admission.computing(holder):  # after the body, so that a slow client occupies no slot
         parsed = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
         info.log_fields["windows"] = len(parsed.windows)
         routed = await serving.router.route(

@@ -1,18 +1,20 @@
-"""HTTP/1.1 protocol with limits that uvicorn lacks: time, bytes and number of what clients send.
+"""HTTP/1.1 protocol that adds limits to uvicorn: for time, bytes and number of headers.
 
-Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time until it is complete,
-closes an idle connection only after its first response, and waits forever for a client that does
-not read. A header of 120 MiB kept its event loop busy for seconds. Here every phase of a
-connection has its own time limit:
+Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time until it is complete.
+It closes an idle connection only after the first response, and waits forever for a client that
+does not read. A header of 120 MiB kept its event loop busy for seconds. Here every phase of a
+connection has a time limit:
 
-    head    from the connection, or the first byte of a further request, to a complete header
-    body    until the body is complete (the app answers a late one first, see ``body.py``)
-    answer  none: the app has its deadlines; an unread response gives way to others
-    idle    between two requests
-    closing until the client has read what was sent
+    head     from the connection, or the first byte of a further request, to a complete header
+    body     until the body is complete; the app has a shorter limit and answers before, see
+             ``body.py``
+    answer   no limit here, because the app has its deadlines; if the client does not read the
+             response, the connection may be closed for another one
+    idle     between two requests
+    closing  until the client has read the response
 
-An error response is JSON like the app's, if no other response is in progress, and closes the
-connection.
+A request that exceeds a limit gets an error response in the JSON format of the app, unless another
+response is in progress. The connection is then closed.
 """
 
 import asyncio
@@ -29,21 +31,22 @@ from sluice.serving.lazy_timer import LazyTimer
 from sluice.serving.response_writer import ResponseWriter
 
 _MAX_PIPELINED = 16
-"""Most requests of one connection that wait for earlier responses."""
+"""Maximum number of requests of one connection that wait for earlier responses."""
 _LINGER_S = 2.0
+"""Time during which a refused client that still sends is read [s]. Closing the connection
+immediately would discard the error response."""
 _LINGER_BYTES = 2**20
-"""A client that still sends when it is refused is read for this time and up to this size: closing
-immediately would discard the response."""
+"""Maximum amount that is read from a refused client [bytes]."""
 _BODY_EXTRA_S = 2.0
-"""Time after the app's own limit of a body until the connection is closed."""
-_LINE_BYTES = 4
-"""Colon, space and line end of a header."""
+"""Time from the app's limit for a body until the connection is closed [s]."""
+_HEADER_EXTRA_BYTES = 4
+"""Bytes of a header in addition to its name and value: colon, space and line end."""
 
 ConnectionPhase = Literal["head", "body", "answer", "idle", "closing"]
 
 
 class _RefusedError(Exception):
-    """Stops the parser; the protocol has the reason."""
+    """Stops the parser; the protocol stores the reason."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -59,7 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
         max_body_bytes: int,
         **more: Any,
     ) -> None:
-        """Prepare; ``connection_made`` starts it.
+        """Store the arguments; ``connection_made`` starts the protocol.
 
         Args:
             args: Arguments of uvicorn.
@@ -76,15 +79,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._table = table
         self._limits = table.settings
         self._body_s = body_timeout_s + _BODY_EXTRA_S
-        # A chunk of one byte takes six bytes on the wire; no real client sends a whole body that
-        # way.
+        # Chunk headers count here. In chunks of one byte a body has six times its size, but no
+        # real client sends a whole body this way, so twice the size suffices.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: ConnectionPhase = "head"
         self._timer = LazyTimer(self.loop, self._on_timeout)
         self._ends_at: float | None = None  # end of the phase [s, time of the event loop]
         self._is_parsing = False
         self._write_timer: asyncio.TimerHandle | None = None
-        self._closing: EarlyResponse | None = None
+        self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
         self._in_message = False
         self._waiting_bytes = 0  # received since the last complete header or body
@@ -181,30 +184,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header or trailer; trailers are dropped, because they could replace headers."""
         self._num_headers += 1
-        self._count_head(len(name) + len(value) + _LINE_BYTES)
+        self._count_head(len(name) + len(value) + _HEADER_EXTRA_BYTES)
         if self._phase == "head":
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Pass the request to the app."""
         if len(self.pipeline) >= _MAX_PIPELINED:
-            self._closing = EarlyResponse(
-                "pipelined", 503, "", ""
-            )  # never sent: a response is in progress
+            # Has no text, because it is never sent: another response is in progress.
+            self._refusal = EarlyResponse("pipelined", 503, "", "")
             raise _RefusedError
         host = host_of_target(self.url)
-        if host is not None:  # several Host headers stay, and are refused later
+        if host is not None:  # if there are several Host headers, the middleware refuses them
             self.headers[:] = [(k, host if k == b"host" else v) for k, v in self.headers]
         super().on_headers_complete()
         if self.scope["method"] != "HEAD":  # a response to HEAD has no body
             self.cycle.transport = ResponseWriter(self.transport, self.cycle)  # type: ignore[assignment]
         self._waiting_bytes = 0
-        if self._write_timer is None:  # else an unread response would keep its place
+        if self._write_timer is None:  # with an unread response the connection stays "waiting"
             self._table.mark_sending(self)
         self._enter("body", self._body_s)
 
     def on_message_complete(self) -> None:
-        """Wait for the response, or for a further request if it was already sent."""
+        """Wait for the response, or for a further request if the response was already sent."""
         super().on_message_complete()
         self._in_message = False
         self._waiting_bytes = 0
@@ -218,7 +220,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for a further request; uvicorn starts the next pipelined one."""
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # any byte would stop uvicorn's own timer
+        # The idle timeout replaces uvicorn's timer, which any received byte would stop.
+        self._unset_keepalive_if_required()
         if self.transport.is_closing():
             self._await_end()
         elif self.cycle.response_complete:
@@ -229,20 +232,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Respond to an invalid request, or to one beyond a limit."""
         self._refuse(
-            self._closing
+            self._refusal
             or EarlyResponse(
                 "malformed", 400, f"{msg.rstrip('.')}.", "Send a valid request of HTTP/1.1."
             )
         )
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer the request without the upgrade, and close.
+        """Answer the request without the upgrade, and close the connection after it.
 
-        Uvicorn would log a line for every chunk.
+        Without this, uvicorn would log a line for every received chunk.
         """
         self.cycle.keep_alive = False
 
-    # Ends
+    # Limits and end
 
     def _count_head(self, num_bytes: int) -> None:
         self._head_bytes += num_bytes
@@ -250,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes > self._limits.max_header_bytes
             or self._num_headers > self._limits.max_headers
         ):
-            self._closing = self._header_large()
+            self._refusal = self._header_large()
             raise _RefusedError
 
     def _header_large(self) -> EarlyResponse:
@@ -263,7 +266,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _enter(self, phase: ConnectionPhase, limit_s: float | None) -> None:
         self._phase = phase
         self._ends_at = None if limit_s is None else self.loop.time() + limit_s
-        if not self._is_parsing:  # most requests pass several phases in one call
+        # While parsing, data_received sets the timer at its end: most requests pass several phases
+        # in one call.
+        if not self._is_parsing:
             self._timer.set(self._ends_at)
 
     def _on_timeout(self) -> None:
@@ -272,8 +277,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._phase == "closing":
             self.transport.abort()
         else:
-            # Without a byte of a request, send nothing: the client would take it for the response
-            # to its next request.
+            # If no byte of a request has arrived, send nothing: the client would take it for the
+            # response to its next request.
             self._table.count_closed("body_late" if self._phase == "body" else "idle")
             self.transport.close()
             self._await_end()
@@ -282,13 +287,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._table.count_closed("unread")
         self.transport.abort()
 
-    def _refuse(self, closing: EarlyResponse) -> None:
+    def _refuse(self, refusal: EarlyResponse) -> None:
         """Respond unless another response is in progress, then close the connection."""
-        self._table.count_closed(closing.reason)
+        self._table.count_closed(refusal.reason)
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()
             return
-        self.transport.write(raw_response(closing))
+        self.transport.write(raw_response(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._waiting_bytes = 0
@@ -296,7 +301,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter("closing", _LINGER_S)
 
     def _await_end(self) -> None:
-        """Close the connection if the client does not read what was sent."""
+        """Close the connection if the client does not read the response in time."""
         self._table.mark_waiting(self)
         self._enter("closing", self._limits.write_timeout_s)
 

@@ -1,31 +1,31 @@
-"""Random bytes of the system, read many at a time.
+"""Random bytes of the operating system, read in blocks.
 
-Each call of ``os.urandom`` releases the interpreter lock, and the event loop waited up to 0.1 ms
-to get it back from the thread that computes predictions.
+Each call of ``os.urandom`` releases the interpreter lock. The event loop then waited up to 0.1 ms
+until the thread that computes predictions released the lock again.
 """
 
 import os
 
-_DRAWN_BYTES = 4096
-_UNIFORM_BYTES = 8
+_BLOCK_BYTES = 4096
+_FLOAT_BYTES = 8
 
 
 class RandomPool:
-    """Unpredictable bytes, each used once; used by one thread only."""
+    """Unpredictable bytes, each returned once; used by one thread only."""
 
     def __init__(self) -> None:
-        self._drawn = b""
-        self._used = 0
+        self._block = b""
+        self._num_used = 0
 
     def take(self, num_bytes: int) -> bytes:
         """Return bytes that were not returned before, at most 4096."""
-        if self._used + num_bytes > len(self._drawn):
-            self._drawn, self._used = os.urandom(_DRAWN_BYTES), 0
-        start = self._used
-        self._used += num_bytes
-        return self._drawn[start : self._used]
+        if self._num_used + num_bytes > len(self._block):
+            self._block, self._num_used = os.urandom(_BLOCK_BYTES), 0
+        start = self._num_used
+        self._num_used += num_bytes
+        return self._block[start : self._num_used]
 
     def uniform(self) -> float:
         """Return a uniform random number in [0, 1)."""
-        # A float has 53 bits: with more, the largest would round up to 1.
-        return (int.from_bytes(self.take(_UNIFORM_BYTES)) >> 11) / 2**53
+        # A float has 53 bits of precision; with more bits the largest number would round up to 1.
+        return (int.from_bytes(self.take(_FLOAT_BYTES)) >> 11) / 2**53

@@ -9,33 +9,34 @@ class RateLimit:
     def __init__(self, *, per_s: float, burst: int) -> None:
         self._per_s = per_s
         self._burst = float(burst)
-        self._left = float(burst)
-        self._at: float | None = None
+        self._num_available = float(burst)
+        self._updated_at: float | None = None
 
     def is_empty(self, now: float) -> bool:
-        """Return whether the bucket has no request left.
+        """Return whether the bucket allows no request now.
 
         Args:
             now: Current time [s, monotonic].
         """
-        if self._at is not None:
-            self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
-        self._at = now
-        return self._left < 1
+        if self._updated_at is not None:
+            num_added = max(0.0, now - self._updated_at) * self._per_s
+            self._num_available = min(self._burst, self._num_available + num_added)
+        self._updated_at = now
+        return self._num_available < 1
 
     def take(self, now: float) -> bool:
-        """Take one request; False when the bucket is empty.
+        """Count one request; return False, without counting, if the bucket is empty.
 
         Args:
             now: Current time [s, monotonic].
         """
         if self.is_empty(now):
             return False
-        self._left -= 1
+        self._num_available -= 1
         return True
 
     def require(self, now: float) -> None:
-        """Take one request.
+        """Count one request.
 
         Args:
             now: Current time [s, monotonic].
@@ -45,7 +46,7 @@ class RateLimit:
         """
         if not self.take(now):
             raise TooManyRequests(
-                f"The rate limit is {self._per_s:g} requests a second with bursts of "
-                f"{self._burst:g}, and it is exceeded.",
+                f"The rate limit of {self._per_s:g} requests/s with bursts of {self._burst:g} "
+                "requests is exceeded.",
                 fix="Wait a second and send fewer requests; one request may have several windows.",
             )

@@ -1,7 +1,7 @@
-"""The only adapter to Ray Serve: the same app in several processes behind Ray's proxy.
+"""The only adapter to Ray Serve: runs the app in several processes behind Ray's proxy.
 
-Ray starts the replicas, restarts those that die or hang, and distributes the requests. It does
-not choose versions: each replica follows the ledger itself, and reports its counts there.
+Ray starts the replicas, restarts those that end or hang, and distributes the requests. It does
+not choose versions: each replica reads the ledger, and reports its counts there.
 """
 
 import asyncio
@@ -28,16 +28,17 @@ from sluice.serving.server import listen
 from sluice.serving.server_spec import ServerSpec, open_server
 from sluice.serving.tls import Tls
 
-_APP = "sluice"
-_START_S = 300.0
-"""Replicas import torch when they start; longer than this is a failure."""
-_POLL_S = 0.1
-_SPREAD = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
-"""Without it the proxy leaves the replicas on other machines idle until its own are full."""
+_APP_NAME = "sluice"
+_START_TIMEOUT_S = 300.0
+"""Maximum time in which all replicas must start; they import torch [s]."""
+_POLL_INTERVAL_S = 0.1
+_BALANCED_ROUTING = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
+"""Environment of Ray's controller. By default the proxy uses replicas on other machines only when
+those on its own machine are fully loaded."""
 
 
 class DrainSignal:
-    """Signals all replicas to drain; runs as its own actor."""
+    """Signals all replicas to drain; runs as a separate Ray actor."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -58,11 +59,11 @@ class Replica:
         """Open the server state, as ``sluice serve`` does.
 
         Args:
-            spec: What is served.
+            spec: Specification of the server.
             signal: Handle of the ``DrainSignal`` actor.
         """
         hide_from_children()
-        # Never exited: the process ends with the replica.
+        # The context is never exited, because the process ends with the replica.
         self._opened = open_server(
             spec, clock=lambda: datetime.now(UTC), log=json_log(LogWriter(sys.stderr))
         )
@@ -75,7 +76,7 @@ class Replica:
         return build_app(self._serving, self._hosts)
 
     async def check_health(self) -> None:
-        """Raise when only a restart helps, as /healthz reports; called periodically by Ray."""
+        """Raise if only a restart helps, as /healthz reports. Ray calls this periodically."""
         hangs_s = self._serving.hangs_s(time.monotonic())
         if hangs_s:
             raise RuntimeError(f"production has computed one batch for {hangs_s:.1f} s")
@@ -83,7 +84,7 @@ class Replica:
     async def _drain_upon(self, signal: Any) -> None:
         try:
             await signal.wait.remote()
-        finally:  # the actor is gone with the process that started it
+        finally:  # also if the process that started the actor has ended, and the actor with it
             self._serving.drain()
 
 
@@ -99,14 +100,15 @@ def serve_on_ray(
 ) -> None:
     """Answer requests with several replicas until ``stop`` is set, then drain and return.
 
-    Ray is started on this machine and ends with this process; or a running cluster is joined,
-    and left running without Serve. The proxy listens on the head machine of the cluster.
+    Without an address, Ray is started on this machine and ends with this process. With an
+    address, the running cluster is joined; Serve is shut down at the end, and the cluster
+    continues. The proxy listens on the head machine of the cluster.
 
     Args:
-        spec: What is served.
-        replicas: Number of processes; each reserves a core.
+        spec: Specification of the server.
+        replicas: Number of processes; each reserves a CPU core.
         address: Address of a cluster, as in ``ComputeSettings``; None for this machine.
-        port: Port to listen on; 0 takes one that is free here.
+        port: Port to listen on; 0 selects a port that is free on this machine.
         tls: Certificate and key, also present on the head machine; None serves plain HTTP.
         on_ready: Called with the port once requests are answered.
         stop: Set by another thread to stop.
@@ -120,13 +122,13 @@ def serve_on_ray(
         from ray import serve
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        _require_room(ray, serve, replicas)
-        with listen(spec.host, port) as probe:
-            port = probe.getsockname()[1]
+        _require_usable_cluster(ray, serve, replicas)
+        with listen(spec.host, port) as listening:  # only checks that the port can be used
+            port = listening.getsockname()[1]
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": spec.host, "port": port} | _tls_options(tls),
-            controller_options={"runtime_env": {"env_vars": _SPREAD}},
+            controller_options={"runtime_env": {"env_vars": _BALANCED_ROUTING}},
             logging_config=_quiet(),
         )
         try:
@@ -136,7 +138,7 @@ def serve_on_ray(
             stop.wait()
             ray.get(signal.set.remote())
             time.sleep(spec.settings.drain_delay_s)
-            serve.delete(_APP)
+            serve.delete(_APP_NAME)
         finally:
             serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -147,11 +149,12 @@ def _tls_options(tls: Tls | None) -> dict[str, str]:
     return {"ssl_certfile": str(tls.cert), "ssl_keyfile": str(tls.key)}
 
 
-def _require_room(ray: Any, serve: Any, replicas: int) -> None:
+def _require_usable_cluster(ray: Any, serve: Any, replicas: int) -> None:
+    """Raise unless the cluster has a CPU core for each replica and does not run Serve yet."""
     cores = sum(int(machine.get("CPU", 0)) for machine in machine_resources(ray))
     if cores < replicas:
         raise SettingsError(
-            f"{replicas} replicas need one core each, but Ray has {cores}.",
+            f"{replicas} replicas need one CPU core each, but Ray has {cores} in total.",
             fix=f"Give --replicas {max(cores, 1)}, or add machines to the cluster.",
         )
     if serve.status().proxies:
@@ -159,47 +162,47 @@ def _require_room(ray: Any, serve: Any, replicas: int) -> None:
             "Ray Serve already runs on this cluster, and the address of its proxy cannot be "
             "changed.",
             cause="Another server runs on the cluster, or one was killed.",
-            fix="Stop it where it was started, or run: serve shutdown",
+            fix="Stop that server where it was started, or run: serve shutdown",
         )
 
 
 def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
-    """Start the replicas and wait until they answer."""
+    """Start the replicas and wait until they answer requests."""
     settings = spec.settings
     application = serve.deployment(
         name="replica",
         num_replicas=replicas,
         max_ongoing_requests=2 * settings.max_in_flight,  # the app refuses before Ray queues
         graceful_shutdown_timeout_s=settings.drain_timeout_s,
-        graceful_shutdown_wait_loop_s=_POLL_S,
+        graceful_shutdown_wait_loop_s=_POLL_INTERVAL_S,
         health_check_period_s=settings.deadline_s,
         max_constructor_retry_count=1,
         ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}},
         logging_config=_quiet(),
     )(serve.ingress()(Replica)).bind(spec, signal)
-    target = serve.RunTarget(target=application, name=_APP, route_prefix="/")
+    target = serve.RunTarget(target=application, name=_APP_NAME, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
-    until = time.monotonic() + _START_S
+    give_up_at = time.monotonic() + _START_TIMEOUT_S
     while True:
-        found = serve.status().applications[_APP]
-        if found.status == "RUNNING":
+        status = serve.status().applications[_APP_NAME]
+        if status.status == "RUNNING":
             return
-        if found.status in ("DEPLOY_FAILED", "UNHEALTHY") or time.monotonic() > until:
+        if status.status in ("DEPLOY_FAILED", "UNHEALTHY") or time.monotonic() > give_up_at:
             raise StorageError(
-                f"The {replicas} replicas did not start, the application is {found.status}: "
-                f"{_last_lines(found)}",
-                cause="They use another registry, other artifacts or other code than this process, "
-                "or the cluster's cores are in use.",
+                f"The {replicas} replicas did not start. The status of the application is "
+                f"{status.status}: {_last_lines(status)}",
+                cause="The replicas use another registry, other artifacts or other code than this "
+                "process; or the CPU cores of the cluster are in use.",
                 fix="Set SLUICE_HOME and SLUICE_REGISTRY_URL to locations shared by all machines.",
             )
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _last_lines(application: Any) -> str:
-    """Return the end of Ray's message, where the error follows its traceback."""
+    """Return the last lines of Ray's message: the error, which follows its traceback."""
     messages = [application.message, *(part.message for part in application.deployments.values())]
     lines = [line.strip() for text in messages for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-3:])[-600:] or "it took too long."
+    return " ".join(lines[-3:])[-600:] or "the start took too long."
 
 
 def _quiet() -> dict[str, Any]:

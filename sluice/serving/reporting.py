@@ -1,6 +1,7 @@
-"""Reports the state, counts and samples of this server to the registry, every second.
+"""Reports the state, counts and samples of this server to the registry at a fixed interval.
 
-Writing runs in a thread, one at a time; a registry that hangs or is gone costs no request.
+Reports are written in a thread, one at a time, so a registry that hangs or cannot be reached
+delays no request.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ from sluice.serving.split_sync import SplitSync
 
 
 class ReportSink(Protocol):
-    """Destination of reports; called from a thread, may block or raise ``SluiceError``."""
+    """Destination of reports. It is called from a thread, may block, and may raise SluiceError."""
 
     def write(self, report: ServerReport) -> None:
-        """Store a report; after ``SamplesRefused`` everything but its samples is stored."""
+        """Store a report. If it raises ``SamplesRefused``, all but the samples is stored."""
 
 
 class Reporter:
@@ -42,18 +43,18 @@ class Reporter:
         settings: ServingSettings,
         clock: Clock,
     ) -> None:
-        """Prepare; ``run`` starts it.
+        """Store the arguments; ``run`` starts to report.
 
         Args:
             sink: Destination of the reports.
-            server: Id of this start of the server.
+            server: Id of the server, new at each start.
             model: Name of the model.
-            router: Its counts are reported.
-            split_sync: Its problems are reported.
-            buffer: Its samples are reported.
-            metrics: Counts failed reports.
-            settings: Interval and timeout.
-            clock: Dates the reports.
+            router: Router whose counts are reported.
+            split_sync: Object whose problems are reported.
+            buffer: Buffer whose samples are reported.
+            metrics: Metrics that count failed reports.
+            settings: Interval and timeout of the reports.
+            clock: Time of the reports.
         """
         self._sink = sink
         self._server = server
@@ -76,46 +77,49 @@ class Reporter:
     async def report(self, *, draining: bool) -> None:
         """Report once, unless the last report is still being written.
 
-        The final report (``draining``) waits for it.
+        Args:
+            draining: Whether this is the final report, which waits for the last one.
         """
-        if not await self._is_written(timeout_s=self._settings.registry_timeout_s * draining):
-            self._failed("the registry has not answered the last report")
+        wait_s = self._settings.registry_timeout_s if draining else 0.0
+        if not await self._is_last_written(timeout_s=wait_s):
+            self._note_failure("the registry has not answered the last report")
             return
         samples = self._buffer.take()
         report = ServerReport(
-            state=self._state(draining), window=self._router.window(), samples=samples
+            state=self._state(draining), window=self._router.traffic_counts(), samples=samples
         )
         self._writing = in_background(lambda: self._sink.write(report), name="reporting")
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
                 await asyncio.shield(asyncio.wrap_future(self._writing))
         except TimeoutError:
-            self._failed(f"no answer within {self._settings.registry_timeout_s:g} s")
-        except SamplesRefused as error:  # not given back: they would be refused again
+            self._note_failure(f"no answer within {self._settings.registry_timeout_s:g} s")
+        except SamplesRefused as error:  # samples are dropped: they would be refused again
             self._split_sync.note("reports", "")
             self._split_sync.note("samples", str(error))
         except Exception as error:  # the server survives any error of the registry
             self._buffer.give_back(samples)
-            self._failed(f"{type(error).__name__}: {error}")
+            self._note_failure(f"{type(error).__name__}: {error}")
         else:
             self._split_sync.note("reports", "")
             if samples:
                 self._split_sync.note("samples", "")
 
-    async def _is_written(self, *, timeout_s: float) -> bool:
+    async def _is_last_written(self, *, timeout_s: float) -> bool:
         if self._writing is None or self._writing.done():
             return True
-        written = asyncio.wrap_future(self._writing)
-        written.add_done_callback(lambda done: done.cancelled() or done.exception())
-        done, _ = await asyncio.wait([written], timeout=timeout_s)
+        writing = asyncio.wrap_future(self._writing)
+        # Retrieves the exception, or asyncio would log it as never retrieved.
+        writing.add_done_callback(lambda future: future.cancelled() or future.exception())
+        done, _ = await asyncio.wait([writing], timeout=timeout_s)
         return bool(done)
 
-    def _failed(self, why: str) -> None:
+    def _note_failure(self, why: str) -> None:
         self._metrics.report_failures.inc()
         self._split_sync.note(
             "reports",
-            f"Reports fail, so the rollout cannot advance and its lease expires on this server: "
-            f"{why}",
+            f"Reports to the registry fail. The rollout cannot advance, and its lease expires on "
+            f"this server. Error: {why}",
         )
 
     def _state(self, draining: bool) -> ServerState:

@@ -1,8 +1,11 @@
-"""Samples requests: a random few, and failed ones, with the outputs of both arms."""
+"""Samples a few random requests and failed requests, with the outputs of both arms.
+
+Samples are used to detect drift and to compare the predictions of the arms.
+"""
 
 import time
 
-from sluice.registry.client_secret import client_name, network_of
+from sluice.registry.client_secret import client_name, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.samples import ArmName, Sample
 from sluice.serving.arm import ArmWorker
@@ -15,7 +18,7 @@ from sluice.serving.settings import ServingSettings
 
 
 class RequestSampler:
-    """Takes the samples of one router; used by the event loop only."""
+    """Samples the requests of one router; used by the event loop only."""
 
     def __init__(
         self,
@@ -35,8 +38,12 @@ class RequestSampler:
     def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
         """Store the first window of a request that was drawn at random, or that failed."""
         now = time.monotonic()
-        failed = result.fault is not None
-        if not (self._buffer.should_keep_failure(now) if failed else self._is_drawn(context, now)):
+        has_failed = result.fault is not None
+        if has_failed:
+            is_sampled = self._buffer.should_keep_failure(now)
+        else:
+            is_sampled = self._is_drawn(context, now)
+        if not is_sampled:
             return
         table, split, request, x_NLD = context.table, context.split, context.request, context.x_NLD
         sample = Sample(
@@ -45,22 +52,23 @@ class RequestSampler:
             epoch=split.epoch,
             key=None if request.keys is None else request.keys[0],
             client=client_name(context.client, secret=split.secret),
-            origin=client_name(network_of(context.address), secret=split.secret),
+            origin=client_name(subnet_of(context.address), secret=split.secret),
             arm=arm,
             fault=result.fault,
             seconds=result.seconds,
             features=tuple(x_NLD[0, -1].tolist()),
-            **{arm: None if failed else first_window_outputs(result)},
+            **{arm: None if has_failed else first_window_outputs(result)},
         )
-        # The split of the table, not in_force(): after the lease there is nothing to compare.
+        # ``split`` is the split in force: after the end of the lease it has no rollout, and the
+        # sample needs no output of the other arm.
         other = table.production if arm == "challenger" else table.challenger
-        if failed or split.rollout is None or other is None:
+        if has_failed or split.rollout is None or other is None:
             self._buffer.add(sample)
         elif self._background.has_room:
-            self._background.start(self._pair(sample, other, context))
+            self._background.start(self._add_with_other_arm(sample, other, context))
 
     def _is_drawn(self, context: RequestContext, now: float) -> bool:
-        if self._buffer.is_exhausted(now):  # nearly always true, and cheap to check first
+        if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
             return False
         clients, per_s = self._clients, self._settings.samples_per_s
         if not (
@@ -71,9 +79,11 @@ class RequestSampler:
         clients.record_sample(context.client)
         return True
 
-    async def _pair(self, sample: Sample, other: ArmWorker, context: RequestContext) -> None:
-        """Predict with the other arm as well, for the comparison only."""
+    async def _add_with_other_arm(
+        self, sample: Sample, other: ArmWorker, context: RequestContext
+    ) -> None:
+        """Add a sample after predicting with the other arm as well, for the comparison only."""
         result = await self._background.ask(other, context.x_NLD[:1], name="compared")
-        theirs = "production" if sample.arm == "challenger" else "challenger"
-        answer = None if result.fault is not None else first_window_outputs(result)
-        self._buffer.add(sample.model_copy(update={theirs: answer}))
+        other_name = "production" if sample.arm == "challenger" else "challenger"
+        outputs = None if result.fault is not None else first_window_outputs(result)
+        self._buffer.add(sample.model_copy(update={other_name: outputs}))

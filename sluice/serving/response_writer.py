@@ -1,4 +1,4 @@
-"""Writes the head and the body of a response in one system call, and so in one packet."""
+"""Writes the head and the body of a response in one system call, and therefore in one packet."""
 
 import asyncio
 
@@ -6,12 +6,12 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class ResponseWriter:
-    """Transport of one response for uvicorn, which writes the head first, then the body."""
+    """Transport for one response of uvicorn, which writes the head and the body separately."""
 
     __slots__ = ("_cycle", "_head", "_transport")
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
-        """Prepare.
+        """Wrap a transport.
 
         Args:
             transport: Transport of the connection.
@@ -22,17 +22,17 @@ class ResponseWriter:
         self._head: bytes | None = None
 
     def write(self, data: bytes) -> None:
-        """Write data; the head is written together with what follows it."""
+        """Write data. The head is kept until the next write, and then written with its data."""
         if self._head is not None:
             data, self._head = self._head + data, b""
-        elif self._cycle.response_started:  # otherwise "100 Continue", which the client awaits
+        elif self._cycle.response_started:  # not "100 Continue", for which the client waits
             self._head = data
             return
         if data:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Write a head without a body."""
+        """Write the head of a response that has no body."""
         if self._head:
             self.write(b"")
 
@@ -42,5 +42,5 @@ class ResponseWriter:
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is closed or about to be."""
+        """Return whether the connection is closed or is being closed."""
         return self._transport.is_closing()

@@ -1,4 +1,4 @@
-"""Rollbacks that an alert can request."""
+"""Interface between the webhook and the registry: rollbacks that an alert can request."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.serving.rate_limit import RateLimit
 
-_PER_S = 1.0
-_BURST = 10
+_MAX_REQUESTS_PER_S = 1.0
+_MAX_BURST_REQUESTS = 10
 
 RollbackEffect = Literal["aborted", "rolled_back", "nothing"]
 RollbackAction = Literal["rollback", "rollback_production"]
@@ -23,24 +23,25 @@ class RollbackRequest:
 
     action: RollbackAction
     key: str
-    """Same for every notification of this alert, and unique to it."""
+    """Key that all notifications of this alert share with each other, and with no other alert."""
 
     reason: str
     began: datetime
+    """Time since which the alert has fired."""
 
 
 class RollbackResult(Record):
     """Effect of a rollback request."""
 
     act: RollbackEffect = Field(
-        description="aborted: the rollout in progress; rolled_back: production, to its last "
-        "good version."
+        description="aborted: the rollout in progress was aborted; rolled_back: production was "
+        "moved back to its last good version; nothing: no effect."
     )
     what: str = Field(description="Effect in one sentence.")
 
 
 class RollbackHandler(Protocol):
-    """The only changes that the app can make in the registry."""
+    """Executes rollbacks: the only changes that the app can make in the registry."""
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
         """Execute a request, at most once.
@@ -56,5 +57,8 @@ class RollbackWebhook:
     """Handler and rate limit of the webhook; tokens decide who may use it."""
 
     rollback: RollbackHandler
-    limit: RateLimit = field(default_factory=lambda: RateLimit(per_s=_PER_S, burst=_BURST))
+    limit: RateLimit = field(
+        default_factory=lambda: RateLimit(per_s=_MAX_REQUESTS_PER_S, burst=_MAX_BURST_REQUESTS)
+    )
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a request is handled, so that rollbacks do not run concurrently."""

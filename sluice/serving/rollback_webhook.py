@@ -1,7 +1,7 @@
-"""``POST /hooks/rollback``: a Prometheus alert rolls back the rollout or production.
+"""The endpoint ``POST /hooks/rollback``: a Prometheus alert aborts a rollout or rolls back.
 
-The route takes the webhook of Alertmanager, with a token of scope ``hook``, so a client that may
-request predictions may not roll back. A server without such a token does not have the route.
+Alertmanager calls this route as a webhook. It requires a token of scope ``hook``, so that clients
+that may request predictions cannot roll back. A server without such a token has no such route.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from sluice.serving.state import serving_of
 ROUTES = guarded_routes("hook")
 """Routes of a server with a webhook."""
 
-_REASON_CHARACTERS = 300
+_MAX_REASON_CHARACTERS = 300
 _ACTIONS: tuple[RollbackAction, ...] = ("rollback", "rollback_production")
 
 
@@ -53,24 +53,24 @@ class AlertmanagerAlert(BaseModel):
     labels: dict[str, str]
     annotations: dict[str, str] = {}
     startsAt: AwareDatetime
-    fingerprint: str = Field(pattern=r"^[0-9a-f]{1,64}$", description="Fingerprint of its labels.")
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{1,64}$", description="Fingerprint of the labels.")
 
     @property
     def key(self) -> str:
-        """Same for every notification of one firing; different once it fires again."""
+        """Key that all notifications of one firing share; it differs when the alert fires again."""
         return f"{self.fingerprint} {self.startsAt.isoformat()}"
 
     @property
     def reason(self) -> str:
-        """Its summary in one line, or its name.
+        """Summary of the alert in one line, or its name without a summary.
 
-        The text of an alert must not decide whether the rollback succeeds: non-printable
-        characters, some of which databases or terminals reject, become spaces.
+        Non-printable characters become spaces: databases or terminals reject some of them, and a
+        rollback must not fail because of the text of its alert.
         """
         for text in (self.annotations.get("summary", ""), self.labels.get("alertname", "")):
             words = "".join(c if c.isprintable() else " " for c in text).split()
             if words:
-                return " ".join(words)[:_REASON_CHARACTERS]
+                return " ".join(words)[:_MAX_REASON_CHARACTERS]
         return "An alert fires."
 
 
@@ -124,23 +124,25 @@ async def rollback(request: Request) -> Response:
     webhook.limit.require(time.monotonic())
     with serving.admission.reading(token_name(request)) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
-    posted = _read(body)
+    payload = _parse_payload(body)
     handled = []
-    for alert in posted.alerts:
+    for alert in payload.alerts:
         try:
             async with webhook.one_at_a_time:
-                done = await _handle(alert, webhook.rollback, model=serving.model)
+                result = await _handle(alert, webhook.rollback, model=serving.model)
         except RollbackFailed as failed:
             serving.metrics.hook_acts.labels("failed").inc()
             serving.log.error("hook", trace=trace, alert=alert.key, failed=str(failed))
             raise
-        serving.metrics.hook_acts.labels(done.act).inc()
-        serving.log.warning("hook", trace=trace, alert=alert.key, act=done.act)
-        handled.append(HandledAlert(fingerprint=alert.fingerprint, act=done.act, what=done.what))
+        serving.metrics.hook_acts.labels(result.act).inc()
+        serving.log.warning("hook", trace=trace, alert=alert.key, act=result.act)
+        handled.append(
+            HandledAlert(fingerprint=alert.fingerprint, act=result.act, what=result.what)
+        )
     return json_response(
         WebhookResponse(
             model=serving.model,
-            changed=any(one.act != "nothing" for one in handled),
+            changed=any(alert.act != "nothing" for alert in handled),
             alerts=handled,
         )
     )
@@ -152,7 +154,7 @@ def _webhook_of(request: Request) -> RollbackWebhook:
     return webhook
 
 
-def _read(body: bytes) -> AlertmanagerPayload:
+def _parse_payload(body: bytes) -> AlertmanagerPayload:
     try:
         return AlertmanagerPayload.model_validate_json(body)
     except ValidationError as error:
@@ -163,7 +165,7 @@ def _read(body: bytes) -> AlertmanagerPayload:
             ) from None
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(
-            f"The body must be that of Alertmanager's webhook, version 4; '{place}': "
+            f"The body is not a payload of Alertmanager's webhook, version 4: '{place}': "
             f"{first['msg']}.",
             fix="Set this URL in a webhook_config of Alertmanager.",
         ) from None
@@ -172,7 +174,8 @@ def _read(body: bytes) -> AlertmanagerPayload:
 async def _handle(
     alert: AlertmanagerAlert, rollback: RollbackHandler, *, model: str
 ) -> RollbackResult:
-    about = alert.labels.get("model", model)
+    """Execute the action that an alert requests, if it fires and is about this model."""
+    alert_model = alert.labels.get("model", model)
     action = next((a for a in _ACTIONS if a == alert.labels.get("sluice_action")), None)
     if alert.status != "firing":
         return RollbackResult(act="nothing", what="The alert is resolved.")
@@ -181,7 +184,7 @@ async def _handle(
             act="nothing",
             what=f"The alert has no label sluice_action with {' or '.join(_ACTIONS)}.",
         )
-    if about != model:
+    if alert_model != model:
         return RollbackResult(act="nothing", what=f"The alert is about another model than {model}.")
     request = RollbackRequest(
         action=action, key=alert.key, reason=alert.reason, began=alert.startsAt

@@ -1,14 +1,14 @@
 """Routes each request: sticky assignment to an arm, fallback to production, shadow requests.
 
-A request keeps the table it began with, so an exchange of the table during a request fails
-neither. A fault of the challenger is counted for the challenger, even when the fallback hides it
-from the client.
+A request uses the routing table that was in force when it began, so replacing the table does not
+affect requests in progress. A fault of the challenger is counted for the challenger, even though
+the client does not see it, because production answers in its place.
 """
 
 import time
 from datetime import datetime
 
-from sluice.registry.client_secret import client_of, network_of
+from sluice.registry.client_secret import client_of, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.samples import ArmName
@@ -52,44 +52,44 @@ class Router:
         self._clock = clock
         self._metrics = metrics
         self._random = RandomPool()
-        self._expired_at: datetime | None = None
+        self._expired_at: datetime | None = None  # end of the latest lease known to have expired
         self._crowding = {arm: Crowding() for arm in ARMS}
         self.counters = StepCounters(table.compared_split, now=clock())
         self.background = BackgroundRequests(settings)
         self._comparison = ArmComparison(
             self.counters, self.background, settings=settings, metrics=metrics
         )
-        self._sampling = RequestSampler(
+        self._sampler = RequestSampler(
             buffer, self.counters.clients, self.background, settings=settings, clock=clock
         )
-        metrics.register_step_counts(self.window)
+        metrics.register_step_counts(self.traffic_counts)
 
     @property
     def table(self) -> RoutingTable:
-        """Routing table of new requests."""
+        """Routing table for new requests."""
         return self._table
 
     def set_table(self, table: RoutingTable) -> None:
-        """Use another table; requests in progress finish with the one they began with."""
+        """Use another table for new requests; requests in progress keep the previous table."""
         self._table = table
         self.counters.set_split(table.compared_split, now=self._clock())
 
     def in_force(self, split: TrafficSplit) -> TrafficSplit:
-        """Return the split, or production alone once its lease has expired.
+        """Return the split, or that of production alone if the lease of the split has expired.
 
-        An expired lease stays expired when the clock goes back.
+        An expired lease stays expired even if the clock is set back.
         """
         if split.expires_at is None:
             return split
         if split.is_expired(self._clock()):
             self._expired_at = split.expires_at
-        is_over = self._expired_at is not None and split.expires_at <= self._expired_at
-        return split.production_only() if is_over else split
+        has_expired = self._expired_at is not None and split.expires_at <= self._expired_at
+        return split.production_only() if has_expired else split
 
     async def route(
         self, request: PredictRequest, *, address: str, deadline: float
     ) -> RoutedPrediction:
-        """Predict with the user's arm; without a user the arm is drawn at random.
+        """Predict with the arm of the user. For a request without a user, draw the arm at random.
 
         Args:
             request: Parsed request.
@@ -98,7 +98,7 @@ class Router:
 
         Raises:
             InvalidInput: The windows violate the contract, or the prediction is not finite.
-            ModelFailed: Production raised.
+            ModelFailed: Production raised an error.
             PredictionTimeout: Production did not answer before the deadline.
         """
         table = self._table
@@ -107,7 +107,7 @@ class Router:
         x_NLD = table.production.deployed.contract.tensor(request)
         client = client_of(request.user, address)
         context = RequestContext(table, split, compared, request, x_NLD, client, address)
-        challenger, failed, ours = table.challenger, None, NO_FAULTS
+        challenger, failed, challenger_faults = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
             and split.rollout is not None
@@ -120,13 +120,13 @@ class Router:
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.max_challenger_queue,
             )
-            ours = self._count("challenger", result, context, is_crowded=is_crowded)
-            self._sampling.record(context, "challenger", result)
+            challenger_faults = self._count("challenger", result, context, is_crowded=is_crowded)
+            self._sampler.record(context, "challenger", result)
             if result.fault is None:
                 if split.shadow and table.shadowed == "production":
-                    self._comparison.copy(context, ours)
+                    self._comparison.copy(context, challenger_faults)
                 else:
-                    self._comparison.ask_other("challenger", ours, context)
+                    self._comparison.ask_other("challenger", challenger_faults, context)
                 return routed_prediction(result, "challenger", challenger, split, failed=None)
             failed = result
             self._metrics.fallbacks.inc()
@@ -138,43 +138,47 @@ class Router:
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
-            theirs = self._count("production", result, context, is_crowded=is_crowded)
-            self._sampling.record(context, "production", result)
-            # Also failed requests of production; otherwise only the challenger could have faults of
-            # its own.
+            production_faults = self._count("production", result, context, is_crowded=is_crowded)
+            self._sampler.record(context, "production", result)
+            # Failed requests of production are repeated as well; otherwise only the challenger
+            # could have faults that the other arm does not have.
             if split.shadow and table.shadowed == "challenger":
-                self._comparison.copy(context, theirs)
+                self._comparison.copy(context, production_faults)
             else:
-                self._comparison.ask_other("production", theirs, context)
+                self._comparison.ask_other("production", production_faults, context)
         else:
-            # The fallback is the other half of the pair: where both fail, the challenger is no
-            # worse.
-            theirs = self._comparison.faults(result)
+            # The fallback is the other arm's response to the same request. If both arms fail, the
+            # challenger is not worse.
+            production_faults = self._comparison.faults(result)
             if split.shadow:
                 self.counters.count("production", split=compared, seconds=None, fault=result.fault)
-                self._comparison.compare_copies(context, ours=ours, theirs=theirs)
-            elif self._comparison.can_ask(
-                ours, context
-            ):  # same limit as for production's faults, else only these would count
-                self._comparison.compare("challenger", ours, theirs, context)
+                self._comparison.compare_copies(
+                    context, ours=challenger_faults, theirs=production_faults
+                )
+            # The queue limit applies although no repeat is needed: it limits the evidence about
+            # production's faults, and must limit that about the challenger equally.
+            elif self._comparison.can_ask(challenger_faults, context):
+                self._comparison.compare(
+                    "challenger", challenger_faults, production_faults, context
+                )
         if result.fault is not None:
             raise prediction_error(result)
         return routed_prediction(result, "production", table.production, split, failed=failed)
 
-    def window(self) -> TrafficCounts | None:
-        """Return the counts since the step began; None without a rollout."""
-        return self.counters.window(self._clock())
+    def traffic_counts(self) -> TrafficCounts | None:
+        """Return the counts since the rollout step began; None without a rollout."""
+        return self.counters.traffic_counts(self._clock())
 
     async def close(self) -> None:
-        """Cancel the waiting shadow requests."""
+        """Cancel all background requests."""
         await self.background.close()
 
     def _is_chosen(self, user: str | None, split: TrafficSplit) -> bool:
-        """Return whether the challenger answers: fixed for a user, otherwise random."""
+        """Return whether the challenger answers: always the same for a user, otherwise random."""
         if user is not None:
             return is_chosen(user, salt=split.salt, share=split.share)
-        # Drawn here, and not derived from the request: a client could repeat a value, such as a
-        # trace id, that reached the challenger once.
+        # Drawn here and not derived from the request. Otherwise a client that has reached the
+        # challenger once could repeat the value, for example a trace id, to reach it again.
         return self._random.uniform() < split.share
 
     async def _try_for_client(
@@ -186,22 +190,22 @@ class Router:
         timeout_s: float,
         max_waiting: int,
     ) -> tuple[ArmResult, bool]:
-        """Predict with an arm; return also whether the request waited behind another network's."""
+        """Predict with an arm. Also return whether another subnet's requests delayed this one."""
         crowding = self._crowding[name]
-        network, windows = network_of(context.address), len(context.x_NLD)
-        is_crowded = crowding.enter(network, windows)
+        subnet, num_windows = subnet_of(context.address), len(context.x_NLD)
+        is_crowded = crowding.enter(subnet, num_windows)
         result = await try_arm(
             arm, context.x_NLD, name=name, timeout_s=timeout_s, max_waiting=max_waiting
         )
         linger_s = self._settings.challenger_deadline_s
-        crowding.leave(network, windows, result, linger_s=linger_s)
+        crowding.leave(subnet, num_windows, result, linger_s=linger_s)
         return result, is_crowded
 
     def _count(
         self, arm: ArmName, result: ArmResult, context: RequestContext, *, is_crowded: bool
     ) -> GuardFaults:
-        """Count a request of an arm; return its faults if it is compared."""
-        is_compared = context.split.shadow or self._comparison.compare_request(
+        """Count a request of an arm. Return its faults if it is compared, otherwise none."""
+        is_compared = context.split.shadow or self._comparison.admit_request(
             arm, context, is_crowded=is_crowded
         )
         self.counters.count(

@@ -1,8 +1,7 @@
-"""Routes whose endpoints take the request and return the response directly.
+"""Routes that call their endpoint with the request, without the dependency injection of FastAPI.
 
-FastAPI resolves dependencies and parses bodies for each request; these routes have no
-dependencies, and that took a quarter of the router's time. FastAPI still describes the routes in
-/openapi.json.
+For each request FastAPI resolves dependencies and parses the body. These routes need neither, and
+it took a quarter of the router's time. FastAPI still describes the routes in /openapi.json.
 """
 
 from collections.abc import Callable, Coroutine
@@ -21,47 +20,48 @@ _BEARER = HTTPBearer(auto_error=False, description="A token of the server.")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class _Open(APIRoute):
-    """Route without a token."""
+class _OpenRoute(APIRoute):
+    """Route that requires no token."""
 
     def get_route_handler(self) -> Handler:
         """Return the endpoint itself."""
         return self.endpoint
 
 
-def _guarded(scope: Scope) -> type[APIRoute]:
-    class Guarded(APIRoute):
+def _guarded_route_class(scope: Scope) -> type[APIRoute]:
+    class GuardedRoute(APIRoute):
         """Route that requires a token of the scope."""
 
         def get_route_handler(self) -> Handler:
-            """Return the endpoint with a check of the token."""
+            """Return a function that checks the token and then calls the endpoint."""
             endpoint: Handler = self.endpoint
 
-            async def guarded(request: Request) -> Response:
+            async def check_and_call(request: Request) -> Response:
                 tokens = serving_of(request).tokens
                 name = tokens.require(request.headers.get("authorization"), scope)
                 if name:
                     request_info(request).log_fields["token_name"] = name
                 return await endpoint(request)
 
-            return guarded
+            return check_and_call
 
-    return Guarded
+    return GuardedRoute
 
 
 def open_routes() -> APIRouter:
-    """Return a router for routes without a token, for process monitoring."""
-    return APIRouter(route_class=_Open)
+    """Return a router for routes that require no token, such as health checks."""
+    return APIRouter(route_class=_OpenRoute)
 
 
 def guarded_routes(scope: Scope) -> APIRouter:
     """Return a router for routes that require a token of a scope."""
     return APIRouter(
-        route_class=_guarded(scope), dependencies=[Security(_BEARER)]
-    )  # for the OpenAPI description
+        route_class=_guarded_route_class(scope),
+        dependencies=[Security(_BEARER)],  # only for the OpenAPI description
+    )
 
 
 def token_name(request: Request) -> str:
-    """Return the name of the token of a request; empty without one."""
+    """Return the name of the token of a request; empty if the route needs none."""
     name: str = request_info(request).log_fields.get("token_name", "")
     return name

@@ -1,4 +1,4 @@
-"""The arms in force, and the context of a request: the arms when it began, and its client.
+"""The routing table, which holds the arms in force, and the context of one request.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -22,33 +22,37 @@ class RoutingTable:
     production: ArmWorker
     challenger: ArmWorker | None
     shadow: ArmWorker | None
-    """Networks of the arm that gets shadow requests, in a thread that yields to the other arm."""
+    """The arm that answers shadow requests: its own thread lets requests of users go first."""
 
     compared_split: TrafficSplit = field(init=False)
-    """The split; production alone while there is no challenger to compare with."""
+    """Split under which the arms are compared: ``split``, or that of production alone while the
+    challenger is not loaded."""
 
     def __post_init__(self) -> None:
-        """Compute what every request needs."""
-        alone = self.challenger is None
-        compared = self.split.production_only() if alone else self.split
+        """Compute ``compared_split`` once instead of for every request."""
+        is_alone = self.challenger is None
+        compared = self.split.production_only() if is_alone else self.split
         object.__setattr__(self, "compared_split", compared)
 
     @property
     def shadowed(self) -> ArmName:
-        """The arm that gets shadow requests, if any."""
+        """Name of the arm that gets shadow requests, if there are any."""
         return "production" if self.split.share >= 1 else "challenger"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestContext:
-    """One request, with the split in force when it began."""
+    """One request, with the routing table and the split that were in force when it began."""
 
     table: RoutingTable
     split: TrafficSplit
     compared_split: TrafficSplit
+    """Split under which the arms are compared; see ``RoutingTable.compared_split``."""
+
     request: PredictRequest
     x_NLD: NDArray[np.float32]
     client: str
     """Client, from ``client_of``."""
 
     address: str
+    """Client address."""

@@ -1,4 +1,4 @@
-"""Selects a few random requests and buffers their samples until they are reported."""
+"""Limits the rate of sampled requests, and buffers samples until they are reported."""
 
 from collections import deque
 
@@ -6,37 +6,41 @@ from sluice.rollout.samples import Sample
 from sluice.serving.rate_limit import RateLimit
 
 _MAX_WAITING = 500
-"""Most samples that wait for the next report; the oldest are dropped when reports fail."""
+"""Maximum number of samples that wait for the next report. If reports fail and more arrive, the
+oldest are dropped."""
 
-_BURST = 5
+_BURST_SAMPLES = 5
 _FAILURES_PER_S = 10.0
-_FAILURES_BURST = 50
+_BURST_FAILURES = 50
 
 
 class SampleBuffer:
     """Samples of one server; used by its event loop only."""
 
     def __init__(self, *, per_s: float) -> None:
-        """Prepare.
+        """Create an empty buffer.
 
         Args:
-            per_s: Largest rate of sampled requests; 0 samples none [1/s].
+            per_s: Maximum rate of sampled requests [1/s]. 0 disables sampling, also of failures.
         """
-        self._bucket = RateLimit(per_s=per_s, burst=_BURST) if per_s > 0 else None
-        self._failures = RateLimit(per_s=_FAILURES_PER_S, burst=_FAILURES_BURST)
+        self._random_samples = RateLimit(per_s=per_s, burst=_BURST_SAMPLES) if per_s > 0 else None
+        self._failures = RateLimit(per_s=_FAILURES_PER_S, burst=_BURST_FAILURES)
         self._waiting: deque[Sample] = deque(maxlen=_MAX_WAITING)
 
     def should_sample(self, now: float) -> bool:
-        """Return whether a request that begins at ``now`` [s, monotonic] is sampled."""
-        return self._bucket is not None and self._bucket.take(now)
+        """Return whether a request at ``now`` [s, monotonic] is sampled; count it if it is."""
+        return self._random_samples is not None and self._random_samples.take(now)
 
     def is_exhausted(self, now: float) -> bool:
-        """Return whether no request at ``now`` [s, monotonic] can be sampled, from any client."""
-        return self._bucket is None or self._bucket.is_empty(now)
+        """Return whether no request of any client can be sampled at ``now`` [s, monotonic]."""
+        return self._random_samples is None or self._random_samples.is_empty(now)
 
     def should_keep_failure(self, now: float) -> bool:
-        """Return whether a request that failed at ``now`` [s, monotonic] is kept; most are."""
-        return self._bucket is not None and self._failures.take(now)
+        """Return whether a request that failed at ``now`` [s, monotonic] is sampled.
+
+        Failed requests have their own, higher rate limit.
+        """
+        return self._random_samples is not None and self._failures.take(now)
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
@@ -44,12 +48,12 @@ class SampleBuffer:
 
     def take(self) -> tuple[Sample, ...]:
         """Remove and return all samples, oldest first."""
-        taken = tuple(self._waiting)
+        samples = tuple(self._waiting)
         self._waiting.clear()
-        return taken
+        return samples
 
     def give_back(self, samples: tuple[Sample, ...]) -> None:
-        """Add samples of a failed report again; those beyond the capacity are lost."""
-        room = _MAX_WAITING - len(self._waiting)
-        if room > 0:
-            self._waiting.extendleft(reversed(samples[-room:]))
+        """Add the samples of a failed report again; if there are too many, drop the oldest."""
+        num_free = _MAX_WAITING - len(self._waiting)
+        if num_free > 0:
+            self._waiting.extendleft(reversed(samples[-num_free:]))

@@ -17,11 +17,12 @@ class PredictionResponse(Record):
     """Response of ``POST /predict``."""
 
     outputs: list[list[float]] = Field(
-        description="One row for each window: numbers in target units, or one logit per class."
+        description="One row for each window: values in the unit of the target for regression, or "
+        "one logit per class for classification."
     )
     model: str
-    version: int = Field(description="Version that answered.")
-    candidate: str = Field(description="Candidate digest of that version.")
+    version: int = Field(description="Version that made the prediction.")
+    candidate: str = Field(description="Candidate digest of this version.")
     arm: ArmName
     fallback: bool = Field(description="Whether production answered in place of the challenger.")
     rollout: str | None = Field(description="Id of the rollout in progress.")
@@ -69,12 +70,12 @@ class RolloutCounts(Record):
     """Response of ``GET /rollout``."""
 
     window: TrafficCounts | None = Field(
-        description="Counts since the step began; null without a rollout."
+        description="Counts since the rollout step began; null without a rollout."
     )
 
 
 class Liveness(Record):
-    """Response of ``GET /healthz``: status 503 when only a restart helps."""
+    """Response of ``GET /healthz``: status 503 if only a restart helps."""
 
     alive: bool
     reason: str
@@ -84,24 +85,24 @@ ServerPhase = Literal["serving", "degraded", "draining"]
 
 
 class Readiness(Record):
-    """Response of ``GET /readyz``: status 503 when no request should be sent here."""
+    """Response of ``GET /readyz``: status 503 if no request should be sent to this server."""
 
     ready: bool
     state: ServerPhase = Field(
-        description="degraded: ready, but the registry contradicts itself about what to serve, "
-        "so the last consistent version serves."
+        description="degraded: ready, but registry entries about what to serve contradict each "
+        "other, so the last consistent version serves."
     )
-    problems: list[str] = Field(description="Kinds of present problems; see /problems.")
+    problems: list[str] = Field(description="Kinds of the current problems; see /problems.")
 
 
 class ProblemList(Record):
     """Response of ``GET /problems``."""
 
-    problems: list[str] = Field(description="One sentence for each kind in /readyz.")
+    problems: list[str] = Field(description="Current problems, one sentence each.")
 
 
 def error_responses(*kinds: type[HttpError]) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of error responses."""
+    """Return the OpenAPI description of the responses to these errors."""
     return {kind.status: {"model": ErrorResponse, "description": kind.__doc__} for kind in kinds}
 
 

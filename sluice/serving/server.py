@@ -1,4 +1,4 @@
-"""Runs the app on uvicorn, from a source of the traffic split to a graceful shutdown."""
+"""Starts a server: loads the models, runs the app on uvicorn, and shuts it down gracefully."""
 
 import logging
 import math
@@ -51,19 +51,21 @@ def open_serving(
     log: Any,
     reports: ReportSink | None,
 ) -> Serving:
-    """Read the traffic split and load its models, so that a server starts ready or not at all.
+    """Read the traffic split and load its models, and return the state of a server.
+
+    A server without a usable production model thus does not start.
 
     Args:
         model: Name of the model.
         source: Source of the traffic split.
-        load: Returns the model of a candidate digest.
-        isolate: Loads a challenger into its own process once the server runs; production does
-            not wait for it. None loads challengers like production.
+        load: Loads the model of a candidate digest.
+        isolate: Loads a challenger into its own process, after the server has started with
+            production alone. None loads a challenger like production.
         settings: Limits and intervals.
         tokens: Tokens that clients may use.
-        token_file: File of the tokens, to follow its changes; None for fixed tokens.
-        clock: Dates counts and ends leases.
-        webhook: Lets alerts roll back; None disables that.
+        token_file: File of the tokens, which is reloaded when it changes; None for fixed tokens.
+        webhook: Executes the rollbacks that alerts request; None disables them.
+        clock: Time of the counts, and of the end of leases.
         log: Logger from ``json_log``.
         reports: Destination of reports; None for no reports.
 
@@ -137,15 +139,16 @@ def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
     """
     if tokens.open_scopes and host not in LOOPBACK:
         raise SettingsError(
-            f"A server on {host} can be reached from the network and requires a token, got none.",
-            fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+            f"A server on {host} can be reached from the network, so it requires a token, but no "
+            "token is set.",
+            fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or listen on 127.0.0.1.",
         )
 
 
 def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
-    """Yield a warning when tokens would be sent over the network in clear text.
+    """Yield a warning if clients would send tokens over the network in clear text.
 
-    Call it only without TLS.
+    Call this only for a server without TLS.
 
     Args:
         host: Address to listen on.
@@ -153,16 +156,16 @@ def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
     """
     if host not in LOOPBACK and tokens.grants:
         yield (
-            f"Clients send their tokens to {host} in clear text; anyone who reads the traffic "
-            "can use them. Give --tls-cert and --tls-key, or let a proxy on this machine terminate "
-            "TLS and listen on 127.0.0.1."
+            f"Clients send their tokens to {host} in clear text, so anyone who reads the traffic "
+            "can use them. Give --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy on "
+            "this machine that terminates TLS."
         )
 
 
 class DrainingServer(uvicorn.Server):
-    """Fails /readyz first, then stops accepting, then waits for requests in progress.
+    """Uvicorn server that drains: /readyz fails, then it stops accepting, then requests finish.
 
-    A second signal ends it immediately.
+    A second signal ends the server immediately.
     """
 
     def __init__(
@@ -179,7 +182,7 @@ class DrainingServer(uvicorn.Server):
         Args:
             config: Configuration of uvicorn.
             serving: State of the server.
-            listening: Bound socket; it is closed at the end.
+            listening: Bound socket. The server closes it when it shuts down.
             table: Open connections and their limits.
             on_ready: Called with the port once requests are answered.
         """
@@ -193,10 +196,11 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening and report the port."""
-        await super().startup(sockets=sockets)  # no sockets: uvicorn would accept without limits
+        # ``sockets`` is empty, because uvicorn would accept connections without limits.
+        await super().startup(sockets=sockets)
         self._listening.listen(self.config.backlog)
         self._acceptor = Acceptor(
-            self._listening, table=self._table, make=self._protocol, tls=self.config.ssl
+            self._listening, table=self._table, make_protocol=self._protocol, tls=self.config.ssl
         )
         self._on_ready(self._listening.getsockname()[1])
 
@@ -219,13 +223,13 @@ class DrainingServer(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Start to drain; called by uvicorn on SIGINT and SIGTERM."""
+        """Start to drain, or end if already draining. Uvicorn calls this on SIGINT and SIGTERM."""
         if self._serving.draining:
             self.should_exit = self.force_exit = True
         self._serving.drain()
 
     async def on_tick(self, counter: int) -> bool:
-        """Stop after the drain delay; called by uvicorn ten times a second."""
+        """Stop once the drain delay is over. Uvicorn calls this ten times a second."""
         if self._serving.draining and self._stop_at is None:
             self._stop_at = time.monotonic() + self._serving.settings.drain_delay_s
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
@@ -246,7 +250,7 @@ def serve(
     Args:
         serving: State of the server.
         host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
+        port: Port to listen on; 0 selects a free port.
         tls: Certificate and key; None serves plain HTTP.
         on_ready: Called with the port once requests are answered.
 
@@ -258,7 +262,7 @@ def serve(
     if limit < limits.max_connections:
         serving.log.warning(
             "connections",
-            what=f"The system grants file descriptors for {limit} connections, "
+            what=f"The system grants file descriptors for {limit} connections only, although "
             f"serving.connections.max_connections is {limits.max_connections}.",
         )
     table = ConnectionTable(limit=limit, settings=limits, metrics=serving.metrics)
@@ -272,7 +276,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # headers of a proxy about the client are ignored
+        proxy_headers=False,  # a client could forge the headers with which proxies describe clients
         ssl_certfile=None if tls is None else tls.cert,
         ssl_keyfile=None if tls is None else tls.key,
         timeout_graceful_shutdown=math.ceil(serving.settings.drain_timeout_s),
@@ -285,14 +289,16 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address, before anything expensive is started.
+    """Return a socket bound to an address.
+
+    Called before anything expensive is started, so that an unusable address fails early.
 
     Raises:
         SettingsError: The address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With explicit IPPROTO_TCP; otherwise asyncio does not recognise TCP and leaves Nagle's delay
-    # of 40 ms on.
+    # IPPROTO_TCP is explicit, because asyncio otherwise does not recognise TCP, and does not
+    # disable Nagle's algorithm, which delays responses by 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -301,7 +307,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise SettingsError(
             f"The server cannot listen on {host} port {port}: {error.strerror or error}.",
-            cause="Another process uses the port, or the address is not of this machine.",
-            fix="Stop that process, or give another --port; 0 takes a free one.",
+            cause="Another process uses the port, or this machine does not have the address.",
+            fix="Stop that process, or give another --port; 0 selects a free port.",
         ) from None
     return listening

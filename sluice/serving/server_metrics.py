@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server's present state, read at each scrape."""
+"""Prometheus metrics of the current state of a server, read at each scrape."""
 
 import time
 from collections.abc import Iterable
@@ -38,18 +38,18 @@ class ServerStateCollector(Collector):
         problem = GaugeMetricFamily(
             "sluice_problem", "1 while a problem of this kind is present.", labels=("about",)
         )
-        for about in PROBLEM_KINDS:
-            problem.add_metric((about,), float(serving.split_sync.has_problem(about)))
+        for kind in PROBLEM_KINDS:
+            problem.add_metric((kind,), float(serving.split_sync.has_problem(kind)))
         yield problem
         yield GaugeMetricFamily(
             "sluice_hangs_seconds",
-            "How long production has been hanging; 0 while it answers [s].",
+            "Time for which production has been hanging; 0 while it answers [s].",
             value=serving.hangs_s(time.monotonic()),
         )
         lease = GaugeMetricFamily(
             "sluice_lease_seconds",
-            "Time until production serves alone unless the lease is renewed; absent without "
-            "one [s].",
+            "Time until the lease expires and production serves alone, unless it is renewed; "
+            "absent without a lease [s].",
         )
         expires_at = serving.router.table.split.expires_at
         if expires_at is not None:

@@ -1,4 +1,4 @@
-"""Specification of a server on the ledger, to open it in this process or another one."""
+"""Specification of a server that uses the ledger, so that any process can open the same server."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,14 +25,17 @@ from sluice.serving.tokens import Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """Locations and settings of a server; contains digests of tokens only, so it can be sent."""
+    """Locations and settings of a server.
+
+    It may be sent to other processes, because it contains digests of tokens and no tokens.
+    """
 
     model: str
     settings: ServingSettings
     registry_url: str
     artifacts: Path
     tokens: Tokens
-    """Tokens that clients may use; ignored with ``token_file``."""
+    """Tokens that clients may use; ignored if ``token_file`` is given."""
 
     token_file: Path | None = None
     """File of named tokens, reloaded when it changes."""
@@ -41,18 +44,21 @@ class ServerSpec:
     """Address that the server listens on, and a trusted host name."""
 
     registry_key: Path | None = None
-    """Key file that signs rollbacks by the webhook; None: nothing is signed."""
+    """File of the key that signs rollbacks by the webhook; None if they are not signed."""
 
     code: CodeSource = "current"
-    """Code of the network class: current or stored; see ``load_members``."""
+    """Whether to use the current or the stored code of the network class; see ``load_members``."""
 
 
 @contextlib.contextmanager
 def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving]:
-    """Open the ledger and load the versions it names; the ledger is closed at the end.
+    """Open the ledger, load the versions of its traffic split, and yield the state of a server.
+
+    The ledger is closed after the block.
 
     Raises:
-        SluiceError: The ledger does not exist, no version is in production, or it does not load.
+        SluiceError: The ledger does not exist, no version is in production, or the production
+            version does not load.
     """
     key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
     load = ledger_loader_spec(spec.registry_url, spec.model, spec.artifacts, code=spec.code)
@@ -75,7 +81,7 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
         )
         watch = None if spec.token_file is None else TokenFileWatch(spec.token_file)
         tokens = spec.tokens if watch is None else watch.tokens
-        # With a file, a token for the webhook may be added later.
+        # A token file may get a token for the webhook later.
         has_hook = watch is not None or tokens.has("hook")
         yield open_serving(
             spec.model,

@@ -1,7 +1,7 @@
-"""Keeps the router's table in sync with the traffic split, and reports when it cannot.
+"""Keeps the router's table in sync with the traffic split, and reports problems.
 
-Reading and loading run in threads; the router gets a finished table between two requests. On any
-failure the last good table stays.
+The split is read and models are loaded in threads. The router gets only finished tables, between
+two requests. If anything fails, the last good table stays in force.
 """
 
 import asyncio
@@ -26,17 +26,18 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.traffic_split import TrafficSplitSource, is_newer
 
 LoadModel = Callable[[str], DeployedModel]
-"""Loads the model of a candidate digest, or raises ``SluiceError``; called from a thread."""
+"""Function that loads the model of a candidate digest. It is called from a thread, and may raise
+``SluiceError``."""
 
 LOADING = "The challenger is still loading; production serves alone."
-"""Problem reported while a challenger loads; a real problem only when it does not end."""
+"""Problem that is reported while a challenger loads. It is harmless unless it persists."""
 
 _MAX_YIELD_S = 0.02
-"""Longest time that a shadow network waits for production to be idle, so that it ends
-eventually."""
+"""Maximum time that a shadow request waits before each network until the other arm is idle [s].
+Without a maximum, a shadow request might never finish."""
 
 _MAX_BACKOFF = 64
-"""Largest factor of the retry delay for a challenger that fails repeatedly."""
+"""Maximum factor by which the retry delay grows for a challenger that fails to load repeatedly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +48,8 @@ class _PendingTable:
     abandoned: threading.Event = field(default_factory=threading.Event)
     future: "Future[tuple[RoutingTable, str]] | None" = None
 
-    def is_of(self, split: TrafficSplit) -> bool:
-        """Return whether another split needs the same arms, for example with a renewed lease."""
+    def has_arms_of(self, split: TrafficSplit) -> bool:
+        """Return whether the table has the arms of a split, which may have another lease."""
         return _arm_key(split) == _arm_key(self.split)
 
 
@@ -65,14 +66,14 @@ def build_routing_table(
 
     Args:
         split: Traffic split to serve.
-        load: Loads production into this process, unless ``before`` has it.
+        load: Loads production into this process, unless ``before`` contains it.
         isolate: Loads a challenger into its own process; None uses ``load`` for both.
         settings: Batch size.
-        before: Table in force.
-        abandoned: Set when the table is not needed any more.
+        before: Table in force, whose arms are reused if possible; None at the start.
+        abandoned: Set by another thread if the table is no longer needed.
 
     Returns:
-        The table, and why its challenger is not served ("" if it is).
+        The table, and a text that says why the challenger is not served ("" if it is).
 
     Raises:
         SluiceError: Production does not load.
@@ -87,26 +88,29 @@ def build_routing_table(
         challenger = None if before is None else _if_candidate(before.challenger, split.challenger)
         try:
             if challenger is None:
-                # Never reuse production's arm, even if it has the same candidate: a challenger
-                # stays isolated from the version known to be good.
+                # Production's arm is never reused, even for the same candidate: the challenger
+                # must be isolated from the version that is known to be good.
                 model: ServedModel = (
                     load(split.challenger)
                     if isolate is None
                     else isolate(split.challenger, abandoned)
                 )
                 challenger = _arm(model, settings)
-        except Exception as error:  # user code may raise anything, and production must keep serving
+        except Exception as error:  # user code may raise anything; production must keep serving
             problem = f"The challenger does not load; production serves alone: {error}"
     if challenger is not None and not challenger.deployed.contract.takes_same(
         production.deployed.contract
     ):
         challenger = None
-        problem = "The challenger takes other columns or windows, so it cannot answer the same "
-        problem += "requests; production serves alone."
+        problem = (
+            "The challenger needs other columns or window lengths than production, so it cannot "
+            "answer the same requests; production serves alone."
+        )
     shadow = None
     if challenger is not None and split.shadow:
-        arms = (challenger, production) if split.share < 1 else (production, challenger)
-        shadow = _shadow(*arms, settings=settings, before=before)
+        user_arm = production if split.share < 1 else challenger
+        shadow_arm = challenger if split.share < 1 else production
+        shadow = _shadow_worker(shadow_arm, user_arm, settings=settings, before=before)
     table = RoutingTable(split=split, production=production, challenger=challenger, shadow=shadow)
     return table, problem
 
@@ -125,7 +129,7 @@ class SplitSync:
         metrics: Metrics,
         log_event: Callable[[str, str], None],
     ) -> None:
-        """Prepare; ``run`` starts it.
+        """Store the arguments; ``run`` starts to poll.
 
         Args:
             router: Router to update.
@@ -133,8 +137,8 @@ class SplitSync:
             load: Loads models.
             isolate: Loads challengers; see ``build_routing_table``.
             settings: Intervals and timeouts.
-            metrics: Counts failures and reports the state.
-            log_event: Called with an event's name and a sentence, for the log.
+            metrics: Metrics for failures and for the state.
+            log_event: Called with the name of an event and a sentence, for the log.
         """
         self._router = router
         self._source = source
@@ -146,24 +150,24 @@ class SplitSync:
         self._known = router.table.split
         self._problems: dict[str, str] = {}
         self._retry_at = 0.0
-        self._failures = 0
+        self._num_failures = 0
         self._building: _PendingTable | None = None
-        # One read at a time: a hanging source must not get a second thread.
+        # Only one read at a time, so that a source that hangs does not occupy more threads.
         self._reading: Future[TrafficSplit] | None = None
         metrics.source_up.set(1)
         self._update_status()
 
     @property
     def problems(self) -> list[str]:
-        """Present problems, one sentence each; empty without any."""
+        """Current problems, one sentence each."""
         return list(self._problems.values())
 
     def problem(self, about: str) -> str:
-        """Return the present problem of one kind; empty without one."""
+        """Return the current problem of one kind; "" without one."""
         return self._problems.get(about, "")
 
     def has_problem(self, about: str) -> bool:
-        """Return whether a problem of this kind is present."""
+        """Return whether there is currently a problem of this kind."""
         return about in self._problems
 
     async def run(self) -> None:
@@ -176,31 +180,33 @@ class SplitSync:
             self._abandon()
 
     async def poll(self) -> None:
-        """Read the split once, and serve it."""
+        """Read the split once, and update the router's table."""
         try:
-            arrived = await self._read()
+            read_split = await self._read()
         except RegistryInconsistent as error:
             self._metrics.source_up.set(1)
             self._metrics.registry_findings.set(error.num_findings)
             self.note("source", "")
             self.note(
                 "registry",
-                "The registry is inconsistent about what to serve; the last consistent version "
-                f"serves: {error}",
+                "Registry entries about what to serve contradict each other, so the last "
+                f"consistent version serves: {error}",
             )
         except Exception as error:  # the server survives any error of its source
             self._metrics.source_failures.inc()
             self._metrics.source_up.set(0)
             self.note(
-                "source", f"The traffic split cannot be read; the last known one stays: {error}"
+                "source",
+                "The traffic split cannot be read, so the last known split stays in force: "
+                f"{error}",
             )
         else:
             self._metrics.source_up.set(1)
             self._metrics.registry_findings.set(0)
             self.note("source", "")
             self.note("registry", "")
-            self._on_split(arrived)
-        await self._serve()
+            self._on_split(read_split)
+        await self._update_table()
         self._update_status()
 
     async def _read(self) -> TrafficSplit:
@@ -222,42 +228,45 @@ class SplitSync:
                 self._reading = None
         return split
 
-    def _on_split(self, arrived: TrafficSplit) -> None:
-        if self.has_problem("reports") and arrived.renews(self._known):
-            return  # the renewal ignores this server, whose reports fail; its lease must expire
-        if is_newer(arrived, self._known):
-            if arrived.challenger != self._known.challenger:
-                self.note("challenger", "")  # it was about another challenger
-            if _arm_key(arrived) != _arm_key(self._known):  # a renewed lease is no reason to retry
-                self._retry_at, self._failures = 0.0, 0
-            self._known = arrived
-        elif arrived != self._known:
+    def _on_split(self, new: TrafficSplit) -> None:
+        """Accept a split that was read, unless it is outdated or must not be accepted."""
+        if self.has_problem("reports") and new.renews(self._known):
+            # The lease was renewed without the reports of this server, because they fail. The
+            # guards do not see its requests, so its lease must expire.
+            return
+        if is_newer(new, self._known):
+            if new.challenger != self._known.challenger:
+                self.note("challenger", "")  # the problem was that of the previous challenger
+            if _arm_key(new) != _arm_key(self._known):  # a renewed lease is no reason to retry
+                self._retry_at, self._num_failures = 0.0, 0
+            self._known = new
+        elif new != self._known:
             self._metrics.stale_splits.inc()
             self.note(
                 "stale",
-                f"A traffic split of epoch {arrived.epoch} was ignored: another one of epoch "
-                f"{self._known.epoch} is known.",
+                f"A traffic split of epoch {new.epoch} was ignored, because a different split of "
+                f"epoch {self._known.epoch} is known.",
             )
             return
         self.note("stale", "")
 
-    async def _serve(self) -> None:
-        """Give the router a table for the known split, unless it has one.
+    async def _update_table(self) -> None:
+        """Set the router's table for the known split, unless it is already set.
 
-        Loading may take seconds, and a rollback must not wait for it: an unfinished build
-        continues in its thread.
+        Loading may take seconds, and a rollback must not wait for it. So this waits for one poll
+        interval only; an unfinished table continues to be built in its thread.
         """
         table, known = self._router.table, self._known
-        if self._building is not None and not self._building.is_of(known):
+        if self._building is not None and not self._building.has_arms_of(known):
             self._abandon()
         if self._building is None:
             if table.split == known and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
-                if _arm_key(known) == _arm_key(table.split):  # a new step or lease needs no model
+                if _arm_key(known) == _arm_key(table.split):  # a new step or lease needs no loading
                     self._set_table(replace(table, split=known))
                 return
-            self._building = self._build(table)
+            self._building = self._start_building(table)
         future = self._building.future
         assert future is not None, "the build was started"
         waiting = asyncio.wrap_future(future)
@@ -267,32 +276,31 @@ class SplitSync:
             return
         self._building = None
         try:
-            made, problem = future.result()
+            new_table, problem = future.result()
         except Exception as error:  # user code may raise anything; the last good table stays
             self._retry_at = time.monotonic() + self._settings.load_retry_s
             self.note(
                 "production",
-                f"Production {short(known.production)} does not load; the last known good "
-                f"version serves: {type(error).__name__}: {error}",
+                f"Production {short(known.production)} does not load, so the last good version "
+                f"serves: {type(error).__name__}: {error}",
             )
             return
         self.note("production", "")
         self.note("challenger", problem)
         if problem:
-            self._retry_at = time.monotonic() + self._settings.load_retry_s * min(
-                2**self._failures, _MAX_BACKOFF
-            )
-            self._failures += 1
-        self._set_table(replace(made, split=known))
+            backoff = min(2**self._num_failures, _MAX_BACKOFF)
+            self._retry_at = time.monotonic() + self._settings.load_retry_s * backoff
+            self._num_failures += 1
+        self._set_table(replace(new_table, split=known))
 
-    def _set_table(self, made: RoutingTable) -> None:
-        before = self._router.table
-        if made.split == before.split and made.challenger is before.challenger:
+    def _set_table(self, new: RoutingTable) -> None:
+        current = self._router.table
+        if new.split == current.split and new.challenger is current.challenger:
             return
-        self._router.set_table(made)
-        self._log_event("traffic split", f"epoch {made.split.epoch} is in force")
+        self._router.set_table(new)
+        self._log_event("traffic split", f"epoch {new.split.epoch} is in force")
 
-    def _build(self, before: RoutingTable) -> _PendingTable:
+    def _start_building(self, before: RoutingTable) -> _PendingTable:
         building = _PendingTable(self._known)
         load, isolate, settings = self._load, self._isolate, self._settings
 
@@ -310,13 +318,18 @@ class SplitSync:
         return building
 
     def _abandon(self) -> None:
-        """Abandon the table that is being built; its models are freed once it is finished."""
+        """Abandon the table that is being built. Its models are freed once loading has finished."""
         if self._building is not None:
             self._building.abandoned.set()
             self._building = None
 
     def note(self, about: str, problem: str) -> None:
-        """Record a problem, or with an empty text that it is solved; only changes are logged."""
+        """Record a problem of one kind; "" records that it is solved. Only changes are logged.
+
+        Args:
+            about: Kind of the problem.
+            problem: The problem in a sentence.
+        """
         if problem == self._problems.get(about, ""):
             return
         if problem:
@@ -326,8 +339,9 @@ class SplitSync:
         self._log_event("problem" if problem else "solved", problem or about)
 
     def _lacks_challenger(self) -> bool:
-        wanted, has = self._known.challenger, self._router.table.challenger
-        return wanted is not None and _if_candidate(has, wanted) is None
+        """Return whether the split has a challenger that the router's table does not have."""
+        wanted, current = self._known.challenger, self._router.table.challenger
+        return wanted is not None and _if_candidate(current, wanted) is None
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -339,8 +353,8 @@ class SplitSync:
         self._metrics.epoch.set(split.epoch)
         self._metrics.share.set(split.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
-        loading = self._lacks_challenger() and "challenger" not in self._problems
-        self.note("loading", LOADING if loading else "")
+        is_loading = self._lacks_challenger() and "challenger" not in self._problems
+        self.note("loading", LOADING if is_loading else "")
         challenger = table.challenger
         problem = "" if challenger is None else challenger.deployed.problem
         self.note("challenger process", problem)
@@ -351,14 +365,16 @@ class SplitSync:
 
 def _consume_exception(waiting: "asyncio.Future[Any]") -> None:
     if not waiting.cancelled():
-        waiting.exception()  # retrieved, so that asyncio does not log it as never retrieved
+        waiting.exception()  # or asyncio would log that the exception was never retrieved
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
+    """Return the part of a split that determines which models and shadow arm a table needs."""
     return (split.production, split.challenger, split.shadow, split.share >= 1)
 
 
 def _if_candidate(arm: ArmWorker | None, candidate: str) -> ArmWorker | None:
+    """Return an arm if it serves a candidate digest, else None."""
     return arm if arm is not None and arm.deployed.candidate == candidate else None
 
 
@@ -366,20 +382,24 @@ def _arm(deployed: ServedModel, settings: ServingSettings) -> ArmWorker:
     return ArmWorker(deployed, max_windows=settings.max_batch_windows, pause=None)
 
 
-def _shadow(
-    copied: ArmWorker, busy: ArmWorker, *, settings: ServingSettings, before: RoutingTable | None
+def _shadow_worker(
+    shadow_arm: ArmWorker,
+    user_arm: ArmWorker,
+    *,
+    settings: ServingSettings,
+    before: RoutingTable | None,
 ) -> ArmWorker:
-    """Return an arm with the networks of ``copied`` that yields to ``busy``."""
+    """Return a second worker for the model of ``shadow_arm``, which yields to ``user_arm``."""
     if (
         before is not None
         and before.shadow is not None
-        and before.shadow.deployed is copied.deployed
-        and busy in (before.production, before.challenger)
+        and before.shadow.deployed is shadow_arm.deployed
+        and user_arm in (before.production, before.challenger)
     ):
         return before.shadow
-    idle = busy.idle  # the event only: the thread must not keep the arm alive
+    idle = user_arm.idle  # only the event, because the thread must not keep the arm alive
     return ArmWorker(
-        copied.deployed,
+        shadow_arm.deployed,
         max_windows=settings.max_batch_windows,
         pause=lambda: idle.wait(_MAX_YIELD_S),
     )

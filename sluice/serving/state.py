@@ -1,4 +1,4 @@
-"""State of one app."""
+"""State of one app, shared by its endpoints and background tasks."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,13 @@ from sluice.serving.split_sync import SplitSync
 from sluice.serving.token_file import TokenFileWatch
 from sluice.serving.tokens import Tokens
 
-_HANGS_AFTER = 10
-"""Number of deadlines after which an unfinished batch counts as hung."""
+_HANG_DEADLINES = 10
+"""An unfinished batch counts as hung after this multiple of the deadline."""
 
 
 @dataclass(slots=True, eq=False)
 class Serving:
-    """Everything that one app uses to answer; used by its event loop only."""
+    """Objects and state of one app; used by its event loop only."""
 
     model: str
     router: Router
@@ -40,26 +40,26 @@ class Serving:
         self.admission = Admission(self.settings, self.tokens)
 
     def set_tokens(self, tokens: Tokens) -> None:
-        """Require other tokens from the next request on."""
+        """Replace the tokens; new requests are checked against the new ones."""
         self.tokens = tokens
         self.admission.set_tokens(tokens)
 
     def drain(self) -> None:
-        """Stop accepting requests; the server ends after the drain delay."""
+        """Start to drain: /readyz fails from now on, and the server ends after the drain delay."""
         self.draining = True
         self.metrics.ready.set(0)
 
     def hangs_s(self, now: float) -> float:
-        """Return how long production has been hanging [s]; 0 while a batch may still be computed.
+        """Return for how long production has been hanging [s]; 0 if its batch is not overdue.
 
         Args:
             now: Current time [s, monotonic].
         """
         busy_s = self.router.table.production.busy_s(now)
-        return busy_s if busy_s > _HANGS_AFTER * self.settings.deadline_s else 0.0
+        return busy_s if busy_s > _HANG_DEADLINES * self.settings.deadline_s else 0.0
 
 
 def serving_of(request: Request) -> Serving:
     """Return the state of the app that handles a request."""
-    found: Serving = request.app.state.serving
-    return found
+    serving: Serving = request.app.state.serving
+    return serving

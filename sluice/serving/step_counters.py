@@ -1,33 +1,34 @@
-"""Counts of both arms since the traffic split last changed; never request contents."""
+"""Counts the requests and faults of both arms in a rollout step, without storing requests."""
 
 from collections import deque
 from datetime import datetime
 
 import numpy as np
 
-from sluice.registry.client_secret import network_of
+from sluice.registry.client_secret import subnet_of
 from sluice.rollout.contribution_limits import capped_contributions
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.observations import ArmCounts, EvidenceCounts, TrafficCounts
 from sluice.rollout.samples import ArmName, RequestFault
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.client_limits import ClientLimits
-from sluice.serving.network_balance import NetworkBalance
+from sluice.serving.subnet_balance import SubnetBalance
 
 ARMS: tuple[ArmName, ...] = ("production", "challenger")
 COUNTER_NAMES = ("requests", "errors", "timeouts", "not_finite", "slower")
 """Counters of each arm; the names are fields of ``ArmCounts``."""
 
 _MAX_LATENCIES = 2000
-"""Latencies of production from which the p95 is computed."""
+"""Number of the latest latencies of production from which the p95 is computed."""
 _MIN_LATENCIES = 100
-"""With fewer latencies the p95 is unreliable: until then no request counts as slower."""
-_MAX_CLIENT_NETWORK_SHARE = 1 / 40
-"""Maximum weight of one client network in the p95, if there are at least 40 of them [rate]. It is
-below 5 %, so that the slow requests of one client network cannot determine the p95 alone."""
+"""Minimum number of latencies for a reliable p95. With fewer, no request counts as slower."""
+_MAX_SUBNET_SHARE = 1 / 40
+"""Maximum weight of one client subnet in the p95, if there are at least 40 subnets. It is below
+5 %, so that slow requests of one subnet cannot determine the p95 alone."""
 _PROCESS_OVERHEAD_S = 0.002
-"""Allowance for a challenger's separate process: the pipe and two wake-ups [s]. Without it, every
-response of a small model would count as slower; after a promotion there is no pipe."""
+"""Overhead of a challenger's process, which does not count as slow: the pipe and two wake-ups [s].
+Otherwise every response of a small model would count as slower, although a promoted model has no
+pipe."""
 
 
 GuardFaults = frozenset[GuardName]
@@ -45,39 +46,39 @@ TIMED: GuardFaults = frozenset(("timeouts", "slower"))
 def evidence_faults(arm: ArmName, ours: GuardFaults, theirs: GuardFaults) -> GuardFaults:
     """Return the faults of an arm's response that are evidence, given the other arm's response.
 
-    When one arm failed, the other's failure is no evidence, whatever the kinds of the failures.
-    But production's timeouts and slow responses always count: a slightly slower challenger is slow
-    whenever production is. If these faults cancelled, only the challenger would have slow
-    responses.
+    A fault is evidence if the other arm does not have it. If the other arm failed in any way, no
+    fault is evidence. There is one exception: timeouts and slow responses of production always
+    count. A slightly slower challenger is slow whenever production is slow. If the slow responses
+    of production did not count in this case, it would seem to have none.
 
     Args:
         arm: Arm of ``ours``.
-        ours: Faults of its response.
+        ours: Faults of this arm's response.
         theirs: Faults of the other arm's response to the same request.
     """
-    always = ours & TIMED if arm == "production" else NO_FAULTS
-    return always | (NO_FAULTS if theirs & FAILURES else ours - theirs)
+    always_counted = ours & TIMED if arm == "production" else NO_FAULTS
+    return always_counted | (NO_FAULTS if theirs & FAILURES else ours - theirs)
 
 
 class StepCounters:
-    """Counts of the current rollout step.
+    """Counts of the current rollout step; used by the event loop only.
 
     A new step begins when the traffic split has a new epoch or another rollout. Each arm has two
     sets of counts: of all requests, and of those that are evidence (see ``EvidenceCounts``).
 
-    Without a challenger there is no step: requests of production alone, before the challenger
-    was loaded or after its lease, must not be compared with those of the challenger.
+    Without a challenger there is no step, and nothing is counted. Requests before the challenger
+    was loaded, or after the end of its lease, must not be compared with those of the challenger.
 
-    Used by the event loop only. ``slower`` is relative to production's p95 at the start of the
-    step, plus the overhead of a separate process. A server that has just started has no p95: it
-    uses the first one available, and until then counts no request of either arm as slower.
+    A response counts as ``slower`` if it takes longer than production's p95 at the start of the
+    step plus the overhead of a separate process. A server that has just started has no p95 yet: it
+    counts no response of either arm as slower until it has one, and then uses this p95.
     """
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
         self._recent: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
         self._slow_s: float | None = None
         self.clients = ClientLimits()
-        self._begin(split, now)
+        self._begin_step(split, now)
 
     @property
     def slow_s(self) -> float | None:
@@ -85,9 +86,9 @@ class StepCounters:
         return self._slow_s
 
     def set_split(self, split: TrafficSplit, *, now: datetime) -> None:
-        """Begin a new step if the split has another epoch."""
+        """Begin a new step if the split has another epoch or rollout."""
         if not self._is_current(split):
-            self._begin(split, now)
+            self._begin_step(split, now)
 
     def count(
         self,
@@ -102,15 +103,16 @@ class StepCounters:
         """Count one request that was routed to an arm.
 
         Args:
-            arm: Arm that the request was routed to, whichever arm answered in the end.
-            split: Traffic split that routed it; a request of an earlier step, or of none, is not
-                counted.
-            seconds: Time that the arm took after it started on the request; None for a shadow
-                request, which yields to production on purpose.
+            arm: Arm that the request was routed to, even if the other arm answered in its place.
+            split: Traffic split that routed the request. A request of an earlier step, or outside
+                of any step, is not counted.
+            seconds: Time that the arm took after it started to compute the request [s]; None for a
+                shadow request, whose time is not comparable because it lets other requests go
+                first.
             fault: Fault of the response, if any.
             address: Client address.
-            is_usual: False for a request of a client that sends far more than others; it is left
-                out of the p95.
+            is_usual: False for a request of a client that sends far more than others. Its latency
+                is excluded from the p95.
         """
         is_timed = seconds is not None and fault in (None, "timeouts")
         if is_timed and is_usual and arm == "production":
@@ -129,18 +131,18 @@ class StepCounters:
         """Return all faults of a response.
 
         Args:
-            seconds: Time that the arm took; None for a shadow request.
+            seconds: Time that the arm took [s]; None for a shadow request.
             fault: Fault of the response, if any.
         """
-        found: set[GuardName] = set() if fault is None else {fault}
-        # Errors are not timed: they count as errors. In a shadow step the challenger's latency is
-        # not comparable, so neither arm is timed.
+        faults: set[GuardName] = set() if fault is None else {fault}
+        # Errors are not timed, because they already count as errors. In a shadow step, the latency
+        # of the shadow arm is not comparable, so neither arm is timed.
         is_timed = seconds is not None and self._slow_s is not None and not self._split.shadow
         if is_timed and fault != "errors" and not seconds <= self._slow_s:  # type: ignore[operator]
-            found.add("slower")
-        return frozenset(found)
+            faults.add("slower")
+        return frozenset(faults)
 
-    def compare_request(
+    def admit_request(
         self,
         arm: ArmName,
         *,
@@ -150,18 +152,19 @@ class StepCounters:
         now: float,
         is_crowded: bool = False,
     ) -> bool:
-        """Add a request of an arm to the evidence if it may count; return whether it does.
+        """Add a request of an arm to the evidence if it may count; return whether it was added.
 
         Args:
             arm: Arm that the request was routed to.
-            split: Traffic split that routed it.
+            split: Traffic split that routed the request.
             client: Client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
-            is_crowded: Whether it waited behind another network's requests, from ``Crowding``.
+            is_crowded: Whether the request waited behind many requests of another subnet, from
+                ``Crowding``.
         """
         is_usual = self.clients.record_request(arm, client, address=address, now=now)
-        is_compared = (
+        is_admitted = (
             is_usual
             and not is_crowded
             and self._is_current(split)
@@ -173,10 +176,10 @@ class StepCounters:
                 per_client=self.clients.max_compared_requests,
             )
         )
-        self._evidence[arm]["requests"] += is_compared
-        return is_compared
+        self._evidence[arm]["requests"] += is_admitted
+        return is_admitted
 
-    def compare_faults(
+    def add_fault_evidence(
         self,
         arm: ArmName,
         ours: GuardFaults,
@@ -187,13 +190,13 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add the faults of a compared request to the evidence, as far as they count.
+        """Add those faults of an admitted request to the evidence that count.
 
         Args:
             arm: Arm that the request was routed to.
-            ours: Faults of its response.
+            ours: Faults of this arm's response.
             theirs: Faults of the other arm's response to the same request.
-            split: Traffic split that routed it.
+            split: Traffic split that routed the request.
             client: Client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
@@ -216,12 +219,12 @@ class StepCounters:
         address: str,
         now: float,
     ) -> bool:
-        """Return whether any of these faults would be evidence if the other arm had none of them.
+        """Return whether any of these faults would be evidence if the other arm had no fault.
 
         Args:
             arm: Arm that the request was routed to.
-            faults: Faults of its response.
-            split: Traffic split that routed it.
+            faults: Faults of the response.
+            split: Traffic split that routed the request.
             client: Client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
@@ -234,10 +237,10 @@ class StepCounters:
         )
 
     def count_dropped(self) -> None:
-        """Count a shadow request or a comparison that was dropped because the queue was full."""
-        self._dropped += 1
+        """Count a shadow request, or a repeated request, that was dropped for a full queue."""
+        self._num_dropped += 1
 
-    def window(self, now: datetime) -> TrafficCounts | None:
+    def traffic_counts(self, now: datetime) -> TrafficCounts | None:
         """Return the counts of the step; None without a rollout."""
         split = self._split
         if split.rollout is None:
@@ -252,19 +255,19 @@ class StepCounters:
             evidence_counts=EvidenceCounts(
                 **{arm: ArmCounts(**self._evidence[arm]) for arm in ARMS}
             ),
-            shadow_dropped=self._dropped,
+            shadow_dropped=self._num_dropped,
         )
 
     def _is_current(self, split: TrafficSplit) -> bool:
         return (split.rollout, split.epoch) == (self._split.rollout, self._split.epoch)
 
-    def _begin(self, split: TrafficSplit, now: datetime) -> None:
+    def _begin_step(self, split: TrafficSplit, now: datetime) -> None:
         self._split = split
         self._since = now
         self._slow_s = self._slow_threshold_s()
         self.clients.begin_step()
-        self._balance = NetworkBalance()
-        self._dropped = 0
+        self._balance = SubnetBalance()
+        self._num_dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {
             arm: dict.fromkeys(COUNTER_NAMES, 0) for arm in ARMS
         }
@@ -273,13 +276,15 @@ class StepCounters:
         }
 
     def _slow_threshold_s(self) -> float | None:
+        """Return the latency above which a response is slow [s]; None with too few latencies."""
         if len(self._recent) < _MIN_LATENCIES:
             return None
         seconds_N = np.array([seconds for seconds, _ in self._recent])
-        networks = [network_of(address) for _, address in self._recent]
-        contribution_N = capped_contributions(networks, max_share=_MAX_CLIENT_NETWORK_SHARE)
+        subnets = [subnet_of(address) for _, address in self._recent]
+        weight_N = capped_contributions(subnets, max_share=_MAX_SUBNET_SHARE)
         order_N = np.argsort(seconds_N)
-        contribution_N = contribution_N[order_N]
-        below_N = np.cumsum(contribution_N) - contribution_N
-        p95_s = np.interp(0.95, below_N / below_N[-1], seconds_N[order_N])
+        weight_N = weight_N[order_N]
+        # p95 of the latencies, each with its weight.
+        weight_below_N = np.cumsum(weight_N) - weight_N
+        p95_s = np.interp(0.95, weight_below_N / weight_below_N[-1], seconds_N[order_N])
         return float(p95_s) + _PROCESS_OVERHEAD_S

@@ -1,4 +1,4 @@
-"""Sticky assignment: a user always gets the same arm, and a higher share only adds users."""
+"""Sticky assignment: a user always gets the same arm, and a higher share only adds users to it."""
 
 import hashlib
 
@@ -6,13 +6,13 @@ import hashlib
 def is_chosen(user: str, *, salt: str, share: float) -> bool:
     """Return whether a user belongs to the challenger's share.
 
-    Every user has one hash fraction in [0, 1) for each salt, and those below ``share`` are chosen:
-    a higher share adds users and never moves one back. Another salt selects other users.
+    For each salt, every user has a fixed hash in [0, 1). The users whose hash is below ``share``
+    are chosen. So a higher share adds users and removes none, and another salt chooses others.
 
     Args:
         user: User key.
-        salt: Secret; otherwise clients could pick user keys that are chosen
-            (``TrafficSplit.salt``).
+        salt: ``TrafficSplit.salt``, which is secret. If clients knew it, they could search for user
+            keys that are chosen.
         share: Share of all users, in [0, 1]; NaN chooses no user.
 
     >>> is_chosen("ada", salt="r1", share=1.0), is_chosen("ada", salt="r1", share=0.0)
@@ -22,8 +22,8 @@ def is_chosen(user: str, *, salt: str, share: float) -> bool:
 
 
 def hash_fraction(user: str, *, salt: str) -> float:
-    """Return the user's hash in [0, 1), uniform over users and independent between salts."""
+    """Return the hash of a user in [0, 1): uniform over users, and independent between salts."""
     # The length prefix distinguishes (salt "a", user "b...") from (salt "ab", user "...").
     text = f"{len(salt)}:{salt}{user}".encode(errors="surrogatepass")
-    # A float has 53 bits: with more, the largest would round up to 1.
+    # A float has 53 bits of precision; with more bits the largest number would round up to 1.
     return (int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 11) / 2**53

@@ -20,7 +20,7 @@ class Tls:
 
     @classmethod
     def read(cls, cert: Path, key: Path) -> "Tls":
-        """Return the files after a check that they match.
+        """Check that a certificate and a key match, and return them.
 
         Raises:
             StorageError: The key cannot be read.
@@ -32,12 +32,12 @@ class Tls:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
                 cert,
                 key,
-                password=lambda: "",  # else OpenSSL would prompt in the terminal
+                password=lambda: "",  # or OpenSSL would prompt in the terminal
             )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(
                 f"--tls-cert and --tls-key must be a certificate and its private key in PEM "
                 f"format, got {cert} and {key} ({error}).",
-                fix="Give the right files; the key must have no passphrase.",
+                fix="Give a matching pair of files. The key must have no passphrase.",
             ) from None
         return cls(cert=cert, key=key)

@@ -1,8 +1,8 @@
-"""The file of named tokens: JSON with digests, reloaded when it changes.
+"""The file of named tokens: JSON with the digests of tokens, reloaded when the file changes.
 
     {"tokens": {"web-shop": {"sha256": "9f86...", "scopes": ["predict"], "requests_per_s": 50}}}
 
-To rotate a token, add one under another name, let the clients switch, and remove the old one.
+To rotate a token, add a token under another name, let the clients use it, and remove the old token.
 """
 
 import json
@@ -20,13 +20,14 @@ from sluice.base.settings import Settings
 from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
 
 MAX_TOKENS = 1000
-_WHAT = "token file"
+_FILE_KIND = "token file"
+"""Name of this kind of file in errors."""
 
 TokenName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class TokenEntry(Settings):
-    """One token, as its digest."""
+    """Digest and permissions of one token."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the token, in hex.")
     scopes: tuple[Scope, ...] = Field(
@@ -36,8 +37,8 @@ class TokenEntry(Settings):
         None,
         gt=0,
         le=1e6,
-        description="Rate of predictions of its holders per process; null for an equal share of "
-        "serving.requests_per_s [1/s].",
+        description="Maximum rate of predictions with this token per process [1/s]; null for an "
+        "equal share of serving.requests_per_s.",
     )
 
 
@@ -56,21 +57,22 @@ class TokenFile(Settings):
             StorageError: The file cannot be read.
             SettingsError: Other users may read it, or its content is invalid.
         """
-        content = read_secret_file(path, what=_WHAT)
-        found = cls.parse_json(content.decode(errors="replace"), where=f"The {_WHAT} {path}")
-        by_digest: dict[str, str] = {}
-        for name, entry in found.tokens.items():
-            other = by_digest.setdefault(entry.sha256, name)
+        content = read_secret_file(path, what=_FILE_KIND)
+        text = content.decode(errors="replace")
+        token_file = cls.parse_json(text, where=f"The {_FILE_KIND} {path}")
+        name_by_digest: dict[str, str] = {}
+        for name, entry in token_file.tokens.items():
+            other = name_by_digest.setdefault(entry.sha256, name)
             if other != name:
                 raise SettingsError(
-                    f"The {_WHAT} {path}: '{other}' and '{name}' must be different tokens, but "
-                    "have the same digest.",
+                    f"The tokens '{other}' and '{name}' in the {_FILE_KIND} {path} must be "
+                    "different, but have the same digest.",
                     fix="Create a token for each: sluice tokens add",
                 )
-        return found
+        return token_file
 
     def to_tokens(self) -> Tokens:
-        """Return the tokens as a server uses them."""
+        """Return the tokens in the form that a server uses."""
         return Tokens(
             tuple(
                 Grant(
@@ -100,7 +102,7 @@ def make_secret() -> tuple[str, str]:
 
 
 class TokenFileWatch:
-    """Reloads the token file when it changed."""
+    """Reloads the token file if it has changed."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -113,10 +115,10 @@ class TokenFileWatch:
         self.tokens = TokenFile.read(path).to_tokens()
 
     def refresh(self) -> Tokens | None:
-        """Return the tokens if the file changed since the last successful read, else None.
+        """Return the tokens if the file has changed since the last successful read, else None.
 
         Raises:
-            StorageError, SettingsError: See ``TokenFile.read``; the present tokens stay.
+            StorageError, SettingsError: See ``TokenFile.read``. The previous tokens stay in force.
         """
         stat = self._stat()
         if stat == self._last_stat:
@@ -127,7 +129,7 @@ class TokenFileWatch:
 
     def _stat(self) -> tuple[int, ...] | None:
         try:
-            found = os.stat(self._path)
+            stat = os.stat(self._path)
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Reloads the tokens while the server runs."""
+"""Applies changes of the token file while the server runs."""
 
 import asyncio
 
@@ -9,20 +9,21 @@ from sluice.serving.token_file import TokenFileWatch
 
 
 async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
-    """Use the tokens of the file whenever it changes; keep the present ones if it is invalid.
+    """Use the new tokens whenever the file changes. If it is invalid, keep the previous tokens.
 
     Args:
         serving: State of the server.
-        watch: Token file.
+        watch: Watch of the token file.
     """
     while True:
         await asyncio.sleep(serving.settings.poll_interval_s)
         try:
-            # In a thread, because a file on a network may be slow.
+            # In a thread, because reading from a network file system may be slow.
             tokens = await asyncio.wrap_future(in_background(watch.refresh, name="tokens"))
         except SluiceError as error:
             serving.split_sync.note(
-                "tokens", f"The token file cannot be used; the previous tokens stay: {error}"
+                "tokens",
+                f"The token file cannot be used, so the previous tokens stay in force: {error}",
             )
             continue
         serving.split_sync.note("tokens", "")

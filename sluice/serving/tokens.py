@@ -1,6 +1,7 @@
-"""Bearer tokens with names and scopes, compared in constant time.
+"""Bearer tokens with names and scopes.
 
-A server keeps only digests of its tokens, so they can be sent to other processes.
+A server stores only the digests of its tokens, so they may be sent to other processes. Digests are
+compared in constant time.
 """
 
 import hashlib
@@ -14,11 +15,11 @@ from sluice.serving.http_errors import Forbidden, Unauthorized
 MIN_TOKEN_CHARACTERS = 16
 
 Scope = Literal["predict", "hook", "metrics", "admin"]
-"""predict: /predict and /model; hook: /hooks/rollback; metrics: /metrics; admin: /rollout and
-/problems."""
+"""Permission to use certain routes. predict: /predict and /model; hook: /hooks/rollback; metrics:
+/metrics; admin: /rollout and /problems."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-_WITHOUT_HOOK: frozenset[Scope] = frozenset(("predict", "metrics", "admin"))
+_SCOPES_WITHOUT_HOOK: frozenset[Scope] = frozenset(("predict", "metrics", "admin"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Grant:
     """Permissions of one token."""
 
     name: str
-    """Name for logs and shares; empty for clients of a server without tokens."""
+    """Name of the token, for logs and limits; empty for clients of a server without tokens."""
 
     digest: bytes
     """SHA-256 of the token."""
@@ -42,27 +43,29 @@ class Tokens:
 
     grants: tuple[Grant, ...] = ()
     open_scopes: frozenset[Scope] = frozenset()
-    """Scopes that need no token."""
+    """Scopes whose routes require no token."""
 
     @classmethod
     def of(cls, *, serve: str | None = None, hook: str | None = None) -> "Tokens":
-        """Return the tokens of a server with one for clients and one for Alertmanager.
+        """Return the tokens of a server that has one token for clients and one for Alertmanager.
 
         Args:
-            serve: Secret for everything but the webhook; None requires no token.
-            hook: Secret for the webhook; None for a server without one.
+            serve: Token for all routes except the webhook; None if they require no token.
+            hook: Token for the webhook; None for a server without a webhook.
 
         Raises:
-            SettingsError: A secret is too short, or contains characters that a header cannot.
+            SettingsError: A token is too short, or contains characters that a header must not have.
         """
         grants = []
         if serve is not None:
-            grants.append(Grant(name="serve", digest=digest_token(serve), scopes=_WITHOUT_HOOK))
+            grants.append(
+                Grant(name="serve", digest=digest_token(serve), scopes=_SCOPES_WITHOUT_HOOK)
+            )
         if hook is not None:
             grants.append(
                 Grant(name="hook", digest=digest_token(hook), scopes=frozenset(("hook",)))
             )
-        return cls(tuple(grants), _WITHOUT_HOOK if serve is None else frozenset())
+        return cls(tuple(grants), _SCOPES_WITHOUT_HOOK if serve is None else frozenset())
 
     @property
     def clients(self) -> tuple[Grant, ...]:
@@ -70,7 +73,7 @@ class Tokens:
         return tuple(grant for grant in self.grants if "predict" in grant.scopes)
 
     def has(self, scope: Scope) -> bool:
-        """Return whether anyone has this scope."""
+        """Return whether any client may use the routes of a scope."""
         return scope in self.open_scopes or any(scope in grant.scopes for grant in self.grants)
 
     def require(self, authorization: str | None, scope: Scope) -> str:
@@ -88,36 +91,36 @@ class Tokens:
             return ""
         scheme, _, secret = (authorization or "").partition(" ")
         digest = _digest(secret)
-        found = None
-        for grant in self.grants:  # all of them, so that the time reveals nothing
+        matching = None
+        for grant in self.grants:  # without an early exit, so that the time reveals nothing
             if hmac.compare_digest(grant.digest, digest):
-                found = grant
-        if found is None or scheme.lower() != "bearer":
+                matching = grant
+        if matching is None or scheme.lower() != "bearer":
             raise Unauthorized(
-                "The request needs a valid bearer token, "
+                "The request requires a valid bearer token, "
                 + ("but has none." if not authorization else "but has an unknown one."),
-                fix="Send the header 'Authorization: Bearer TOKEN' with the server's token.",
+                fix="Send the header 'Authorization: Bearer TOKEN' with a token of the server.",
             )
-        if scope not in found.scopes:
+        if scope not in matching.scopes:
             raise Forbidden(
-                f"This route needs a token with the scope '{scope}', but this one has "
-                f"{', '.join(sorted(found.scopes))}.",
-                fix="Ask the operator of the server for a token with that scope.",
+                f"This route requires a token with the scope '{scope}', but the token of the "
+                f"request has {', '.join(sorted(matching.scopes))}.",
+                fix=f"Ask the operator of the server for a token with the scope '{scope}'.",
             )
-        return found.name
+        return matching.name
 
 
 def digest_token(secret: str) -> bytes:
     """Return the SHA-256 of a token.
 
     Raises:
-        SettingsError: The token is too short, or contains characters that a header cannot.
+        SettingsError: The token is too short, or contains characters that a header must not have.
     """
     if len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii() or not secret.isprintable():
         raise SettingsError(
             f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters, "
             f"got {len(secret)} characters.",
-            fix="Create one: python -c 'import secrets; print(secrets.token_urlsafe())'",
+            fix="Create a token: python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return _digest(secret)
 

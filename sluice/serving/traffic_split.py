@@ -1,7 +1,7 @@
-"""Sources of the traffic split, and the rule which of two splits is newer.
+"""Sources of the traffic split, and the rule that decides whether a split is newer.
 
-The split is written elsewhere and polled. A read may return outdated data or fail: a reader
-accepts a split with a higher epoch than its own, and otherwise keeps what it has.
+Another process writes the split, and servers poll it. A read may fail or return an outdated split.
+A server accepts a split only if it has a higher epoch than the known one, or renews its lease.
 """
 
 import threading
@@ -11,17 +11,17 @@ from sluice.rollout.traffic_split import TrafficSplit
 
 
 class TrafficSplitSource(Protocol):
-    """Source of the split; called from a thread, may block or raise ``SluiceError``."""
+    """Source of the split. It is called from a thread, and may block or raise ``SluiceError``."""
 
     def read(self) -> TrafficSplit:
-        """Return the present split."""
+        """Return the current split."""
 
 
 def is_newer(arrived: TrafficSplit, known: TrafficSplit | None) -> bool:
     """Return whether a split that was read replaces the known one.
 
-    A lower epoch never does. With the same epoch only a renewed lease does: two different splits
-    with one epoch are an error of the writer, and the first one stays.
+    A split of a lower epoch never replaces it. A split of the same epoch replaces it only if it
+    renews the lease: other differences are an error of the writer, and the first split stays.
     """
     return known is None or arrived.epoch > known.epoch or arrived.renews(known)
 
@@ -30,15 +30,15 @@ class InMemoryTrafficSplit:
     """Traffic split in memory, for rehearsals and tests."""
 
     def __init__(self, split: TrafficSplit) -> None:
-        self._weights = split
+        self._split = split
         self._lock = threading.Lock()
 
     def read(self) -> TrafficSplit:
         """Return the split that was set last."""
         with self._lock:
-            return self._weights
+            return self._split
 
     def set(self, split: TrafficSplit) -> None:
         """Replace the split."""
         with self._lock:
-            self._weights = split
+            self._split = split

@@ -1,7 +1,7 @@
 """Protocol between the server and a challenger's process: plain bytes, never pickles.
 
-The first byte of a frame is its kind. Arrays are sent as their shape and raw numbers, everything
-else as JSON.
+Pickles from the process could execute code in the server. The first byte of a frame is its kind.
+Arrays follow as their shape and raw numbers, everything else as JSON.
 
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
@@ -18,30 +18,30 @@ from sluice.base.settings import Record
 from sluice.serving.contract import InputContract
 
 PREDICT = b"a"
-"""To the process: windows (N, L, D) to predict without interruption."""
+"""To the process: predict from windows (N, L, D) without interruption."""
 PREDICT_INTERRUPTIBLE = b"s"
-"""To the process: windows (N, L, D); the process pauses before each network."""
+"""To the process: predict from windows (N, L, D), and pause before each network."""
 PAUSED = b"p"
-"""From the process: it paused before a network."""
+"""From the process: it has paused before a network, and waits for ``CONTINUE``."""
 CONTINUE = b"g"
 """To the process: continue after a pause."""
 READY = b"r"
 """From the process: the model is loaded; a ``ModelInfo`` follows."""
 LOAD_FAILED = b"n"
-"""From the process: why the model did not load, as text."""
+"""From the process: the model did not load; the reason follows as text."""
 OUTPUT = b"o"
-"""From the process: outputs (M, N, O)."""
+"""From the process: the prediction; outputs (M, N, O) follow."""
 RAISED = b"e"
-"""From the process: the network raised; an ``ErrorSite`` follows."""
+"""From the process: a network raised an error; an ``ErrorSite`` follows."""
 
 MAX_BYTES = 2**26
-"""Longest frame that the server accepts from a process [bytes]."""
+"""Maximum size of a frame that the server accepts from a process [bytes]."""
 
-_Short = Annotated[str, StringConstraints(max_length=1000)]
+_ShortText = Annotated[str, StringConstraints(max_length=1000)]
 
 
 class InvalidFrame(Exception):
-    """The bytes are no valid frame at this point."""
+    """The bytes are not a valid frame, or not a frame that is expected at this point."""
 
 
 class LoaderSpec(Record):
@@ -54,14 +54,14 @@ class LoaderSpec(Record):
 
 
 class LoadRequest(Record):
-    """First frame to a process."""
+    """First frame to a process: which model it must load."""
 
     loader: LoaderSpec
     candidate: str
 
 
 class ModelInfo(Record):
-    """Description of a model that another process holds."""
+    """Description of a model that another process has loaded."""
 
     version: int
     candidate: str
@@ -72,8 +72,8 @@ class ModelInfo(Record):
 class ErrorSite(Record):
     """Type and location of an error, without its message."""
 
-    error: _Short
-    at: Annotated[tuple[_Short, ...], Field(max_length=20)]
+    error: _ShortText
+    at: Annotated[tuple[_ShortText, ...], Field(max_length=20)]
 
 
 def pack(kind: bytes, array: NDArray[Any]) -> bytes:
@@ -85,7 +85,7 @@ def unpack(frame: bytes, dtype: type[np.floating[Any]]) -> NDArray[Any]:
     """Return the array of a frame, as a writable copy.
 
     Raises:
-        InvalidFrame: Its length does not match the shape it names.
+        InvalidFrame: The length of the frame does not match its shape.
     """
     try:
         (ndim,) = struct.unpack_from("<B", frame, 1)

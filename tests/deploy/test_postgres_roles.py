@@ -125,7 +125,7 @@ def test_server_serves_and_observes_and_can_change_nothing(
         assert server.model == MODEL
         for requests in (1, 4):
             seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
-        assert seen.window(rollout).challenger.requests == 4
+        assert seen.traffic_counts(rollout).challenger.requests == 4
         assert len(seen.samples(MODEL, newest=9)) == 2
         weights = ledger.traffic_split(MODEL)
         assert weights is not None

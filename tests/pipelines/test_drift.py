@@ -562,6 +562,6 @@ def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["columns left out"].value == (
-        "Training rows: 1 of 2 columns are left out: a random sample of 1 is compared "
+        "Training rows: 1 of 2 columns are left out: only a random sample of 1 columns is compared "
         "(drift.max_columns)."
     )

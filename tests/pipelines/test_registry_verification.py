@@ -52,7 +52,9 @@ def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, hom
 
     success, check = verify(definitions)
     assert (success, check.passed) == (False, False)
-    assert "the pointer has version 1 after 2 moves, the history 2" in str(check.description)
+    assert "the pointer is at version 1 after 2 moves, but the history ends with version 2" in str(
+        check.description
+    )
     assert "sluice registry verify" in str(check.description)
     assert check.asset_key == dg.AssetKey([MODEL, "production_model"])
     told = metrics_reader(home)().decode()

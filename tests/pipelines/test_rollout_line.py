@@ -303,7 +303,7 @@ def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> N
     assert set(seen.answers) == {200}
     passed, said = daemon.check()
     assert not passed
-    assert "Worse than production" in said
+    assert "worse than production" in said
     assert "errors in" in said
 
 

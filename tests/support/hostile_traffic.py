@@ -89,7 +89,7 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
         now_s = look * LOOK_S
         _ask(crowd, steps, split, buffer, samples, rng=rng, now_s=now_s, compares=compares)
         at = START + timedelta(seconds=now_s)
-        window = steps.window(at)
+        window = steps.traffic_counts(at)
         assert window is not None
         drift = prediction_drift(samples, _AGREEMENT, limit=4.0, min_pairs=100)
         rollout = advance(
@@ -150,11 +150,9 @@ def _ask(
         own = int(ours_N[n])
         ended = [_end(steps, spent_2N[a, n], bool(fails_2N[a, n])) for a in (own, 1 - own)]
         steps.count(arm, split=split, seconds=float(spent_2N[own, n]), fault=ended[0][0])
-        is_compared = steps.compare_request(
-            arm, split=split, client=name, address=address, now=at_s
-        )
+        is_compared = steps.admit_request(arm, split=split, client=name, address=address, now=at_s)
         if is_compared and ended[0][1]:
-            steps.compare_faults(
+            steps.add_fault_evidence(
                 arm,
                 ended[0][1],
                 ended[1][1],

@@ -138,7 +138,7 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
     reconcile(ledger, MODEL, now=datetime.now(UTC))
     over = invoke("status", MODEL)
     assert "rolled back at step 1 of 4; in production: version 1" in over
-    assert "ended with: roll back. Worse than production: 90 errors" in over
+    assert "ended with: roll back. The challenger is worse than production: 90 errors" in over
     assert invoke_json("status", MODEL)["looked_at_now"] is None
 
 
@@ -147,7 +147,7 @@ def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -
     invoke("pause", MODEL)
     told = invoke("status", MODEL)
 
-    assert "assessed now: wait. It is paused" in told
+    assert "assessed now: wait. The rollout is paused" in told
     assert "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in told
     assert current(ledger).phase == "paused"
 

@@ -55,7 +55,7 @@ def test_once_tells_where_it_stands(
         "version 2 against version 1, rolling at step 1 of 4; lease 1",
         "5 % of the users",
         "errors 0.1 167 ok",
-        "none reported recently",
+        "no server has reported recently",
         "0.0 start 5 % The gate said PROMOTE.",
     ):
         assert words in told

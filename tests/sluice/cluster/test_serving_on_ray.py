@@ -116,7 +116,7 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
 
 
 def test_more_replicas_than_cores_are_refused_at_once(recipe: ServerSpec) -> None:
-    with pytest.raises(SettingsError, match="9 replicas need one core each, but Ray has 2"):
+    with pytest.raises(SettingsError, match="9 replicas need one CPU core each, but Ray has 2"):
         _refused(recipe, replicas=9, port=0)
 
 
@@ -143,7 +143,7 @@ def _reported(recipe: ServerSpec) -> list[int]:
     with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         rollout = ledger.rollout(MODEL)
         assert rollout is not None
-        window = ledger.observations.window(rollout)
+        window = ledger.observations.traffic_counts(rollout)
         servers = ledger.observations.servers(MODEL, since=rollout.started_at)
     assert all(server.draining for server in servers)
     return [len(servers), window.production.requests + window.challenger.requests]

@@ -100,7 +100,7 @@ def test_a_column_is_read_as_numbers_or_as_categories(values, kind):
 
 @pytest.mark.parametrize("values", [pd.date_range("2020", periods=2), [1j, 2j]])
 def test_a_column_that_is_neither_is_refused_by_name(values):
-    with pytest.raises(ContractError, match="needs numbers or categories, but column 'when'"):
+    with pytest.raises(ContractError, match="requires numbers or categories, but column 'when'"):
         column_kind(pd.Series(values, name="when"))
 
 

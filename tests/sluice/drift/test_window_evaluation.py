@@ -283,7 +283,7 @@ def test_latency_drift_is_the_same_on_one_column():
         (mixed(0, 200).set_axis(list("aabcd"), axis=1), "got 'a' twice"),
         (
             mixed(0, 200).assign(t=pd.Timestamp("2020")),
-            "needs numbers or categories, but column 't'",
+            "requires numbers or categories, but column 't'",
         ),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_version_without_parts_of_its_code_is_scored_with_a_note(tmp_path: Pat
 
     scores, _ = score_both(version_of(workload, ECHO, store), workload, store)
 
-    assert "stored without the parts of its code" in scores.note
+    assert "stored with the digest of its code only" in scores.note
 
 
 class Stricter(Echo):

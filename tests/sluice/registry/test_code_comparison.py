@@ -226,5 +226,5 @@ def test_code_parts_that_do_not_match_the_digest_are_rejected(
     lineage = user.lineage(store)
     identity = lineage.code_identity.model_copy(update={"distributions": {}})
 
-    with pytest.raises(ContractError, match="parts of its code give"):
+    with pytest.raises(ContractError, match="parts of its code have the digest"):
         ledger.register(MODEL, lineage.model_copy(update={"code_identity": identity}), [])

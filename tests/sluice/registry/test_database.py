@@ -94,7 +94,7 @@ def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
 
     with pytest.raises(
         StorageError,
-        match=f"has schema version {number}, but this Sluice supports {SCHEMA_VERSION}",
+        match=f"has schema version {number}, but this version of Sluice supports {SCHEMA_VERSION}",
     ):
         Database.open(url, create=True)
 

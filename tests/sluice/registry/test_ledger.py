@@ -255,7 +255,7 @@ def test_promotion_receipt_must_have_all_decision_roles(
 def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store).model_copy(update={"data": OTHER})
 
-    with pytest.raises(ContractError, match="data, config, code and weights give"):
+    with pytest.raises(ContractError, match="data, config, code and weights have the digest"):
         ledger.register(MODEL, lineage, [])
     with pytest.raises(ContractError, match="lineage of model 'x' is required"):
         ledger.register("x", sample_lineage(store), [])

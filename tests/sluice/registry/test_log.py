@@ -108,10 +108,10 @@ SWAP_HISTORY = (
 TAMPERING: list[tuple[Sequence[str], str]] = [
     (["UPDATE sluice_log SET content = 'f' || substr(content, 2) WHERE number = 4"], "changed"),
     (["DELETE FROM sluice_log WHERE number = 4"], "Line 4 is missing"),
-    ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head has"),
+    ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head says"),
     (SWAP, "does not follow"),
     (SWAP_HISTORY, "not match line"),
-    (["UPDATE sluice_log_head SET lines = lines - 1"], "its head has"),
+    (["UPDATE sluice_log_head SET lines = lines - 1"], "its head says"),
     (["DELETE FROM sluice_log_head"], "head of the registry's log is missing"),
     (["UPDATE sluice_history SET actor = 'eve' WHERE id = 3"], "sluice_history [3] does not match"),
     (["UPDATE sluice_history SET at = '2025-03-14T09:00:00.000000+00:00'"], "not match line"),

@@ -174,7 +174,7 @@ def test_only_reviewed_lines_are_signed(signed: str, store: ArtifactStore, key: 
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
         shown, _ = ledger.unsigned_lines()
         forge_candidate(signed, store)
-        with pytest.raises(GateBlocked, match="when its lines were shown"):
+        with pytest.raises(GateBlocked, match="when you reviewed it"):
             ledger.sign(shown, actor="ada")
         assert ledger.unsigned_lines()[1] != []
 
@@ -189,7 +189,8 @@ def test_removed_signature_in_the_middle_is_found(
     attack(path, f"DELETE FROM sluice_signatures WHERE line = {lines[1]}")
 
     assert findings(signed, store, key) == [
-        f"The signature of line {lines[1]} is missing; line {lines[2]} follows it."
+        f"The signature of line {lines[1]} is missing, although the next signature, of line "
+        f"{lines[2]}, names it as the previous one."
     ]
     attack(path, f"UPDATE sluice_signatures SET since = {lines[0]} WHERE line = {lines[2]}")
     assert findings(signed, store, key) == [

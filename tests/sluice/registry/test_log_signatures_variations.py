@@ -345,7 +345,7 @@ def test_obsolete_signature_form_does_not_bypass_the_actor_check(
         f"signature = '{signature}' WHERE line = {line}",
     )
 
-    assert any("has an obsolete form" in what for what in findings(own_url, store, keys["ada"]))
+    assert any("has an older format" in what for what in findings(own_url, store, keys["ada"]))
 
 
 @pytest.mark.slow

@@ -84,12 +84,12 @@ def test_counts_are_summed_over_servers_for_one_step(
     ledger: RolloutLedger, rollout: Rollout
 ) -> None:
     seen = ledger.observations
-    nobody = seen.window(rollout)
+    nobody = seen.traffic_counts(rollout)
     seen.write(report("a", rollout=rollout, requests=1))
     seen.write(report("a", rollout=rollout, requests=4, after_s=1))
     seen.write(report("bb", rollout=rollout, requests=6, after_s=9))
     seen.write(report("bb", rollout=rollout, requests=99, epoch=rollout.epoch + 1))
-    found = seen.window(rollout)
+    found = seen.traffic_counts(rollout)
 
     assert (nobody.since, nobody.until) == (rollout.step_since, rollout.step_since)
     assert (found.challenger.requests, found.challenger.errors) == (10, 5)
@@ -135,7 +135,7 @@ def test_unstorable_samples_do_not_block_counts(ledger: RolloutLedger, rollout: 
     write_refused_sample(ledger, rollout, "\ud800")
 
     seen = ledger.observations
-    assert seen.window(rollout).challenger.requests == 4
+    assert seen.traffic_counts(rollout).challenger.requests == 4
     assert [server.server for server in seen.servers(MODEL, since=NOW)] == ["a"]
     assert seen.samples(MODEL, newest=9) == []
     seen.write(report(rollout=rollout, requests=5, kept=(sample(2),)))
@@ -149,7 +149,7 @@ def test_samples_rejected_by_postgresql_do_not_block_counts(
 ) -> None:
     write_refused_sample(ledger, rollout, key)
 
-    assert ledger.observations.window(rollout).challenger.requests == 4
+    assert ledger.observations.traffic_counts(rollout).challenger.requests == 4
     assert ledger.observations.samples(MODEL, newest=9) == []
 
 

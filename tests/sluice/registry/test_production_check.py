@@ -293,7 +293,7 @@ ACTS: dict[str, Callable[[Attacked], object]] = {
 def test_every_use_rejects_a_moved_pointer(attacked: Attacked, act: str) -> None:
     attacked.write(TO_DEV)
 
-    with pytest.raises(IntegrityError, match="pointer has version 4"):
+    with pytest.raises(IntegrityError, match="pointer is at version 4"):
         ACTS[act](attacked)
 
     assert [e.revision for e in attacked.ledger.history(MODEL) if e.revision is not None] == [1, 2]
@@ -319,7 +319,7 @@ def test_a_completed_rollout_does_not_move_a_manipulated_pointer(attacked: Attac
     )
     attacked.write("UPDATE sluice_pointers SET version = 4")
 
-    with pytest.raises(IntegrityError, match="pointer has version 4"):
+    with pytest.raises(IntegrityError, match="pointer is at version 4"):
         ledger.finish_rollout(MODEL, actor="a", store=attacked.store)
 
     assert ledger.rollout(MODEL) == held
@@ -477,5 +477,5 @@ def test_a_server_does_not_start_on_a_moved_pointer(
     assert run_command(["serve", MODEL, "--port", "0"]) == 2
 
     said = " ".join(capsys.readouterr().err.split())
-    assert "the pointer has version 2 after 2 moves, the history 1 after 1" in said
+    assert "the pointer is at version 2 after 2 moves, but the history ends with version 1" in said
     assert "sluice registry verify" in said

@@ -355,7 +355,7 @@ def test_two_rollbacks_go_back_two_versions_and_never_return(
 
     assert rollback(ledger, store, 3) == 2
     assert rollback(ledger, store, 2) == 1
-    with pytest.raises(UnknownVersion, match="no earlier version is left"):
+    with pytest.raises(UnknownVersion, match="there is no earlier version"):
         rollback(ledger, store, 1)
 
     assert production(ledger) == 1

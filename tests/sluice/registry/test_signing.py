@@ -103,7 +103,7 @@ def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
 
     with (
         Ledger.open(url, clock=Clock(), key=KEY) as ledger,
-        pytest.raises(IntegrityError, match="inconsistent log is not signed"),
+        pytest.raises(IntegrityError, match="is inconsistent and cannot be signed"),
     ):
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
 

@@ -311,15 +311,15 @@ def unreadable_name(parts: Parts) -> None:
         (flip, "does not match the manifest"),
         (drop, "is missing"),
         (traverse, "'artifacts/../../../evil' is unexpected"),
-        (newer, "has format 2, but this Sluice supports format 1"),
+        (newer, "has format 2, but this version of Sluice supports format 1"),
         (better_metrics, "content of 'version.json' does not match"),
         (with_manifest(flip), "does not match its name"),
         (with_manifest(drop), "is missing"),
         (with_manifest(traverse), "not part of the version"),
-        (with_manifest(other_data), "was changed since its export: its candidate is"),
-        (with_manifest(other_workload), "its settings give"),
+        (with_manifest(other_data), "was changed since its export: its candidate digest is"),
+        (with_manifest(other_workload), "its settings have the digest"),
         (with_manifest(pickle_for_weights), "and is a Python pickle"),
-        (with_manifest(unreadable_name), "a model's name has 1 to 200 lower-case"),
+        (with_manifest(unreadable_name), "a model name must have 1 to 200 lower-case"),
         (lambda parts: parts.pop("manifest.json"), "has no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (with_manifest(lambda parts: parts.update({"version.json": b"{}"})), "description cannot"),
@@ -391,5 +391,5 @@ def test_format_of_the_lineage_is_stable(
     changed = sample_lineage(store).model_copy(update={"data": "e" * 64})
     code = CodeAcceptance(accepted=(), trusted=())
 
-    with pytest.raises(ContractError, match="data, config, code and weights give"):
+    with pytest.raises(ContractError, match="data, config, code and weights have the digest"):
         away[0].import_version(changed, [], actor="a", reason="r", code=code)

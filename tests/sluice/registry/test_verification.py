@@ -199,8 +199,12 @@ def test_swapped_weights_are_not_promoted(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("synthetic:SineWorkload", "echo:Echo", "its settings give"),
-        ('"workload_settings":{}', '"workload_settings":{"rows":9}', "its settings give"),
+        ("synthetic:SineWorkload", "echo:Echo", "its settings have the digest"),
+        (
+            '"workload_settings":{}',
+            '"workload_settings":{"rows":9}',
+            "its settings have the digest",
+        ),
         ('"mse":0.643', '"mse":0.001', r"sluice_versions \[.*, 3\] does not match line \d+"),
     ],
 )
@@ -223,7 +227,7 @@ def test_version_with_edited_settings_is_not_a_rollback_target(
     intruder.run("UPDATE sluice_versions SET lineage = replace(lineage, 'SineW', 'W')")
 
     assert (1, "lineage") in found(ledger, store)
-    with pytest.raises(IntegrityError, match="its settings give"):
+    with pytest.raises(IntegrityError, match="its settings have the digest"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
@@ -277,7 +281,9 @@ def test_rollback_refuses_a_moved_pointer(
 ) -> None:
     intruder.run("UPDATE sluice_pointers SET version = 1")
 
-    with pytest.raises(IntegrityError, match="pointer has version 1, the history 2"):
+    with pytest.raises(
+        IntegrityError, match="pointer is at version 1, but the history ends with version 2"
+    ):
         ledger.rollback(MODEL, expected=1, actor="a", reason="r", store=store)
 
 

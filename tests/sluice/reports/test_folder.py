@@ -109,4 +109,4 @@ def test_the_index_shows_the_outcome_of_each_page(
 
 
 def test_a_missing_folder_has_no_reports(tmp_path: Path) -> None:
-    assert "None yet" in index_page(tmp_path / "gone")
+    assert "There are no reports yet" in index_page(tmp_path / "gone")

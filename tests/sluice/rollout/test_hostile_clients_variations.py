@@ -21,7 +21,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
 from sluice.rollout.state_machine import advance
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.rollout_control.controller import _drift as drift_of
+from sluice.rollout_control.controller import _measure_drift as drift_of
 from sluice.serving.arm import ArmWorker
 from sluice.serving.client_limits import ClientLimits
 from sluice.serving.contract import PredictRequest
@@ -153,7 +153,7 @@ def run(story: Callable[[], Awaitable[Router]]) -> TrafficCounts:
     async def whole() -> TrafficCounts:
         router = await story()
         await settled(router)
-        seen = router.window()
+        seen = router.traffic_counts()
         assert seen is not None
         return seen
 
@@ -246,7 +246,7 @@ def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) 
             (f"user {n % 400}", honest_address(n % 100), 0.010),
             (f"user h{n if named == 'invented users' else 0}", ATTACKER, 0.200),
         ):
-            is_usual = steps.compare_request(
+            is_usual = steps.admit_request(
                 "production", split=before, client=user, address=address, now=0.0
             )
             steps.count(

@@ -32,7 +32,7 @@ def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(value
         ({"shares": []}, "must increase"),
         ({"shares": [0.05, 0.5]}, "last share of a canary must be 1"),
         ({"shares": [0.5, float("nan")]}, "finite number"),
-        ({"strategy": "ab", "shares": [0.2, 0.4]}, "one share below 1"),
+        ({"strategy": "ab", "shares": [0.2, 0.4]}, "exactly one share, which is below 1"),
         ({"min_step_s": 60.0, "max_step_s": 60.0}, "max_step_s must exceed min_step_s"),
         ({"odds_ratios": [0.5, 2.0]}, "start above 1"),
         ({"odds_ratios": [2.0, 2.0]}, "odds_ratios must increase"),

@@ -87,8 +87,12 @@ def test_each_guard_detects_its_own_harm(guard):
         (60, {"challenger": ArmCounts(requests=99)}, "99 of 100 requests of the challenger"),
         (60, {"challenger": ArmCounts()}, "0 of 100 requests of the challenger"),
         (60, {"production": ArmCounts()}, "0 of 100 requests of production"),
-        (60, {"epoch": 3}, "counts are of epoch 3, the traffic split is of epoch 4"),
-        (60, {"epoch": 5}, "counts are of epoch 5"),
+        (
+            60,
+            {"epoch": 3},
+            "counts of the servers are of epoch 3, but the traffic split is of epoch 4",
+        ),
+        (60, {"epoch": 5}, "counts of the servers are of epoch 5"),
         (60, {"drift": UNKNOWN}, "is unknown: 0 of 100 requests were answered by both"),
         (
             60,
@@ -210,7 +214,7 @@ def test_an_unchecked_rollout_rolls_back(after_s, outcome):
 
     assert transition.outcome == outcome
     if outcome == "roll_back":
-        assert "It was not checked for 120 s" in transition.reason
+        assert "The rollout was not checked for 120 s" in transition.reason
 
 
 def test_a_rollout_awaiting_promotion_waits_and_stays_guarded():
@@ -227,7 +231,7 @@ def test_a_pointer_that_was_moved_ends_the_rollout(now):
     transition = look(rollout(), in_production=now)
 
     assert transition.outcome == "roll_back"
-    assert f"is {'nothing' if now is None else now[:12]} now" in transition.reason
+    assert f"is now {'nothing' if now is None else now[:12]}" in transition.reason
 
 
 def test_a_clock_that_went_back_changes_no_durations():
@@ -250,11 +254,11 @@ def test_harm_is_detected_while_the_clock_goes_back():
 def test_evidence_about_another_rollout_is_refused():
     at = rollout()
     of_other = window(at.model_copy(update={"id": "r2"}), at=at.checked_at)
-    with pytest.raises(ContractError, match="must be of rollout r1, got one of r2"):
+    with pytest.raises(ContractError, match="must be of rollout r1, got counts of r2"):
         advance(at, of_other, now=at.checked_at, production=at.production)
-    with pytest.raises(ContractError, match="candidate must be the rollout's"):
+    with pytest.raises(ContractError, match="candidate must be that of the rollout"):
         look(at, quality=verdict("PROMOTE", candidate="x" * 64))
-    with pytest.raises(ContractError, match="reference must be the rollout's"):
+    with pytest.raises(ContractError, match="reference must be that of the rollout"):
         look(at, quality=verdict("PROMOTE", reference="x" * 64))
 
 

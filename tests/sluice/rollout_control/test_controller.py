@@ -77,7 +77,7 @@ def test_a_challenger_that_no_server_can_load_rolls_back(
     assert done.outcome == outcome
     if outcome == "roll_back":
         assert "No server can load the challenger: WeightsDamaged: no such file" in done.reason
-        assert "Fix what the servers report" in done.remedy
+        assert "Fix the problem that the servers report" in done.remedy
         weights = ledger.traffic_split(MODEL)
         assert weights is not None
         assert weights.challenger is None
@@ -146,5 +146,5 @@ def test_without_a_controller_servers_return_to_production(url: str, store: Arti
             done = reconcile(ledger, MODEL, now=datetime.now(UTC) + timedelta(seconds=2))
             assert done is not None
             assert done.outcome == "roll_back"
-            assert done.reason.startswith("It was not checked for")
+            assert done.reason.startswith("The rollout was not checked for")
             assert current(ledger).phase == "rolled_back"

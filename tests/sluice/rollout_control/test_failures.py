@@ -75,8 +75,9 @@ def test_failed_requests_become_the_next_candidates_suite(
     assert again == whole
     suite = library.load(whole.suite.name).suite
     assert {row.label: row.reason for row in suite.rows} == {
-        "503": "the challenger answered after the deadline; the challenger raised (2 times)",
-        "620": "the challenger answered NaN or infinity",
+        "503": "the challenger answered after the deadline; the challenger raised an error "
+        "(2 times)",
+        "620": "the prediction of the challenger was NaN or infinity",
     }
     assert suite.origin == Failures(source=f"rollout of {MODEL} version 2 of 2025-03-14")
 
@@ -139,14 +140,14 @@ def test_prediction_drift_names_the_rows_with_the_largest_difference(
     report(ledger, at=later(ledger), samples=samples)
     done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
-    assert done.reason.startswith("Its predictions differ too much")
+    assert done.reason.startswith("The predictions of the challenger differ too much")
 
     made = keep(ledger, library)
 
     assert made.suite is not None
     suite = library.load(made.suite.name).suite
     assert suite.labels == tuple(map(str, range(500, 545)))
-    assert suite.rows[0].reason == "predictions 50 away from production's"
+    assert suite.rows[0].reason == "prediction differs from production's by 50"
 
 
 def test_unanswered_shadow_requests_are_failures(
@@ -170,11 +171,11 @@ def test_without_rows_or_evidence_no_suite_is_saved(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger, QUICK)
-    assert "was not rolled back because of the traffic" in keep(ledger, library).reason
+    assert "was not rolled back because of its traffic" in keep(ledger, library).reason
     nameless = [sample(rollout, key=None, fault="errors")]
     report(ledger, at=later(ledger), challenger=SICK, samples=nameless)
     reconcile(ledger, MODEL, now=later(ledger))
-    assert "clients name their rows with 'keys'" in keep(ledger, library).reason
+    assert "row keys, which clients send in the field 'keys'" in keep(ledger, library).reason
 
     again = begin(ledger)
     report(ledger, at=later(ledger), samples=[sample(again, key="77777", fault="errors")])

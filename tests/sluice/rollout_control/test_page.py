@@ -146,13 +146,13 @@ def test_the_page_of_a_promoted_rollout(
     assert first_tag(page) == ("promoted", "good")
     told = words(page)
     for said in (
-        "After 25 min it was promoted: every step passed.",
+        "The challenger was promoted after 25 min: every step passed.",
         "ada started the rollout of version 2 to replace version 1, strategy canary "
         "(5 %, 25 %, 50 %, 100 %). Reason: The gate said PROMOTE.",
         "4 of 4 steps passed.",
         "On 700 held-out rows the predictions differ by 1.2 on average",
         "PROMOTE 300",
-        "all decisions together spend alpha = 0.05",
+        "All decisions together spend alpha = 0.05",
     ):
         assert said in told
     assert page.count("<circle") == 6  # start, four steps, promoted
@@ -168,11 +168,11 @@ def test_the_page_of_a_rolled_back_rollout(
     assert first_tag(page) == ("rolled back", "bad")
     told = words(page)
     for said in (
-        "After 6 min it was rolled back at 25 % of the users, by rollout. Worse than production: "
-        "90 errors in 200 requests of the challenger",
+        "The challenger was rolled back after 6 min at 25 % of the users, by rollout. The "
+        "challenger is worse than production: 90 errors in 200 requests of the challenger",
         "errors breach",
-        "holds 30 rows it failed on.",
-        "Suite 'rollout-",
+        "contains 30 rows on which the challenger failed.",
+        "of suite 'rollout-",
         "2: 25 % challenger 50 % 200 90 (45 %)",
     ):
         assert said in told
@@ -187,8 +187,8 @@ def test_the_page_of_a_paused_rollout_escapes_names(
     assert first_tag(page) == ("paused", "unsure")
     told = words(page)
     for said in (
-        "It is paused at 25 % of the users. The step is inconclusive after 1200 s",
-        "and it paused 2 times",
+        "The rollout is paused at 25 % of the users. The step is inconclusive after 1200 s",
+        "and the rollout paused 2 times",
         "ada <ops> The market opens & nobody is here.",
         "No verdict: fewer than 60 rows had labels.",
     ):

@@ -50,7 +50,9 @@ def test_a_challenger_that_labels_prove_worse_is_rolled_back(
     done = reconcile(ledger, MODEL, now=later(ledger))
     assert done is not None
     assert (done.outcome, done.quality) == ("roll_back", "REJECT")
-    assert done.reason.startswith("Labelled rows show that it is worse: Significantly worse")
+    assert done.reason.startswith(
+        "Labelled rows show that the challenger is worse: Significantly worse"
+    )
     assert note(ledger, store) is None  # it is over
 
 
@@ -66,8 +68,8 @@ def test_an_ab_rollout_ends_with_a_promote_of_the_gate(
 
     assert waits is not None
     assert (
-        "The step needs PROMOTE from the gate on labelled pairs; its verdict: none yet"
-        in waits.reason
+        "The step requires the verdict PROMOTE of the gate on labelled pairs; the verdict is: none "
+        "yet" in waits.reason
     )
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"

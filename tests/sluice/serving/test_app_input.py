@@ -61,7 +61,7 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
         (
             json.dumps(body(1.0, model="other")).encode(),
             404,
-            "other.* is not served here; it serves demo",
+            "does not serve the model .*other.*; it serves demo",
         ),
         (json.dumps(body(1.0, sers="x")).encode(), 422, "1 value of the body is wrong: sers: Ext"),
         (json.dumps(body(1.0, user="")).encode(), 422, "user"),

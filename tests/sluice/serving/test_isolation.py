@@ -239,7 +239,7 @@ def test_child_processes_of_a_challenger_end_with_it(two: Rig) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("dies while loading", "that process ended by signal SIGSEGV"),
+        ("dies while loading", "the process ended by signal SIGSEGV"),
         ("raises while loading", "did not load: ImportError('no such code')"),
     ],
 )

@@ -86,7 +86,11 @@ def test_a_server_keeps_the_last_verified_version_and_reports_it(
         assert server.metrics()["sluice_registry_findings"] == 0
 
         for attack, mend, said in (
-            (TO_DEV, BACK, "pointer has version 4 after 3 moves, the history 2 after 2"),
+            (
+                TO_DEV,
+                BACK,
+                "pointer is at version 4 after 3 moves, but the history ends with version 2",
+            ),
             (EDIT_RECEIPT, MEND_RECEIPT, "does not match its digest"),
             (EDIT_LINEAGE, MEND_LINEAGE, "does not match line"),
         ):

@@ -132,7 +132,7 @@ def test_refused_samples_are_dropped_and_reported_once() -> None:
         server.wait_for(lambda: "does not take them" in said())
         told = len(sink.reports)
         server.wait_for(lambda: len(sink.reports) > told + 3)
-        assert "Reports fail" not in said()
+        assert "Reports to the registry fail" not in said()
         assert server.metrics()["sluice_report_failures_total"] == 0
         lines = [line for line in server.lines() if "does not take" in json.dumps(line)]
         assert len(lines) == 1
@@ -161,7 +161,7 @@ def test_a_server_whose_reports_fail_lets_its_lease_expire() -> None:
         heard = renew()
         server.wait_for(lambda: router.table.split.expires_at == heard)
         sink.down = True
-        server.wait_for(lambda: "Reports fail" in problems_of(server)())
+        server.wait_for(lambda: "Reports to the registry fail" in problems_of(server)())
         reads = server.source.reads
         unheard = renew()
         server.wait_for(lambda: server.source.reads > reads + 3)

@@ -188,7 +188,7 @@ def _reported(ledger: RolloutLedger, rollout: Rollout, requests: int) -> Traffic
     found: list[TrafficCounts] = []
 
     def is_there() -> bool:
-        found.append(ledger.observations.window(rollout))
+        found.append(ledger.observations.traffic_counts(rollout))
         return found[-1].production.requests + found[-1].challenger.requests >= requests
 
     _until(is_there)

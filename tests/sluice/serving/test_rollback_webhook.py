@@ -281,7 +281,7 @@ def test_an_alert_older_than_the_rollout_does_not_abort_it(
     done = acting.handle(old)
 
     assert done.act == "nothing"
-    assert "has another cause" in done.what
+    assert "is not its cause" in done.what
 
 
 def test_without_a_rollout_only_the_stronger_action_moves_production(
@@ -311,7 +311,7 @@ def test_a_second_alert_within_the_cooldown_does_nothing(
     clock.now += timedelta(minutes=11)
     done = acting.handle(second)
 
-    assert "production stays for 600 s" in held.what
+    assert "Production does not change for 600 s" in held.what
     assert (held.act, done.act) == ("nothing", "rolled_back")
     assert ledger.production_number(LEDGER_MODEL) == 1
 
@@ -366,7 +366,7 @@ def test_an_alert_older_than_the_promotion_does_not_roll_it_back(
     clock.now += timedelta(minutes=5)
     promote_chain(ledger, store, 2)
 
-    assert "has another cause" in acting.handle(old).what
+    assert "is not its cause" in acting.handle(old).what
     assert ledger.production_number(LEDGER_MODEL) == 2
 
 

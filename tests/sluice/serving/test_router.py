@@ -198,7 +198,7 @@ def test_an_unreachable_source_keeps_the_last_split_and_is_reported(server: Live
     ready = httpx.get(f"{server.url}/readyz")
 
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
-    assert "the last known one stays: The registry is gone" in problems(server)[0]
+    assert "the last known split stays in force: The registry is gone" in problems(server)[0]
     assert server.metrics()["sluice_weights_source_up"] == 0
     assert server.ask(1.0).json()["arm"] == "challenger"
 
@@ -258,7 +258,7 @@ def test_production_counts_from_when_its_challenger_is_loaded(server: Live) -> N
         held.ask(1.0)
 
         assert counts(held, "production") == {"requests": 1}
-        window = held.serving.router.window()
+        window = held.serving.router.traffic_counts()
     assert window is not None
     assert began < loaded < window.since
 
@@ -307,7 +307,7 @@ def test_production_that_does_not_load_keeps_the_last_version(server: Live) -> N
         update={"production": candidate("nan"), "epoch": server.source.split.epoch + 1}
     )
 
-    server.wait_for(lambda: any("finite predictions for zeros" in p for p in problems(server)))
+    server.wait_for(lambda: any("must be finite" in p for p in problems(server)))
     assert server.ask(1.0).json()["version"] == 1
 
 

@@ -171,4 +171,4 @@ def test_a_version_that_was_stored_without_its_code_is_served_with_a_warning(
 
     (line,) = [json.loads(text) for text in log.getvalue().splitlines()]
     assert line["level"] == "warning"
-    assert "version 1 was stored without the parts of its code" in line["what"]
+    assert "version 1 was stored with the digest of its code only" in line["what"]

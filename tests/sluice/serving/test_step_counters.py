@@ -37,7 +37,7 @@ def test_slower_is_against_productions_p95_when_the_step_began() -> None:
         steps.count("challenger", split=rollout(2), seconds=seconds, fault=None)
     for _ in range(200):  # production slows down in the step: the mark stays
         steps.count("production", split=rollout(2), seconds=0.2, fault=None)
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert (window.challenger.requests, window.challenger.slower) == (4, 2)
@@ -52,7 +52,7 @@ def test_nothing_counts_as_slower_before_production_has_enough_latencies() -> No
     assert steps.slow_s is None
     warm(steps, epoch=1, count=1)
     steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert (window.challenger.requests, window.challenger.slower) == (2, 1)
@@ -66,7 +66,7 @@ def test_an_error_does_not_count_as_slower(fault: str, slower: int) -> None:
     warm(steps, epoch=1)
     steps.set_split(rollout(2), now=NOON)
     steps.count("challenger", split=rollout(2), seconds=9.0, fault=fault)  # type: ignore[arg-type]
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert window.challenger.slower == slower
@@ -77,7 +77,7 @@ def test_a_request_of_an_earlier_step_is_not_counted() -> None:
     steps = StepCounters(rollout(1), now=NOON)
     steps.set_split(rollout(2), now=NOON)
     steps.count("challenger", split=rollout(1), seconds=0.1, fault="errors")
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert window.challenger.requests == 0
@@ -88,7 +88,7 @@ def test_a_shadow_request_never_counts_as_slower() -> None:
     warm(steps, epoch=1)
     steps.count("challenger", split=rollout(1), seconds=None, fault=None)
     steps.count_dropped()
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert (window.challenger.requests, window.challenger.slower) == (1, 0)
@@ -100,9 +100,9 @@ def test_a_new_epoch_begins_a_step_and_a_renewed_lease_does_not() -> None:
     steps.count("challenger", split=rollout(1), seconds=0.1, fault=None)
     later = rollout(1).model_copy(update={"expires_at": NOON + timedelta(hours=2)})
     steps.set_split(later, now=NOON + timedelta(minutes=1))
-    kept = steps.window(NOON + timedelta(minutes=2))
+    kept = steps.traffic_counts(NOON + timedelta(minutes=2))
     steps.set_split(rollout(2), now=NOON + timedelta(minutes=3))
-    new = steps.window(NOON)  # the clock went back
+    new = steps.traffic_counts(NOON)  # the clock went back
 
     assert kept is not None
     assert new is not None
@@ -113,7 +113,9 @@ def test_a_new_epoch_begins_a_step_and_a_renewed_lease_does_not() -> None:
 
 def test_without_a_rollout_there_is_no_window() -> None:
     assert (
-        StepCounters(TrafficSplit(epoch=1, production=candidate("one")), now=NOON).window(NOON)
+        StepCounters(TrafficSplit(epoch=1, production=candidate("one")), now=NOON).traffic_counts(
+            NOON
+        )
         is None
     )
 
@@ -124,7 +126,7 @@ def test_nothing_counts_as_slower_in_a_shadow_step() -> None:
     warm(steps, epoch=1)
     steps.set_split(rollout(2).model_copy(update={"share": 1.0, "shadow": True}), now=NOON)
     steps.count("challenger", split=rollout(2), seconds=9.0, fault=None)
-    window = steps.window(NOON)
+    window = steps.traffic_counts(NOON)
 
     assert window is not None
     assert (window.challenger.requests, window.challenger.slower) == (1, 0)

@@ -1,0 +1,66 @@
+"""Limits the compared requests of a client subnet on one arm by those on the other arm.
+
+A client can invent user names, learn the arm of each from the first response, and continue with
+the users of one arm only. If it sends good requests to the challenger only, they hide what the
+challenger does to other users; to production only, they make a healthy challenger look worse. The
+users of an honest subnet are on both arms in proportion to the traffic split, except for chance.
+
+The number of users on an arm has a binomial distribution; three standard deviations are allowed.
+"""
+
+import math
+
+from sluice.registry.client_secret import subnet_of
+from sluice.rollout.samples import ArmName
+
+_DEVIATIONS = 3.0
+"""Number of allowed standard deviations of the number of users on an arm."""
+
+_MAX_USERS = 2**16
+"""Maximum number of (subnet, user) pairs that are stored in a step. If there are more, the allowed
+deviation is computed from too few users, and is smaller."""
+
+
+class SubnetBalance:
+    """Requests of each subnet on both arms in one step; used by the event loop only."""
+
+    def __init__(self) -> None:
+        self._num_requests: dict[tuple[str, ArmName], int] = {}
+        self._num_compared: dict[tuple[str, ArmName], int] = {}
+        self._users: set[tuple[str, int]] = set()
+        self._num_users: dict[str, int] = {}
+
+    def admit(
+        self, arm: ArmName, client: str, *, address: str, share: float, per_client: int
+    ) -> bool:
+        """Count a request, and return whether it may be compared.
+
+        It may if the compared requests of its subnet on this arm are in proportion to the requests
+        of the subnet on the other arm.
+
+        Args:
+            arm: Arm that the request was routed to.
+            client: Client, from ``client_of``.
+            address: Client address.
+            share: Share of the users that the challenger answers.
+            per_client: Maximum number of compared requests per client.
+        """
+        if not 0 < share < 1:
+            return True
+        subnet = subnet_of(address)
+        user = (subnet, hash(client))
+        if user not in self._users and len(self._users) < _MAX_USERS:
+            self._users.add(user)
+            self._num_users[subnet] = self._num_users.get(subnet, 0) + 1
+        arm_share = share if arm == "challenger" else 1 - share
+        other: ArmName = "production" if arm == "challenger" else "challenger"
+        key = (subnet, arm)
+        self._num_requests[key] = self._num_requests.get(key, 0) + 1
+        std = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
+        by_chance = per_client * max(1.0, _DEVIATIONS * std)
+        in_proportion = arm_share / (1 - arm_share) * self._num_requests.get((subnet, other), 0)
+        num_compared = self._num_compared.get(key, 0)
+        if num_compared >= in_proportion + by_chance:
+            return False
+        self._num_compared[key] = num_compared + 1
+        return True
