@@ -44,7 +44,7 @@ class StepPattern:
 
 @dataclass(slots=True, eq=False)
 class Prediction:
-    """Predicted events of the running step. Owner: ``fast_path``."""
+    """Predicted events of the running step. Owner: ``prediction``."""
 
     position: int = -1
     """Index of the next event in ``codes``; -1 if the step is recorded fully."""
