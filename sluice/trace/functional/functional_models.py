@@ -131,7 +131,7 @@ class FunctionalModelWatch:
                 model.record_input(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record(thread, model, nodes, loss)
-        thread.step.statistics_ns += self._sink.clock() - began
+        thread.step.add_cost(self._sink.clock() - began)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
@@ -139,7 +139,7 @@ class FunctionalModelWatch:
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
             self._input_watch.on_return(thread, None)
-        thread.step.statistics_ns += self._sink.clock() - began
+        thread.step.add_cost(self._sink.clock() - began)
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""

@@ -107,7 +107,7 @@ class ManualLossWatch:
         self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)

@@ -150,7 +150,7 @@ class _LoaderWatch:
             began = sink.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
-            sink.local.thread.step.statistics_ns += sink.clock() - began
+            sink.local.thread.step.add_cost(sink.clock() - began)
         self._update_index_hook(is_recorded=records_epoch(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
@@ -181,7 +181,7 @@ class _LoaderWatch:
             began = sink.clock()
             self._record_batch(entry, batch)
             if sink.sampling.statistics:
-                thread.step.statistics_ns += sink.clock() - began
+                thread.step.add_cost(sink.clock() - began)
         entry.num_batches += 1
         if not entry.is_hashed:
             entry.num_seen += 1

@@ -207,7 +207,7 @@ class InputWatch:
         if group.calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
             self._write(group)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         sink = self._sink

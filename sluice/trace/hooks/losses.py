@@ -275,7 +275,7 @@ class LossWatch:
             )
         sink.recorder.write("loss", record)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._sink)
