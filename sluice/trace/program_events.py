@@ -1,6 +1,6 @@
 """Typed events that hooks and the tracer publish.
 
-The order of events in a step is recorded by ``EventLog``, one integer per event. The events here
+The order of events in a step is recorded by ``EventRecorder``, one integer per event. The events here
 carry the objects of the program to the parts of the tracer that inspect them.
 """
 
