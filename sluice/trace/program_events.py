@@ -1,7 +1,7 @@
 """Typed events that hooks and the tracer publish.
 
-The order of events in a step is recorded by ``EventLog``, one integer per event. The events here
-carry the objects of the program to the parts of the tracer that inspect them.
+``EventRecorder`` records the order of events in a step, one integer per event. The events here have
+the objects of the program, for the parts of the tracer that inspect them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.patches import Patches
-from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
 from sluice.trace.recording.step_recorder import StepRecorder
 from sluice.trace.sampling.sampling import Sampling
@@ -31,7 +31,7 @@ class EventSink(Protocol):
     """Patched functions of torch, restored when the trace ends."""
     bus: EventBus
     """Passes typed events to the parts that subscribe to them."""
-    events: EventLog
+    events: EventRecorder
     """Records the order of events in a step."""
     steps: StepRecorder
     """Records the steps of optimizers."""

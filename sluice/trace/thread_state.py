@@ -1,8 +1,11 @@
 """State that the tracer keeps for each thread of the program.
 
-It consists of small records. Each has one owner, the module that writes it; other modules read it.
-The records have slots, because every event reads some of their fields between two operations of
-the program, where data is not in the processor's cache.
+It consists of small records. Each has one owner, the module that writes it; other modules read it,
+or change the field whose docstring names them. The fast path writes what the hook in its place
+would write.
+
+The records have slots, because every event reads some of their fields between two operations of the
+program, where data is not in the processor's cache.
 """
 
 import threading
@@ -44,7 +47,7 @@ class StepPattern:
 
 @dataclass(slots=True, eq=False)
 class Prediction:
-    """Predicted events of the running step. Owner: ``fast_path``."""
+    """Predicted events of the running step. Owner: ``prediction``."""
 
     position: int = -1
     """Index of the next event in ``codes``; -1 if the step is recorded fully."""
@@ -64,7 +67,7 @@ class Prediction:
 
 @dataclass(slots=True, eq=False)
 class OpenStep:
-    """What was recorded since the last step. Owner: ``step_recorder``."""
+    """What was recorded since the last step. Owner: ``recording``; hooks append to its lists."""
 
     events: list[int] = field(default_factory=list)
     """Events since the last step: code in the interner and clock time [ns], alternating. One flat
@@ -74,7 +77,7 @@ class OpenStep:
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
     """Gradient clips since the last step: optimizer index, norm and maximum norm."""
     loss_scale: Any = None
-    """Scale of the gradient scaler in this step."""
+    """Scale of the gradient scaler in this step; set by ``hooks.grad_scaler``."""
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
@@ -88,6 +91,10 @@ class OpenStep:
     def codes(self) -> list[int]:
         """Event codes since the last step, without times."""
         return self.events[::2]
+
+    def add_cost(self, ns: int) -> None:
+        """Add time that was spent on statistics [ns]."""
+        self.statistics_ns += ns
 
     def clear(self) -> None:
         """Discard the events, losses and clips of the step that ended."""
@@ -108,7 +115,8 @@ class ForwardPass:
     measured_networks: tuple[int, ...] = ()
     """Indices of the networks whose outputs were measured since the last step."""
     is_probe: bool = False
-    """Whether the tracer runs its own copy of a network, to probe it."""
+    """Whether the tracer runs its own copy of a network, to probe it; set by
+    ``hooks.forward_passes``."""
     changes_mode: bool = False
     """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
 
@@ -122,7 +130,7 @@ class NetworkCall:
     inputs: tuple[Any, ...] = ()
     """Weak references to the tensor arguments."""
     output: Any = None
-    """Weak reference to the first output tensor."""
+    """Weak reference to the first output tensor; set by ``hooks.modules``."""
     group: Any = None
     """``CallGroup`` of the call: its network, loader and mode."""
     nonfinite_input: Any = None
@@ -135,12 +143,14 @@ class BackwardPass:
 
     is_running: bool = False
     is_scaled: bool = False
-    """Whether a gradient scaler scaled the loss of the next backward pass."""
+    """Whether a gradient scaler scaled the loss of the next backward pass; set by
+    ``hooks.grad_scaler``."""
     is_unscaled_mean: bool = False
     """Whether the loss is a mean over the batch that was not divided further, for example by the
     number of accumulation steps."""
     is_zeroed_since: bool = False
-    """Whether gradients were zeroed between the last backward pass and now."""
+    """Whether gradients were zeroed between the last backward pass and now; set by
+    ``hooks.optimizers``."""
 
 
 @dataclass(slots=True, eq=False)

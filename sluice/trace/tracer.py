@@ -16,7 +16,7 @@ from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.patches import Patches
 from sluice.trace.program_events import TraceBegan, TraceEnded, TraceEnding, UnexpectedEvent
-from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
 from sluice.trace.recording.step_recorder import StepRecorder
 from sluice.trace.records.trace import TraceEnd, TraceNote, TraceStart
@@ -64,7 +64,7 @@ class Tracer:
         bus, clock, settings = self.bus, self.clock, self.settings
         self.recorder = Recorder(folder, settings, self._describe, clock=clock)
         self.objects = ObjectTracker()
-        self.events = EventLog(self.recorder.interner, bus, clock=clock)
+        self.events = EventRecorder(self.recorder.interner, bus, clock=clock)
         self.sampling = Sampling(self.objects, self.recorder, bus, settings, clock=clock)
         self._began_ns = clock()
         self.steps = StepRecorder(

@@ -23,6 +23,7 @@ from sluice.trace.inspection.graph_inputs import (
     graph_leaves,
     inputs_of_leaves,
 )
+from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import NetworkCalled
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
@@ -43,9 +44,9 @@ class ModulePlaceholder(nn.Module):
 class FunctionalModel:
     """A model without an ``nn.Module``, identified by the leaf tensor that is used first."""
 
-    def __init__(self, leaf: Tensor) -> None:
+    def __init__(self, leaf: Tensor, networks: ObjectIndex[NetworkEntry]) -> None:
         self.placeholder = ModulePlaceholder()
-        self.entry: NetworkEntry | None = None
+        self.entry = networks.get_or_add(self.placeholder)
         self.leaf = weakref.ref(leaf)
         self.shape, self.row_shape = leaf.shape, torch.Size()
         self.num_uses, self.is_left_operand, self.kind = 0, True, ""
@@ -130,7 +131,7 @@ class FunctionalModelWatch:
                 model.record_input(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record(thread, model, nodes, loss)
-        thread.step.statistics_ns += self._sink.clock() - began
+        thread.step.add_cost(self._sink.clock() - began)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
@@ -138,7 +139,7 @@ class FunctionalModelWatch:
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
             self._input_watch.on_return(thread, None)
-        thread.step.statistics_ns += self._sink.clock() - began
+        thread.step.add_cost(self._sink.clock() - began)
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""
@@ -168,9 +169,8 @@ class FunctionalModelWatch:
             return model
         if len(self.models) >= _MAX_MODELS:
             return None
-        model = FunctionalModel(leaf)
+        model = FunctionalModel(leaf, self._sink.objects.networks)
         model.num_inspections = 1
-        model.entry = self._sink.objects.networks.get_or_add(model.placeholder)
         self.models.append(model)
         self.indices.add(model.entry.index)
         self._passes_left = MAX_CALLS
@@ -197,7 +197,4 @@ class FunctionalModelWatch:
     def _report_call(
         self, thread: ThreadState, model: FunctionalModel, inputs: list[Tensor]
     ) -> None:
-        if model.entry is not None:
-            self._input_watch.on_call(
-                NetworkCalled(thread, model.entry, model.placeholder, inputs, {})
-            )
+        self._input_watch.on_call(NetworkCalled(thread, model.entry, model.placeholder, inputs, {}))

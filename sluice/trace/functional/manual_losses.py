@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sluice.trace.functional.masked_losses import masked_targets
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES
-from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
+from sluice.trace.inspection.token_statistics import best_alignment
 from sluice.trace.program_events import LossComputed
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import (
@@ -107,7 +107,7 @@ class ManualLossWatch:
         self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)
@@ -120,14 +120,7 @@ class ManualLossWatch:
 
     def _inspect_mask(self, targets: Tensor, counts: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        inputs = (ref() for ref in self._sink.local.thread.call.inputs)
-        alignments = [
-            tokens
-            for ids in inputs
-            if ids is not None and is_token_sequence(ids)
-            if (tokens := align_with_next_tokens(ids, targets, counts)) is not None
-        ]
-        best = max(alignments, key=lambda tokens: tokens.next_share, default=None)
+        best = best_alignment(self._sink.local.thread.call.inputs, targets, counts)
         if best is not None:
             num = int(counts.sum())
             self._write(MANUAL_MASKED_LOSS, "", (len(targets),), loss, tokens=best, num_counted=num)

@@ -4,15 +4,21 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from sluice.trace.hooks.loader_records import (
+    IteratorEntry,
+    LoaderEntry,
+    epoch_record,
+    float_fields,
+    integer_labels,
+    loader_record,
+    records_epoch,
+)
 from sluice.trace.hooks.loader_workers import watch_workers
 from sluice.trace.inspection.fingerprints import (
     LOADER,
@@ -20,51 +26,13 @@ from sluice.trace.inspection.fingerprints import (
     OrderFingerprint,
     batch_tensors,
     field_record,
-    make_sketch,
-    mix64,
     random_state_fingerprints,
 )
 from sluice.trace.inspection.samplers import sampler_properties
 from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.program_events import TraceBegan, TraceEnded
-from sluice.trace.records.batches import BatchRecord, EpochRecord, LoaderRecord, RandomStateRecord
+from sluice.trace.records.batches import BatchRecord, LoaderRecord, RandomStateRecord
 from sluice.trace.sink import EventSink
-
-_WATCHED_EPOCHS = 4
-"""First epochs of each loader that are recorded; later epochs are recorded at powers of two."""
-
-_MAX_LABELS = 64
-
-
-@dataclass(slots=True)
-class LoaderEntry:
-    """One DataLoader of the program."""
-
-    index: int
-    ref: "weakref.ref[Any]"
-    code: int
-    """Event code of its batches."""
-    epoch: int = 0
-    num_batches: int = 0
-    num_seen: int = 0
-    is_hashed: bool = False
-    """Whether the configured number of batches is already fingerprinted."""
-    iteration: "_IteratorEntry | None" = None
-
-
-@dataclass(slots=True)
-class _IteratorEntry:
-    index: int
-    ref: "weakref.ref[Any]"
-    loader: LoaderEntry | None = None
-    order: OrderFingerprint = field(default_factory=OrderFingerprint)
-    step: int = 0
-    sampler_epoch: int = -1
-    rows: list[int] = field(default_factory=list)
-    """Fingerprints of the inspected rows."""
-    labels: Counter[int] = field(default_factory=Counter)
-    fields: dict[int, FieldFingerprint] = field(default_factory=dict)
-    """Fingerprints of float tensors, by position in the batch."""
 
 
 def watch_loaders(sink: EventSink) -> None:
@@ -142,14 +110,14 @@ class _LoaderWatch:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
         self._all: list[tuple[LoaderRecord, LoaderEntry]] = []
-        self._iterators: ObjectIndex[_IteratorEntry] = ObjectIndex(
-            lambda index, it: _IteratorEntry(index, weakref.ref(it))
+        self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
+            lambda index, it: IteratorEntry(index, weakref.ref(it))
         )
-        self._current: _IteratorEntry | None = None
+        self._current: IteratorEntry | None = None
         """Iterator that yielded the last batch."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
-        record = _loader_record(len(self._all), loader)
+        record = loader_record(len(self._all), loader)
         # A program that creates an equal loader for every epoch uses one logical loader.
         for known, entry in self._all:
             same = {"index": known.index, "seed": known.seed}
@@ -165,7 +133,7 @@ class _LoaderWatch:
     def before_iterator(self, loader: Any) -> None:
         """Prepare for an iterator that is about to be created."""
         entry = self._loaders.get_or_add(loader)
-        self._update_index_hook(is_recorded=_is_recorded(entry.epoch + 1))
+        self._update_index_hook(is_recorded=records_epoch(entry.epoch + 1))
         if loader.num_workers:
             self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
             self.hook_workers()
@@ -178,17 +146,17 @@ class _LoaderWatch:
         entry.iteration = self._iterators.get_or_add(iterator)
         entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
         sink.events.record_event(sink.local.thread, "epoch", entry.index)
-        if _is_recorded(entry.epoch):
+        if records_epoch(entry.epoch):
             began = sink.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
-            sink.local.thread.step.statistics_ns += sink.clock() - began
-        self._update_index_hook(is_recorded=_is_recorded(entry.epoch))
+            sink.local.thread.step.add_cost(sink.clock() - began)
+        self._update_index_hook(is_recorded=records_epoch(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
         """Observe row indices if this epoch or a running epoch of another loader is recorded."""
         others = (
-            other.iteration is not None and _is_recorded(other.epoch) for _, other in self._all
+            other.iteration is not None and records_epoch(other.epoch) for _, other in self._all
         )
         self._index_hook.enable(is_enabled=is_recorded or any(others))
 
@@ -196,7 +164,7 @@ class _LoaderWatch:
         # Workers receive indices while the iterator is created, before its loader is known.
         numbers = indices if isinstance(indices, list) else [indices]
         iteration = self._iterators.get_or_add(iterator)
-        is_recorded = iteration.loader is None or _is_recorded(iteration.loader.epoch)
+        is_recorded = iteration.loader is None or records_epoch(iteration.loader.epoch)
         if is_recorded and numbers and type(numbers[0]) is int:
             iteration.order.add(numbers)
 
@@ -213,7 +181,7 @@ class _LoaderWatch:
             began = sink.clock()
             self._record_batch(entry, batch)
             if sink.sampling.statistics:
-                thread.step.statistics_ns += sink.clock() - began
+                thread.step.add_cost(sink.clock() - began)
         entry.num_batches += 1
         if not entry.is_hashed:
             entry.num_seen += 1
@@ -236,8 +204,8 @@ class _LoaderWatch:
         iteration, entry.iteration = entry.iteration, None
         if iteration is None:
             return
-        if _is_recorded(entry.epoch):
-            self._sink.recorder.write("epoch", _epoch_record(entry, iteration, is_finished))
+        if records_epoch(entry.epoch):
+            self._sink.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
         entry.num_batches, iteration.order = 0, OrderFingerprint()
         iteration.rows, iteration.labels, iteration.fields = [], Counter(), {}
 
@@ -249,11 +217,11 @@ class _LoaderWatch:
         cache, rows = sink.sampling.fingerprints, tuple[int, ...]()
         if first is not None:
             rows = cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
-        if entry.iteration is not None and _is_recorded(entry.epoch):
+        if entry.iteration is not None and records_epoch(entry.epoch):
             entry.iteration.rows += rows
-            entry.iteration.labels.update(_integer_labels(tensors))
+            entry.iteration.labels.update(integer_labels(tensors))
             if not entry.is_hashed:
-                for position in _float_fields(tensors):
+                for position in float_fields(tensors):
                     fields = entry.iteration.fields
                     fields.setdefault(position, FieldFingerprint()).add(tensors[position])
         record = BatchRecord(
@@ -272,74 +240,3 @@ class _LoaderWatch:
             step=self._sink.steps.last, torch=torch_state, python=python, numpy=numpy
         )
         self._sink.recorder.write_detail("random", record)
-
-
-def _is_recorded(epoch: int) -> bool:
-    """Return whether an epoch is recorded; recording all short epochs would cost too much."""
-    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
-
-
-def _epoch_record(entry: LoaderEntry, iteration: _IteratorEntry, is_finished: bool) -> EpochRecord:
-    order, rows = iteration.order.digests()
-    return EpochRecord(
-        loader=entry.index,
-        epoch=entry.epoch,
-        step=iteration.step,
-        sampler_epoch=iteration.sampler_epoch,
-        num_batches=entry.num_batches,
-        num_indices=iteration.order.count,
-        first=iteration.order.first,
-        order=order,
-        rows=rows,
-        row_numbers=iteration.order.sketch(),
-        contents=make_sketch(mix64(torch.tensor(iteration.rows, dtype=torch.int64))),
-        num_contents=len(iteration.rows),
-        labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
-        fields=tuple(some.record(position) for position, some in iteration.fields.items()),
-        is_finished=is_finished,
-    )
-
-
-def _float_fields(tensors: list[Tensor]) -> list[int]:
-    """Return positions of float32 and float64 tensors, if one of them may be a target.
-
-    A target is not the first tensor. 16-bit floats are excluded because they repeat by chance.
-    """
-    positions = [
-        position
-        for position, t in enumerate(tensors)
-        if t.dtype in (torch.float32, torch.float64)
-        and t.layout == torch.strided
-        and t.dim()
-        and t.numel()
-    ]
-    return positions if any(positions) else []
-
-
-def _integer_labels(tensors: list[Tensor]) -> list[int]:
-    """Return the labels of a batch: its first one-dimensional integer tensor after the inputs."""
-    labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
-    return labels[0].tolist() if labels and not labels[0].is_complex() else []
-
-
-def _loader_record(index: int, loader: Any) -> LoaderRecord:
-    try:
-        num_rows = len(loader.dataset)
-    except (TypeError, NotImplementedError):  # a stream
-        num_rows = -1
-    sampler = sampler_properties(loader)
-    return LoaderRecord(
-        index=index,
-        dataset=type(loader.dataset).__name__,
-        num_rows=num_rows,
-        sampler=type(loader.sampler).__name__,
-        batch_size=-1 if loader.batch_size is None else loader.batch_size,
-        num_workers=loader.num_workers,
-        has_generator=loader.generator is not None,
-        is_stream=isinstance(loader.dataset, IterableDataset),
-        shuffles=sampler.shuffles,
-        sets_epoch=sampler.sets_epoch,
-        seed=sampler.seed,
-        replicas=sampler.replicas,
-        rank=sampler.rank,
-    )

@@ -204,7 +204,7 @@ class ForwardPassInspector:
             network = done.network()
             if network is not None:
                 self._probe(done, network, loss)
-        backward.thread.step.statistics_ns += self._sink.clock() - began
+        backward.thread.step.add_cost(self._sink.clock() - began)
 
     def _inspect_graph(self, nodes: list[Any], passes: list[_Pass]) -> None:
         sink, thread = self._sink, self._sink.local.thread

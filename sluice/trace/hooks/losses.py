@@ -17,12 +17,11 @@ from torch.nn import functional as F
 from sluice.trace.hooks.evaluations import EvaluationPasses
 from sluice.trace.hooks.index_bounds import CLASS_LOSSES, find_out_of_range
 from sluice.trace.hooks.inputs import InputWatch
+from sluice.trace.hooks.loss_records import loss_record
 from sluice.trace.hooks.target_sampler import TargetSampler
-from sluice.trace.inspection.autograd_graph import SHAPE_NODES
 from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 from sluice.trace.inspection.targets import find_shifted_input
-from sluice.trace.inspection.token_statistics import align_with_next_tokens, is_token_sequence
 from sluice.trace.program_events import (
     NonFiniteLoss,
     PhaseBegan,
@@ -31,7 +30,6 @@ from sluice.trace.program_events import (
     WeightsLoaded,
 )
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.records.losses import LossRecord, NextTokenTargets
 from sluice.trace.sink import EventSink
 
 LOSS_FUNCTIONS = (
@@ -62,10 +60,6 @@ _MAX_SAMPLED_CALLS = 64
 """Number of first calls of a loss function whose targets are sampled."""
 _MAX_FAILED_CALLS = 8
 """Maximum number of calls that raised and are inspected."""
-_MAX_SHAPE_NODES = 8
-"""Maximum number of autograd nodes that only reshape and are skipped."""
-_MAX_ONE_HOT_CLASSES = 64
-"""Maximum number of classes whose rows are counted."""
 
 
 def _watched(
@@ -271,111 +265,19 @@ class LossWatch:
         began = sink.clock()
         learning = torch.is_grad_enabled() if result is None else result.requires_grad
         with torch.no_grad():
-            record = self._record(kind, arguments, values, target, result, learning=learning)
+            record = loss_record(
+                kind,
+                arguments,
+                result,
+                thread=thread,
+                step=sink.steps.last,
+                is_learning=learning,
+            )
         sink.recorder.write("loss", record)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
-
-    def _record(
-        self,
-        kind: str,
-        arguments: Mapping[str, Any],
-        values: Tensor,
-        target: Tensor,
-        result: Tensor | None,
-        *,
-        learning: bool,
-    ) -> LossRecord:
-        thread = self._sink.local.thread
-        is_integer = not target.is_floating_point()
-        low, high = (float(v) for v in torch.aminmax(values.detach().float()))
-        sums = (float("nan"), float("nan"))
-        if values.dim() > 1 and values.shape[1] > 1:
-            parts = values.detach().float()
-            total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
-            sums = float(total.min()), float(total.max())
-        is_supervised = torch.ones_like(target, dtype=torch.bool)
-        if kind in CLASS_LOSSES and is_integer:
-            is_supervised = target != arguments["ignore_index"]
-        kept = target.detach()[is_supervised]
-        num = int(is_supervised.sum())
-        ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
-        return LossRecord(
-            step=self._sink.steps.last,
-            kind=kind,
-            network=thread.call.network,
-            loader=thread.last_loader,
-            is_learning=learning,
-            reduction=str(arguments["reduction"]),
-            producer_node=_producer_name(values),
-            input_shape=tuple(values.shape),
-            target_shape=tuple(target.shape),
-            smallest=low,
-            largest=high,
-            min_row_sum=sums[0],
-            max_row_sum=sums[1],
-            target_is_integer=is_integer,
-            target_smallest=ends[0],
-            target_largest=ends[1],
-            num_targets=target.numel(),
-            num_supervised=num,
-            num_rows_without_class=_count_rows_without_class(target),
-            column_counts=_count_rows_per_class(target) if kind.startswith("binary") else (),
-            value=float("nan") if result is None else float(result.detach().float().mean()),
-            tokens=self._next_tokens(target, is_supervised)
-            if kind in CLASS_LOSSES and is_integer
-            else None,
-        )
-
-    def _next_tokens(self, target: Tensor, is_supervised: Tensor) -> NextTokenTargets | None:
-        """Compare the targets with every token input and return the best alignment.
-
-        Returns:
-            None without token inputs of a matching size.
-        """
-        alignments = []
-        for ref in self._sink.local.thread.call.inputs:
-            ids = ref()
-            if ids is not None and is_token_sequence(ids):
-                alignment = align_with_next_tokens(ids, target, is_supervised)
-                if alignment is not None:
-                    alignments.append(alignment)
-        return max(alignments, key=lambda t: t.next_share, default=None)
+            thread.step.add_cost(sink.clock() - began)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._sink)
         if record is not None:
             self._sink.recorder.write("ids", record)
-
-
-def _count_rows_without_class(target: Tensor) -> int:
-    """Return the number of one-hot target rows without a class; 0 if targets are not one-hot."""
-    return int((target.detach().sum(1) == 0).sum()) if _is_one_hot(target) else 0
-
-
-def _count_rows_per_class(target: Tensor) -> tuple[int, ...]:
-    """Return the number of rows of each class of one-hot targets; otherwise ()."""
-    if not _is_one_hot(target) or not 2 < target.shape[1] <= _MAX_ONE_HOT_CLASSES:
-        return ()
-    return tuple(int(count) for count in target.detach().sum(0).tolist())
-
-
-def _is_one_hot(target: Tensor) -> bool:
-    """Return whether each row contains at most a single 1 and otherwise zeros."""
-    if target.dim() != 2 or not target.is_floating_point():
-        return False
-    table = target.detach()
-    return bool(((table == 0) | (table == 1)).all()) and bool((table.sum(1) <= 1).all())
-
-
-def _producer_name(values: Tensor) -> str:
-    """Return the name of the autograd node that computed the values; skip nodes that reshape."""
-    node = values.grad_fn
-    for _ in range(_MAX_SHAPE_NODES):
-        if node is None:
-            return ""
-        name: str = node.name()
-        if name not in SHAPE_NODES or not node.next_functions:
-            return name
-        node = node.next_functions[0][0]
-    return "" if node is None else str(node.name())

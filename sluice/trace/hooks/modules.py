@@ -148,7 +148,7 @@ class _CallHandler:
                 forward.measured_networks += (entry.index,)
             if inspects:
                 self._inspector.begin(entry, module, args, kwargs)
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
         return entry
 
     def on_module_call(
@@ -168,7 +168,7 @@ class _CallHandler:
             self._inspector.on_module_call(name, module, args, kwargs, output)
             if thread.forward.measures_outputs and not module._modules:
                 self._measure(entry, name, module, output)
-        thread.step.statistics_ns += sink.clock() - began
+        thread.step.add_cost(sink.clock() - began)
 
     def _on_return(self, call: NetworkReturned) -> None:
         sink, thread, entry, output = self._sink, call.thread, call.entry, call.output
@@ -176,12 +176,12 @@ class _CallHandler:
             began = sink.clock()
             self._inspector.on_module_call("", call.module, call.args, call.kwargs, output)
             self._inspector.end()
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
         if thread.forward.measures_outputs:
             thread.forward.measures_outputs = False
             began = sink.clock()
             self._measure(entry, "", call.module, output)
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         thread.call.output = None if tensor is None else weakref.ref(tensor)

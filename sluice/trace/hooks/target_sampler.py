@@ -102,7 +102,7 @@ class TargetSampler:
         self._num[thread.call.network] = num + len(new)
         sink.recorder.write("pair", record)
         if sink.sampling.statistics:
-            thread.step.statistics_ns += sink.clock() - began
+            thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values, or no earlier call can have."""

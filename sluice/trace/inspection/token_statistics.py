@@ -1,5 +1,8 @@
 """Statistics of token batches, and of the alignment of targets with input tokens."""
 
+import weakref
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -115,4 +118,29 @@ def align_with_next_tokens(
         num_last=kinds.numel(),
         last_share=int(frequency.max()) / num_ends if num_ends else 0.0,
         num_unsupervised=int((last < 0).sum()),
+    )
+
+
+def best_alignment(
+    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_supervised: Tensor
+) -> NextTokenTargets | None:
+    """Compare targets with every input that consists of tokens, and return the best alignment.
+
+    Args:
+        inputs: References to the inputs of the network.
+        targets: Targets of the loss.
+        is_supervised: Whether each target counts.
+
+    Returns:
+        None without token inputs of a matching size.
+    """
+    alignments = (
+        align_with_next_tokens(ids, targets, is_supervised)
+        for ref in inputs
+        if (ids := ref()) is not None and is_token_sequence(ids)
+    )
+    return max(
+        (found for found in alignments if found is not None),
+        key=lambda found: found.next_share,
+        default=None,
     )

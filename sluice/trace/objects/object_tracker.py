@@ -1,26 +1,14 @@
-"""Tracks the networks, parameters and optimizers of a program, and takes snapshots of them."""
+"""Tracks the networks, parameters, optimizers and schedulers of a program."""
 
 import weakref
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.objects.attribute_names import misspelled_requires_grad, tying_settings
 from sluice.trace.objects.gradient_state import GradientSample, GradientTracker
 from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.objects.weight_tying import TiedParameters
-from sluice.trace.records.membership import (
-    Membership,
-    MisspelledAttributeRecord,
-    NetworkRecord,
-    OptimizerRecord,
-    ParameterGroupRecord,
-    ParameterRecord,
-    UnregisteredModuleRecord,
-    WeightTyingRecord,
-)
 
 _MODE_DEPENDENT = (
     nn.modules.batchnorm._BatchNorm,
@@ -138,7 +126,7 @@ class SchedulerEntry:
 
 
 class ObjectTracker:
-    """Networks, parameters and optimizers of the program, and their membership."""
+    """Networks, parameters, optimizers and schedulers of the program."""
 
     def __init__(self) -> None:
         self.optimizers: ObjectIndex[OptimizerEntry] = ObjectIndex(
@@ -152,7 +140,6 @@ class ObjectTracker:
         self.tied_parameters = TiedParameters()
         self.is_stale = True
         """Whether an object was added since the last snapshot."""
-        self._last: Membership | None = None
         self._names: dict[str, int] = {}
 
     def _network(self, index: int, network: nn.Module) -> NetworkEntry:
@@ -179,140 +166,6 @@ class ObjectTracker:
             entry.module_names = None
             entry.has_no_parameters = _has_no_parameters(network)
             entry.invalidate_mode()
-
-    def snapshot(self, step: int) -> Membership | None:
-        """Return the current membership; None if it equals the last snapshot."""
-        self.is_stale = False
-        names: dict[int, list[str]] = {}
-        tensors: dict[int, Tensor] = {}
-        networks = tuple(
-            self._network_record(entry, network, names, tensors)
-            for entry, network in self.networks.live_items()
-        )
-        optimizers = tuple(
-            self._optimizer_record(entry, optimizer, tensors)
-            for entry, optimizer in self.optimizers.live_items()
-        )
-        membership = Membership(
-            step=step,
-            parameters=tuple(
-                self._parameter_record(tensor, names.get(key, []))
-                for key, tensor in sorted(tensors.items())
-            ),
-            optimizers=optimizers,
-            networks=networks,
-        )
-        before, self._last = self._last, membership
-        if before is not None and _comparison_key(before) == _comparison_key(membership):
-            return None
-        return membership
-
-    def _network_record(
-        self,
-        entry: NetworkEntry,
-        network: nn.Module,
-        names: dict[int, list[str]],
-        tensors: dict[int, Tensor],
-    ) -> NetworkRecord:
-        indices = []
-        for name, parameter in network.named_parameters(remove_duplicate=False):
-            index = self._index(parameter, tensors)
-            names.setdefault(index, []).append(f"{entry.name}.{name}")
-            indices.append(index)
-        unregistered = [
-            module for ref in entry.unregistered_modules.values() if (module := ref()) is not None
-        ]
-        return NetworkRecord(
-            index=entry.index,
-            kind=type(network).__name__,
-            name=entry.name,
-            parameters=tuple(dict.fromkeys(indices)),
-            num_modules=sum(1 for _ in network.modules()),
-            unregistered_modules=tuple(
-                UnregisteredModuleRecord(
-                    kind=type(module).__name__,
-                    parameters=tuple(
-                        self._index(p, tensors) for p in module.parameters() if p.requires_grad
-                    ),
-                )
-                for module in unregistered
-            ),
-            misspelled_attributes=tuple(self._misspelled_attributes(entry.name, network, tensors)),
-            tying_settings=tuple(_tying_records(entry.name, network)),
-            broken_ties=tuple(
-                (one.index, other.index)
-                for pair in self.tied_parameters.broken()
-                for one, other in [map(self.parameters.get, pair)]
-                if one is not None and other is not None and {one.index, other.index} <= {*indices}
-            ),
-        )
-
-    def _misspelled_attributes(
-        self, name: str, network: nn.Module, tensors: dict[int, Tensor]
-    ) -> Iterator[MisspelledAttributeRecord]:
-        owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
-        for inner, owner in owners:
-            for attribute in misspelled_requires_grad(owner):
-                inside = [owner] if isinstance(owner, Tensor) else owner.parameters()
-                yield MisspelledAttributeRecord(
-                    owner=f"{name}.{inner}" if inner else name,
-                    attribute=attribute,
-                    value=vars(owner)[attribute],
-                    parameters=tuple(self._index(p, tensors) for p in inside),
-                )
-
-    def _optimizer_record(
-        self, entry: OptimizerEntry, optimizer: Any, tensors: dict[int, Tensor]
-    ) -> OptimizerRecord:
-        return OptimizerRecord(
-            index=entry.index,
-            kind=type(optimizer).__name__,
-            steps=entry.steps,
-            groups=tuple(
-                ParameterGroupRecord(
-                    parameters=tuple(self._index(p, tensors) for p in group["params"]),
-                    options={
-                        name: value
-                        for name, value in group.items()
-                        if isinstance(value, float | int | bool | str | None)
-                    },
-                )
-                for group in optimizer.param_groups
-            ),
-        )
-
-    def _index(self, parameter: Tensor, tensors: dict[int, Tensor]) -> int:
-        index = self.parameters.get_or_add(parameter).index
-        tensors[index] = parameter
-        return index
-
-    def _parameter_record(self, tensor: Tensor, names: Iterable[str]) -> ParameterRecord:
-        entry = self.parameters.get_or_add(tensor)
-        entry.has_had_gradient = entry.has_had_gradient or tensor.grad is not None
-        return ParameterRecord(
-            index=entry.index,
-            names=tuple(names),
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            is_trainable=tensor.requires_grad,
-            has_had_gradient=entry.has_had_gradient,
-        )
-
-
-def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return the compared parts of a membership: without step, counts and learning rates."""
-    return (
-        membership.parameters,
-        membership.networks,
-        tuple((o.index, tuple(g.parameters for g in o.groups)) for o in membership.optimizers),
-    )
-
-
-def _tying_records(name: str, network: nn.Module) -> Iterator[WeightTyingRecord]:
-    for inner, module in network.named_modules():
-        for attribute, value in tying_settings(module):
-            owner = f"{name}.{inner}" if inner else name
-            yield WeightTyingRecord(owner=owner, attribute=attribute, value=value)
 
 
 def _has_no_parameters(network: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import StepRecorded, StepsPassedOn
 from sluice.trace.recording.ended_step import EndedStep
-from sluice.trace.recording.event_log import EventLog
+from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
 from sluice.trace.sampling.sampling import Sampling
 from sluice.trace.thread_state import ThreadState
@@ -37,7 +37,7 @@ class StepRecorder:
 
     def __init__(
         self,
-        events: EventLog,
+        events: EventRecorder,
         sampling: Sampling,
         recorder: Recorder,
         bus: EventBus,

@@ -3,7 +3,7 @@
 Most steps of a run have the same events, so that a run of any length is stored as a few event
 sequences with counts. A sequence contains all events since the previous step of any optimizer in
 the same thread. It ends with a step, or with a step that a gradient scaler skipped. Short steps
-that repeat a sequence are mostly compared with it event by event (``sluice.trace.fast_path``);
+that repeat a sequence are mostly compared with it event by event (``sluice.trace.prediction``);
 their flags are those of a step that was recorded some steps before. Statistics are in
 ``sluice.trace.records.step_statistics``.
 """

@@ -1,5 +1,6 @@
 """Samples which parameters belong to which networks and optimizers, and the parameter values."""
 
+from sluice.trace.objects.membership_snapshots import MembershipSnapshots
 from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.recording.recorder import Recorder
 from sluice.trace.records.parameter_values import ParameterValuesRecord
@@ -11,6 +12,7 @@ class MembershipSampler:
 
     def __init__(self, objects: ObjectTracker, recorder: Recorder) -> None:
         self._objects, self._recorder = objects, recorder
+        self._snapshots = MembershipSnapshots(objects)
         self._last = self._next_membership = self._next_values = self._origin = 0
         self._count = 0
         self._values: list[list[ParameterValuesRecord]] = []
@@ -24,7 +26,7 @@ class MembershipSampler:
         if has_changed or step >= self._next_membership:
             self._last, self._next_membership = step, self._after(step)
             self._count += 1
-            membership = self._objects.snapshot(step + 1)
+            membership = self._snapshots.take(step + 1)
             if membership is not None:
                 self._recorder.write("membership", membership)
         if step >= self._next_values:

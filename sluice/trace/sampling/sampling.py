@@ -95,7 +95,7 @@ class Sampling:
         self.membership.sample_if_due(step)
         if self.norms:
             open_step.pending = begin_statistics(entry, sampled=self._settings.sampled_weights)
-        open_step.statistics_ns += self._clock() - began
+        open_step.add_cost(self._clock() - began)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
         """Request the statistics of a step that ``before_step`` sampled."""
@@ -112,7 +112,7 @@ class Sampling:
         )
         self._measures.append((step, statistics, open_step.output_measures))
         open_step.pending, open_step.output_measures = None, []
-        open_step.statistics_ns += self._clock() - began
+        open_step.add_cost(self._clock() - began)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
         """Add the times of ended steps, and decide what is sampled next."""

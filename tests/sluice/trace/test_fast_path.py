@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.trace import step_patterns
 from sluice.trace.attach import traced
+from sluice.trace.prediction import step_patterns
 from sluice.trace.report.step_profile import profile_steps
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace import step_patterns
 from sluice.trace.attach import traced
 from sluice.trace.nonfinite_guard import LAST_GOOD, STOPPED_EXIT_CODE, NonFiniteGuard, bundle_name
+from sluice.trace.prediction import step_patterns
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace
 
@@ -94,6 +94,22 @@ def test_repeated_steps_are_checked_one_by_one(tmp_path, monkeypatch):
     # The state of step 44 is copied only after its next finite loss.
     assert torch.load(folder / LAST_GOOD, weights_only=True)["step"] == 43
     assert read_trace(folder).num_steps == 46
+
+
+def test_a_loss_that_only_overflows_by_its_scale_does_not_stop_the_program(tmp_path):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    with traced(tmp_path, TraceSettings(stop_after=3)) as folder:
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = (model(torch.ones(4, 3)) - 10).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # skips the first steps
+            scaler.update()  # halves the scale after each of them
+
+    assert scaler.get_scale() <= 2.0**123
+    assert not [note for note in read_trace(folder).notes if note.kind == "stopped"]
 
 
 def test_the_first_nonfinite_step_can_be_reproduced_from_its_bundle(tmp_path):

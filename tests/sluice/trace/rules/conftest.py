@@ -1,6 +1,6 @@
 import pytest
 
-from sluice.trace import step_patterns
+from sluice.trace.prediction import step_patterns
 
 
 @pytest.fixture

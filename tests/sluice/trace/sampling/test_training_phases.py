@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace import step_patterns
+from sluice.trace.prediction import step_patterns
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 

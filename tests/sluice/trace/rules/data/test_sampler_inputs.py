@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace.hooks.inputs import IterativeSamplingDetector
+from sluice.trace.hooks.call_groups import IterativeSamplingDetector
 from sluice.trace.rules.library import judge
 
 STEPS, WIDTH = 20, 4

@@ -14,7 +14,7 @@ _MAX_EVENTS = 4096
 """Number of events without a step, as in a long evaluation, from which repeats are folded."""
 
 
-class EventLog:
+class EventRecorder:
     """Events of all threads since their last steps.
 
     Args:

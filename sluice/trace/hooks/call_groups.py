@@ -1,0 +1,111 @@
+"""What is known of the calls of one network in one mode, on the batches of one loader."""
+
+import torch
+from torch import Tensor
+
+from sluice.trace.inspection.column_statistics import ColumnStatistics
+from sluice.trace.inspection.token_statistics import TokenCounts
+from sluice.trace.records.inputs import RowsRecord
+
+_MAX_EXTRA_CALLS = 16
+"""Later calls that are inspected if a backward pass of the same step precedes them."""
+_SAMPLE_SIZE = 64
+_WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
+"""Thresholds for the number of positions in which two rows differ: sample size, minimum of the
+median over pairs, and minimum of the closest pair relative to the median."""
+_MIN_HALF_COLUMNS = 8
+_MIN_UNIQUE_SHARE = 0.5
+"""Minimum share of distinct values in a sample of continuous values."""
+
+_MIN_CORRELATED_ROWS = 8
+"""With fewer rows, the rows of any two batches may correlate."""
+_MIN_CORRELATION = 0.8
+"""Minimum mean correlation of columns with those of the previous call. Samplers with few calls make
+the largest steps: of 10 calls of a diffusion model with a cosine schedule, 5 exceed this value and
+3 exceed 0.9."""
+
+
+class CallGroup:
+    """The calls of one network in one mode, on the batches of one loader."""
+
+    def __init__(self, network: int, loader: int, *, has_grad: bool, is_training: bool) -> None:
+        self.network, self.loader = network, loader
+        self.is_learning = has_grad and is_training
+        self.may_learn = has_grad
+        self.sampled: IterativeSamplingDetector | None = None
+        """Detects iterative sampling; only for calls without gradients and without a loader."""
+        self.calls = self.rows = self.first_step = self.step = 0
+        self.extra_calls_left = _MAX_EXTRA_CALLS
+        self.is_generated = self.matches_model_output = self.is_continuous = False
+        self.shape: tuple[int, ...] = ()
+        self.dtype = ""
+        self.columns: ColumnStatistics | None = None
+        self.channels: ColumnStatistics | None = None
+        self.tokens: TokenCounts | None = None
+        self.other_tokens: dict[int, TokenCounts] = {}
+        """Token counts of the other tensor arguments, by position."""
+        self.awaits_backward = self.may_learn and not self.is_learning
+        """Whether a backward pass would show that the calls of this group are training calls."""
+        self.pending_rows: list[RowsRecord] = []
+        """Rows of a network in evaluation mode, until a backward pass follows or the trace ends."""
+
+
+class IterativeSamplingDetector:
+    """Counts calls whose input is computed from the previous one, as in iterative sampling.
+
+    A diffusion model starts from noise and refines its own outputs: between two calls within one
+    training step every row changes a little.
+    """
+
+    def __init__(self) -> None:
+        self._previous: Tensor | None = None
+        self._step = self._num_new = self._num_refined = 0
+
+    def add(self, tensor: Tensor, step: int) -> None:
+        """Compare a sample of the input with the previous call."""
+        sample = tensor.detach()[:_SAMPLE_SIZE]
+        sample = sample.reshape(sample.shape[0], -1)[:, :_SAMPLE_SIZE]
+        sample = sample.to("cpu", torch.float64, copy=True)
+        previous, self._previous = self._previous, sample
+        is_same_shape = previous is not None and previous.shape == sample.shape
+        if previous is not None and is_same_shape and previous.equal(sample):
+            return
+        self._num_new += 1
+        if previous is not None and is_same_shape and step == self._step:
+            self._num_refined += _is_correlated(previous, sample)
+        self._step = step
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether at least half of the calls with a new input refine the previous one."""
+        return 0 < self._num_new <= 2 * self._num_refined
+
+
+def is_continuous(tensor: Tensor) -> bool:
+    """Return whether equal rows must be copies: values rarely repeat, or rows differ widely."""
+    if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
+        return False
+    sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]
+    # With 16 bits, a few values are equal by chance in one or two of thousands of rows.
+    min_columns = 2 if tensor.element_size() > 2 else _MIN_HALF_COLUMNS
+    min_unique = _MIN_UNIQUE_SHARE * sample.numel()
+    if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:
+        return True
+    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_WIDE_SAMPLE_SIZE]
+    differences = (wide[:, None] != wide[None]).sum(-1).flatten()
+    differences = differences[differences > 0]
+    if not differences.numel():
+        return False
+    median = float(differences.median())
+    is_wide = median >= _MIN_MEDIAN_DIFFERENCES
+    return is_wide and float(differences.min()) >= _MIN_NEAREST_RATIO * median
+
+
+def _is_correlated(one: Tensor, other: Tensor) -> bool:
+    """Return whether the columns of two batches are correlated over the rows, on average."""
+    if one.shape[0] < _MIN_CORRELATED_ROWS:
+        return False
+    one, other = (t - t.mean(0) for t in (one, other))
+    length = (one.square().sum(0) * other.square().sum(0)).sqrt()
+    varies = length > 0
+    return bool(((one * other).sum(0)[varies] / length[varies]).mean() > _MIN_CORRELATION)

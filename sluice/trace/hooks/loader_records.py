@@ -1,0 +1,130 @@
+"""What is known of a DataLoader and of its epochs."""
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from sluice.trace.inspection.fingerprints import (
+    FieldFingerprint,
+    OrderFingerprint,
+    make_sketch,
+    mix64,
+)
+from sluice.trace.inspection.samplers import sampler_properties
+from sluice.trace.records.batches import EpochRecord, LoaderRecord
+
+_WATCHED_EPOCHS = 4
+"""First epochs of each loader that are recorded; later epochs are recorded at powers of two."""
+
+_MAX_LABELS = 64
+
+
+@dataclass(slots=True)
+class LoaderEntry:
+    """One DataLoader of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    code: int
+    """Event code of its batches."""
+    epoch: int = 0
+    num_batches: int = 0
+    num_seen: int = 0
+    is_hashed: bool = False
+    """Whether the configured number of batches is already fingerprinted."""
+    iteration: "IteratorEntry | None" = None
+
+
+@dataclass(slots=True)
+class IteratorEntry:
+    """One iteration over a DataLoader."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    loader: LoaderEntry | None = None
+    order: OrderFingerprint = field(default_factory=OrderFingerprint)
+    step: int = 0
+    sampler_epoch: int = -1
+    rows: list[int] = field(default_factory=list)
+    """Fingerprints of the inspected rows."""
+    labels: Counter[int] = field(default_factory=Counter)
+    fields: dict[int, FieldFingerprint] = field(default_factory=dict)
+    """Fingerprints of float tensors, by position in the batch."""
+
+
+def records_epoch(epoch: int) -> bool:
+    """Return whether an epoch is recorded; recording all short epochs would cost too much."""
+    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
+
+
+def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool) -> EpochRecord:
+    """Return a record of an epoch that ended."""
+    order, rows = iteration.order.digests()
+    return EpochRecord(
+        loader=entry.index,
+        epoch=entry.epoch,
+        step=iteration.step,
+        sampler_epoch=iteration.sampler_epoch,
+        num_batches=entry.num_batches,
+        num_indices=iteration.order.count,
+        first=iteration.order.first,
+        order=order,
+        rows=rows,
+        row_numbers=iteration.order.sketch(),
+        contents=make_sketch(mix64(torch.tensor(iteration.rows, dtype=torch.int64))),
+        num_contents=len(iteration.rows),
+        labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
+        fields=tuple(some.record(position) for position, some in iteration.fields.items()),
+        is_finished=is_finished,
+    )
+
+
+def float_fields(tensors: list[Tensor]) -> list[int]:
+    """Return positions of float32 and float64 tensors, if one of them may be a target.
+
+    A target is not the first tensor. 16-bit floats are excluded because they repeat by chance.
+    """
+    positions = [
+        position
+        for position, t in enumerate(tensors)
+        if t.dtype in (torch.float32, torch.float64)
+        and t.layout == torch.strided
+        and t.dim()
+        and t.numel()
+    ]
+    return positions if any(positions) else []
+
+
+def integer_labels(tensors: list[Tensor]) -> list[int]:
+    """Return the labels of a batch: its first one-dimensional integer tensor after the inputs."""
+    labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
+    return labels[0].tolist() if labels and not labels[0].is_complex() else []
+
+
+def loader_record(index: int, loader: Any) -> LoaderRecord:
+    """Return the properties of a loader."""
+    try:
+        num_rows = len(loader.dataset)
+    except (TypeError, NotImplementedError):  # a stream
+        num_rows = -1
+    sampler = sampler_properties(loader)
+    return LoaderRecord(
+        index=index,
+        dataset=type(loader.dataset).__name__,
+        num_rows=num_rows,
+        sampler=type(loader.sampler).__name__,
+        batch_size=-1 if loader.batch_size is None else loader.batch_size,
+        num_workers=loader.num_workers,
+        has_generator=loader.generator is not None,
+        is_stream=isinstance(loader.dataset, IterableDataset),
+        shuffles=sampler.shuffles,
+        sets_epoch=sampler.sets_epoch,
+        seed=sampler.seed,
+        replicas=sampler.replicas,
+        rank=sampler.rank,
+    )

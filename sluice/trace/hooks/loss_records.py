@@ -1,0 +1,112 @@
+"""Summarizes the arguments of a loss function."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.hooks.index_bounds import CLASS_LOSSES
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.token_statistics import best_alignment
+from sluice.trace.records.losses import LossRecord
+from sluice.trace.thread_state import ThreadState
+
+_MAX_SHAPE_NODES = 8
+"""Maximum number of autograd nodes that only reshape and are skipped."""
+_MAX_ONE_HOT_CLASSES = 64
+"""Maximum number of classes whose rows are counted."""
+
+
+def loss_record(
+    kind: str,
+    arguments: Mapping[str, Any],
+    result: Tensor | None,
+    *,
+    thread: ThreadState,
+    step: int,
+    is_learning: bool,
+) -> LossRecord:
+    """Return a record of one call of a loss function.
+
+    Args:
+        kind: Name of the function.
+        arguments: Arguments of the function by name, with defaults; input and target are tensors.
+        result: The loss; None if the call raised, or is inspected later.
+        thread: Provides the last network, its inputs and its loader.
+        step: Number of the last step.
+        is_learning: Whether gradients follow.
+    """
+    values, target = arguments["input"], arguments["target"]
+    is_integer = not target.is_floating_point()
+    low, high = (float(v) for v in torch.aminmax(values.detach().float()))
+    sums = (float("nan"), float("nan"))
+    if values.dim() > 1 and values.shape[1] > 1:
+        parts = values.detach().float()
+        total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
+        sums = float(total.min()), float(total.max())
+    is_supervised = torch.ones_like(target, dtype=torch.bool)
+    if kind in CLASS_LOSSES and is_integer:
+        is_supervised = target != arguments["ignore_index"]
+    kept = target.detach()[is_supervised]
+    num = int(is_supervised.sum())
+    ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
+    return LossRecord(
+        step=step,
+        kind=kind,
+        network=thread.call.network,
+        loader=thread.last_loader,
+        is_learning=is_learning,
+        reduction=str(arguments["reduction"]),
+        producer_node=_producer_name(values),
+        input_shape=tuple(values.shape),
+        target_shape=tuple(target.shape),
+        smallest=low,
+        largest=high,
+        min_row_sum=sums[0],
+        max_row_sum=sums[1],
+        target_is_integer=is_integer,
+        target_smallest=ends[0],
+        target_largest=ends[1],
+        num_targets=target.numel(),
+        num_supervised=num,
+        num_rows_without_class=_count_rows_without_class(target),
+        column_counts=_count_rows_per_class(target) if kind.startswith("binary") else (),
+        value=float("nan") if result is None else float(result.detach().float().mean()),
+        tokens=best_alignment(thread.call.inputs, target, is_supervised)
+        if kind in CLASS_LOSSES and is_integer
+        else None,
+    )
+
+
+def _count_rows_without_class(target: Tensor) -> int:
+    """Return the number of one-hot target rows without a class; 0 if targets are not one-hot."""
+    return int((target.detach().sum(1) == 0).sum()) if _is_one_hot(target) else 0
+
+
+def _count_rows_per_class(target: Tensor) -> tuple[int, ...]:
+    """Return the number of rows of each class of one-hot targets; otherwise ()."""
+    if not _is_one_hot(target) or not 2 < target.shape[1] <= _MAX_ONE_HOT_CLASSES:
+        return ()
+    return tuple(int(count) for count in target.detach().sum(0).tolist())
+
+
+def _is_one_hot(target: Tensor) -> bool:
+    """Return whether each row contains at most a single 1 and otherwise zeros."""
+    if target.dim() != 2 or not target.is_floating_point():
+        return False
+    table = target.detach()
+    return bool(((table == 0) | (table == 1)).all()) and bool((table.sum(1) <= 1).all())
+
+
+def _producer_name(values: Tensor) -> str:
+    """Return the name of the autograd node that computed the values; skip nodes that reshape."""
+    node = values.grad_fn
+    for _ in range(_MAX_SHAPE_NODES):
+        if node is None:
+            return ""
+        name: str = node.name()
+        if name not in SHAPE_NODES or not node.next_functions:
+            return name
+        node = node.next_functions[0][0]
+    return "" if node is None else str(node.name())

@@ -1,0 +1,170 @@
+"""Predicts the next step of each thread, and follows it event by event.
+
+A step pattern is predicted once it has followed the previous pattern often enough. The first
+mismatch ends the prediction: the step is recorded fully, including the events already matched. One
+step in ``full_sample_every`` is always recorded fully. So the order of events and the losses are
+known for every step; gradient state, learning rates, norms and times only for the fully recorded
+steps.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import get_args
+
+from sluice.trace.prediction.step_patterns import StepPatterns
+from sluice.trace.program_events import (
+    NonFiniteNorm,
+    OptimizerCreated,
+    StepRecorded,
+    StepsPassedOn,
+    StructureChanged,
+    TraceBegan,
+    UnexpectedEvent,
+)
+from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import Prediction, StepPattern, ThreadState
+
+Interruption = UnexpectedEvent | StructureChanged | OptimizerCreated | NonFiniteNorm
+_INTERRUPTIONS: tuple[type[Interruption], ...] = get_args(Interruption)
+"""Events that end a prediction."""
+
+
+class StepPredictor:
+    """Predicts the next step pattern of each thread."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._reset()
+        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        sink.bus.subscribe(StepsPassedOn, self._learn)
+        sink.bus.subscribe(StepRecorded, self._start)
+        for kind in _INTERRUPTIONS:
+            sink.bus.subscribe(kind, self._on_interruption)
+
+    def _on_interruption(self, event: Interruption) -> None:
+        self.stop(event.thread)
+
+    def _reset(self) -> None:
+        sink = self._sink
+        self._patterns = StepPatterns(sink.events.interner, sink.objects)
+        self._repeats = 0
+        """Number of predicted steps between two fully recorded ones; 0 if steps are long."""
+
+    def _learn(self, passed: StepsPassedOn) -> None:
+        sampling, settings = self._sink.sampling, self._sink.settings
+        is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
+        is_allowed = is_fast and not sampling.every_step_needed_by
+        self._repeats = settings.full_sample_every - 1 if is_allowed else 0
+        if self._repeats:
+            self._patterns.add(passed.steps)
+
+    def _start(self, recorded: StepRecorded) -> None:
+        """Predict the pattern after the step that just ended, if there is a known successor."""
+        if not self._repeats:
+            return
+        thread = recorded.thread
+        pattern = self._patterns.get(recorded.codes, thread.index)
+        following = None if pattern is None else pattern.successor
+        if following is None:
+            return
+        left = self._repeats
+        if following is not pattern:
+            # Even, so that of two alternating optimizers both get fully recorded steps.
+            left -= left % 2
+        left = min(left, recorded.due_step - self._sink.steps.last - 1)
+        if left > 0:
+            thread.prediction.repeats_left = left
+            thread.skips_details = True
+            _expect(thread.prediction, following)
+
+    def stop(self, thread: ThreadState) -> None:
+        """Record the running step fully from here on, including the events already matched."""
+        prediction = thread.prediction
+        if prediction.position < 0:
+            return
+        pattern = prediction.pattern
+        assert pattern is not None  # because the running step is predicted
+        matched, now = prediction.codes[: prediction.position], self._sink.clock()
+        self._close(thread, pattern, matched)
+        thread.step.events = [number for code in matched for number in (code, now)]
+        zero, backward = pattern.optimizer_entry.zero_code, self._sink.events.backward_codes
+        last = next((code for code in reversed(matched) if code == zero or code in backward), None)
+        thread.backward.is_zeroed_since = last == zero
+
+    def end_step(self, thread: ThreadState) -> None:
+        """Store a step that matched its prediction, and predict the next one."""
+        steps, prediction = self._sink.steps, thread.prediction
+        pattern = prediction.pattern
+        assert pattern is not None  # because the step was predicted
+        steps.last = number = next(steps.numbers)
+        if not pattern.repeated_steps:
+            prediction.repeated_patterns.append(pattern)
+        pattern.repeated_steps += number, thread.step.losses
+        thread.step.losses = []
+        prediction.repeats_left -= 1
+        following = pattern.successor
+        if following is pattern and prediction.repeats_left:
+            prediction.position = 0
+        elif following is not None and prediction.repeats_left:
+            _expect(prediction, following)
+        else:
+            self._close(thread, pattern, ())
+
+    def _close(self, thread: ThreadState, current: StepPattern, matched: Sequence[int]) -> None:
+        """Report the predicted steps, and end the prediction.
+
+        Args:
+            thread: Thread of the steps.
+            current: Pattern of the running step, or of the step that ended last.
+            matched: Event codes of the running step so far.
+        """
+        sink, prediction = self._sink, thread.prediction
+        prediction.position, thread.skips_details = -1, False
+        thread.step.began_ns = sink.clock()
+        patterns, prediction.repeated_patterns = prediction.repeated_patterns, []
+        patterns.sort(key=_last_step)
+        for pattern in patterns:
+            repeated, pattern.repeated_steps = pattern.repeated_steps, []
+            last, losses = repeated[-2:]
+            thread.num_steps += len(repeated) // 2
+            pattern.optimizer_entry.steps += len(repeated) // 2
+            thread.last_loss = losses[-1] if losses else None
+            sink.steps.add_repeated(
+                last, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
+            )
+        self._update_gradient_trackers(patterns, current, matched)
+
+    def _update_gradient_trackers(
+        self, patterns: Sequence[StepPattern], current: StepPattern, matched: Sequence[int]
+    ) -> None:
+        """Record the gradient state of the optimizers that stepped or are about to step.
+
+        Args:
+            patterns: Patterns repeated since the last fully recorded step, sorted by last step.
+            current: Pattern of the running step, or of the step that ended last.
+            matched: Event codes of the running step so far.
+        """
+        code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
+        backward, is_carried = self._sink.events.backward_codes, self._patterns.is_carried
+        last_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
+        for entry in {current.optimizer_entry: -1, **last_index}:
+            tracker, zero, i = entry.gradient_tracker, entry.zero_code, last_index.get(entry, -1)
+            since = [*chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]), *matched]
+            has_zero_event = any(zero in codes for codes in code_lists)
+            is_kept = has_zero_event or is_carried(current if i < 0 else patterns[i])
+            if zero in since or (since and not is_kept):
+                tracker.is_cleared = True  # clearing without an event may have happened
+            elif i >= 0:
+                # The gradients of its last step are still in place.
+                tracker.record_gradients(may_have_changed=not backward.isdisjoint(since))
+
+
+def _expect(prediction: Prediction, pattern: StepPattern) -> None:
+    prediction.pattern, prediction.codes = pattern, pattern.codes
+    prediction.step_position = len(pattern.codes) - 2
+    prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0
+
+
+def _last_step(pattern: StepPattern) -> int:
+    step: int = pattern.repeated_steps[-2]
+    return step
