@@ -72,7 +72,6 @@ def best_config_asset(
     poc: PocSettings,
     planned: PlannedEvaluation,
     tracking: TrackingSettings,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
     base = inputs.base
@@ -88,7 +87,6 @@ def best_config_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_training",
         kinds={"ray", "optuna"} if inputs.search else {"python"},
-        owners=list(owners),
         pool=gpu_pool(inputs.compute, base.training),
         description="Settings of the network and its training. With a `search` section, the best "
         "trial of a hyperparameter search on validation rows (test rows are never read); without "

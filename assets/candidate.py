@@ -2,7 +2,6 @@
 
 import inspect
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -48,7 +47,6 @@ def candidate_asset(
     poc: PocSettings,
     advised_power: float,
     tracking: TrackingSettings,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -68,7 +66,6 @@ def candidate_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_promotion",
         kinds={"sqlalchemy"},
-        owners=list(owners),
         description="Registered version of the candidate, promoted or not, with its full lineage: "
         "data, config, code, git commit, seeds, weights, environment, metrics and receipts. "
         "Registering the same candidate again returns the same version.",

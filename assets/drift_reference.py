@@ -1,7 +1,5 @@
 """Asset ``drift_reference``: reference distributions for drift tests, stored with the version."""
 
-from collections.abc import Sequence
-
 import dagster as dg
 from pydantic import Field
 
@@ -41,7 +39,7 @@ class DriftReferenceRecord(Record):
 
 
 def drift_reference_asset(
-    pipeline: str, inputs: SearchInputs, drift: DriftSettings | None, *, owners: Sequence[str]
+    pipeline: str, inputs: SearchInputs, drift: DriftSettings | None
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline; without drift settings it stores no reference."""
 
@@ -55,7 +53,6 @@ def drift_reference_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_training",
         kinds={"parquet"},
-        owners=list(owners),
         description="Reference distributions for drift detection: training rows, predictions on "
         "held-out rows, and held-out losses. Distributions are stored as summaries, without the "
         "rows. They are stored with the version, so that drift is measured against the data that "

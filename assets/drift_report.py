@@ -1,7 +1,6 @@
 """Asset ``drift_report``: drift of the data and the behaviour of the version in production."""
 
 import os
-from collections.abc import Sequence
 from datetime import datetime
 
 import dagster as dg
@@ -47,8 +46,6 @@ def drift_report_asset(
     workload: Workload,
     drift: DriftSettings,
     alarm_settings: AlarmDebounceSettings,
-    *,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -59,7 +56,6 @@ def drift_report_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_drift",
         kinds={"pandas", "parquet"},
-        owners=list(owners),
         description="Drift of the version in production: new source rows, requests, predictions, "
         "latency, and losses on labelled rows, each compared with the reference stored at training "
         "time. Windows do not overlap. Drift in several recent windows raises an alarm.",

@@ -1,7 +1,6 @@
 """Asset ``evaluation``: test losses of candidate and reference, and regression suite results."""
 
 import os
-from collections.abc import Sequence
 
 import dagster as dg
 
@@ -53,7 +52,6 @@ def evaluation_asset(
     suites: SuiteSettings,
     approved: str | None,
     production_code: CodeSource,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -67,7 +65,6 @@ def evaluation_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_promotion",
         kinds={"pytorch", "parquet"},
-        owners=list(owners),
         description="Test losses of the candidate and of its reference, by seed and row. The "
         "reference is the version in production or, before the first promotion, the baseline. "
         "Includes the results of the candidate on all regression suites.",

@@ -1,7 +1,5 @@
 """Asset ``features``: the feature frame and its walk-forward folds."""
 
-from collections.abc import Sequence
-
 import dagster as dg
 from pydantic import Field
 
@@ -27,9 +25,7 @@ class FeatureSet(Record):
     folds: tuple[Fold, ...]
 
 
-def features_asset(
-    pipeline: str, workload: Workload, *, path: str, owners: Sequence[str]
-) -> dg.AssetsDefinition:
+def features_asset(pipeline: str, workload: Workload, *, path: str) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
@@ -39,7 +35,6 @@ def features_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_data",
         kinds={"pandas", "parquet"},
-        owners=list(owners),
         description="Feature frame with one row per example: features computed from current and "
         "past rows, the target, and the walk-forward folds. Requires raw rows that passed their "
         "checks.",

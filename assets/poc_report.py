@@ -1,7 +1,5 @@
 """Asset ``poc_report``: the proof-of-concept gate, minutes of checks before hours of training."""
 
-from collections.abc import Sequence
-
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
@@ -28,7 +26,7 @@ from sluice.failfast.result import CheckResult, GateReport
 
 
 def poc_report_asset(
-    pipeline: str, inputs: TrainingInputs, poc: PocSettings, *, seed: int, owners: Sequence[str]
+    pipeline: str, inputs: TrainingInputs, poc: PocSettings, *, seed: int
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -39,7 +37,6 @@ def poc_report_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_training",
         kinds={"pytorch"},
-        owners=list(owners),
         description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
         "a small part of the real data, before hours of training. Writes the receipt that search "
         "and training require. Requires features that passed their checks. Runs in a separate "

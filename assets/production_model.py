@@ -1,7 +1,6 @@
 """Asset ``production_model``: version in production, moved on the evidence in the registry."""
 
 import os
-from collections.abc import Sequence
 
 import dagster as dg
 
@@ -22,7 +21,6 @@ def production_model_asset(
     rolls_out: bool,
     rules: str,
     tracking: TrackingSettings,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
@@ -33,7 +31,6 @@ def production_model_asset(
         io_manager_key=RECORDS,
         group_name=f"{pipeline}_promotion",
         kinds={"python"},
-        owners=list(owners),
         description="The version in production. Promotes the requested version only if its "
         "receipts are complete and, where a rollout is configured, its rollout has succeeded. Of "
         "two concurrent promotions only one succeeds.",

@@ -47,7 +47,6 @@ def promotion_verdict_asset(
     gate: GateSettings,
     guards: GuardSettings,
     rules: str,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
@@ -58,7 +57,6 @@ def promotion_verdict_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_promotion",
         kinds={"python"},
-        owners=list(owners),
         description="Decision on the candidate: PROMOTE if it is significantly better than the "
         "version in production (or than the baseline, before the first promotion) and passes all "
         "guards. The test accounts for seed variance and for dependent rows, and its confidence "

@@ -1,7 +1,5 @@
 """Asset ``raw_data``: rows of the source, stored under the digest of their content."""
 
-from collections.abc import Sequence
-
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
@@ -13,9 +11,7 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
 
-def raw_data_asset(
-    pipeline: str, workload: Workload, *, owners: Sequence[str]
-) -> dg.AssetsDefinition:
+def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
@@ -24,7 +20,6 @@ def raw_data_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_data",
         kinds={"pandas", "parquet"},
-        owners=list(owners),
         description="Rows of the data source, unchanged. The data version is the digest of their "
         "content, so identical rows have the same version regardless of file and format.",
     )

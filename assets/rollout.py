@@ -1,7 +1,5 @@
 """Asset ``rollout``: shifts live traffic to a candidate step by step before its promotion."""
 
-from collections.abc import Sequence
-
 import dagster as dg
 
 from sluice.assets.config_schema import VERSION_CONFIG, read_requested_version
@@ -17,9 +15,7 @@ from sluice.rollout_control.start import start_rollout
 ROLLOUT = "rollout"
 
 
-def rollout_asset(
-    pipeline: str, settings: RolloutSettings, *, rules: str, owners: Sequence[str]
-) -> dg.AssetsDefinition:
+def rollout_asset(pipeline: str, settings: RolloutSettings, *, rules: str) -> dg.AssetsDefinition:
     """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
     @dg.asset(
@@ -30,7 +26,6 @@ def rollout_asset(
         io_manager_key=RECORDS,
         group_name=f"{pipeline}_promotion",
         kinds={"sqlalchemy"},
-        owners=list(owners),
         description="Rollout of a candidate. The rollout sensor raises its share of the traffic "
         "step by step and rolls it back automatically when live traffic shows harm. Each "
         "transition is recorded as an observation of this asset.",

@@ -4,7 +4,6 @@ This is an asset because it is too slow for the rollout sensor: it reads rows an
 """
 
 import os
-from collections.abc import Sequence
 
 import dagster as dg
 
@@ -35,7 +34,7 @@ class RolloutReview(Record):
 
 
 def rollout_review_asset(
-    pipeline: str, workload: Workload, gate: GateSettings, *, owners: Sequence[str]
+    pipeline: str, workload: Workload, gate: GateSettings
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -46,7 +45,6 @@ def rollout_review_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_promotion",
         kinds={"pandas"},
-        owners=list(owners),
         description="Applies the promotion gate to live rows whose labels have arrived, while a "
         "rollout is in progress. After a rollback, it saves the rows on which the challenger "
         "failed as a regression suite for later candidates.",

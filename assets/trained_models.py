@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
 
 import dagster as dg
 import pandas as pd
@@ -44,7 +43,6 @@ def trained_models_asset(
     planned: PlannedEvaluation,
     diagnosis: DiagnosisSettings,
     production_code: CodeSource,
-    owners: Sequence[str],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -56,7 +54,6 @@ def trained_models_asset(
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_training",
         kinds={"pytorch"},
-        owners=list(owners),
         pool=gpu_pool(inputs.compute, inputs.base.training),
         description="One network per seed and fold, each with the weights of its best epoch. "
         "Requires passed proof-of-concept and search receipts for exactly this data, config and "

@@ -63,7 +63,7 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
 
 def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
-    name, owners, path = settings.name, settings.owners, settings.workload
+    name, path = settings.name, settings.workload
     poc, rules, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
     inputs, search = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
@@ -74,12 +74,10 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     promotion, verification = promotion_job(name), verification_job(name)
     jobs = [search_job(name), training, promotion, verification]
     assets = [
-        raw_data_asset(name, workload, owners=owners),
-        features_asset(name, workload, path=path, owners=owners),
-        poc_report_asset(name, inputs, poc, seed=seed, owners=owners),
-        best_config_asset(
-            name, search, poc=poc, planned=planned, tracking=settings.tracking, owners=owners
-        ),
+        raw_data_asset(name, workload),
+        features_asset(name, workload, path=path),
+        poc_report_asset(name, inputs, poc, seed=seed),
+        best_config_asset(name, search, poc=poc, planned=planned, tracking=settings.tracking),
         trained_models_asset(
             name,
             search,
@@ -87,9 +85,8 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             planned=planned,
             diagnosis=settings.diagnosis,
             production_code=settings.production_code,
-            owners=owners,
         ),
-        drift_reference_asset(name, search, settings.drift, owners=owners),
+        drift_reference_asset(name, search, settings.drift),
         evaluation_asset(
             name,
             search,
@@ -97,7 +94,6 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             suites=settings.suites,
             approved=settings.guards.approved,
             production_code=settings.production_code,
-            owners=owners,
         ),
         promotion_verdict_asset(
             name,
@@ -106,7 +102,6 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             gate=settings.gate,
             guards=settings.guards,
             rules=rules,
-            owners=owners,
         ),
         candidate_asset(
             name,
@@ -114,11 +109,8 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             poc=poc,
             advised_power=settings.gate.advised_power,
             tracking=settings.tracking,
-            owners=owners,
         ),
-        production_model_asset(
-            name, rolls_out=rolls_out, rules=rules, tracking=settings.tracking, owners=owners
-        ),
+        production_model_asset(name, rolls_out=rolls_out, rules=rules, tracking=settings.tracking),
     ]
     checks = [
         raw_data_checks(name, workload),
@@ -136,9 +128,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     if settings.drift is not None:
         drift = drift_job(name)
         jobs.append(drift)
-        assets.append(
-            drift_report_asset(name, workload, settings.drift, settings.drift_alarm, owners=owners)
-        )
+        assets.append(drift_report_asset(name, workload, settings.drift, settings.drift_alarm))
         checks.append(drift_check(name))
         sensors.append(drift_sensor(name, [drift, training], workload, settings.drift))
     if settings.rollout is not None:
@@ -146,13 +136,15 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         promotion_jobs.append(rollout)
         jobs += [rollout, review]
         assets += [
-            rollout_asset(name, settings.rollout, rules=rules, owners=owners),
-            rollout_review_asset(name, workload, settings.gate, owners=owners),
+            rollout_asset(name, settings.rollout, rules=rules),
+            rollout_review_asset(name, workload, settings.gate),
         ]
         checks.append(rollout_check(name))
         sensors.append(rollout_sensor(name, [promotion, review]))
     return dg.Definitions(
-        assets=assets,
+        assets=dg.map_asset_specs(
+            lambda spec: spec.replace_attributes(owners=list(settings.owners)), assets
+        ),
         asset_checks=checks,
         jobs=jobs,
         schedules=[
