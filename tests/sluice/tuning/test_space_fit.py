@@ -240,6 +240,13 @@ def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_workload_
         resolve(pipeline)
 
 
+def test_a_space_with_a_setting_of_the_workload_must_suit_the_network_too():
+    names = {"workload.seq_len": integers(4, 16), "model.hidden": choice(8, 18)}
+    pipeline = sine(names, model=TRANSFORMER)
+    with pytest.raises(SettingsError, match="contains 18"):
+        resolve(pipeline)
+
+
 def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():
     training = TrainSettings(
         optimizer="sgd",
