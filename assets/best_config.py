@@ -1,7 +1,6 @@
 """Asset ``best_config``: training settings, from a hyperparameter search or the pipeline's YAML."""
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,12 +12,12 @@ from pydantic import Field
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
-from sluice.assets.metadata import picture, table
 from sluice.assets.receipt_subjects import poc_subject, require_same, search_subject
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.run_records import write_run
 from sluice.assets.searched_features import require_same_features
 from sluice.assets.spans import spanned
+from sluice.assets.study_metadata import study_metadata
 from sluice.base.digests import digest_json, short
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt, require
@@ -27,16 +26,13 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.config.poc_settings import PocSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import TableRecord
-from sluice.reports.folder import save_page
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
 from sluice.training.settings import TrainSettings
 from sluice.tuning.concurrency import describe_idle_workers
 from sluice.tuning.live_table import live_rows, table_text
-from sluice.tuning.plots import curves_png, importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import TrialRecord
-from sluice.tuning.schedule_to_settings import NO_SEARCH_NOTE, changed_settings, settings_yaml
 from sluice.tuning.schedulers import is_population
 from sluice.tuning.search_progress import SearchProgress
 from sluice.tuning.settings import SearchSettings
@@ -44,13 +40,10 @@ from sluice.tuning.spaces import TrialSettings
 from sluice.tuning.stale_searches import record_request
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.study_folder import results_path
-from sluice.tuning.study_page import study_page
-from sluice.tuning.study_summary import StudySummary, display_value, summarize_study, trial_rows
+from sluice.tuning.study_summary import StudySummary, summarize_study
 from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
 
-SHOWN_TRIALS = 12
-SHOWN_SENSITIVITIES = 3
 SHOWN_DIFFERENCES = 5
 """Maximum number of differing settings in a log line; Dagster stores its log in a database."""
 
@@ -134,7 +127,15 @@ def best_config_asset(
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
-            metadata=_metadata(pipeline, inputs, sluice_state, study, subject)
+            metadata=study_metadata(
+                study,
+                pipeline,
+                sluice_state.home,
+                unit=base.workload.loss_unit,
+                results=results_path(
+                    search_folder(sluice_state.home, subject), inputs.compute.storage_path
+                ),
+            )
             if study
             else {"searched": "No. The settings come from the pipeline's YAML."},
         )
@@ -237,64 +238,6 @@ def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
         else "No search is configured: the settings come from the pipeline's YAML.",
         decided_at=utc_now(),
     )
-
-
-def _metadata(
-    pipeline: str,
-    inputs: SearchInputs,
-    state: SluiceState,
-    study: StudySummary,
-    subject: Mapping[str, str],
-) -> dict[str, dg.MetadataValue | str | int | float]:
-    result, importance = study.result, study.importance
-    unit = inputs.base.workload.loss_unit
-    results = results_path(search_folder(state.home, subject), inputs.compute.storage_path)
-    page = save_page(
-        study_page(study, title=pipeline, unit=unit, results=results),
-        f"searches/{pipeline}",
-        home=state.home,
-        environ=os.environ,
-    )
-    winner = [
-        {"parameter": path, "value": display_value(result.winner.params, path)}
-        for path in result.winner.params
-    ]
-    pictures = [
-        picture(
-            sensitivity_png(report, result, study.space, at_epoch=importance.at_epoch, unit=unit),
-            f"loss over {report.path}",
-        ).value
-        for report in importance.parameters[:SHOWN_SENSITIVITIES]
-    ]
-    return {
-        "trials": result.num_trials,
-        "best trial": result.best,
-        "validation loss": result.winner.loss,
-        "winner": table(winner),
-        **(
-            {"settings for the pipeline's YAML": _yaml_settings(study)}
-            if study.base != result.setup
-            else {}
-        ),
-        "warnings": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
-        "strategy": result.strategy.reason,
-        "study report": dg.MetadataValue.url(page.url),
-        "TensorBoard": f"tensorboard --logdir {shlex.quote(results)}",
-        "trial losses": picture(trials_png(result, unit=unit), "validation loss of every trial"),
-        "learning curves": picture(
-            curves_png(result, unit=unit), "validation loss of every trial by epoch"
-        ),
-        "parameter importance": picture(importance_png(importance), "importance by parameter"),
-        **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
-        f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
-    }
-
-
-def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
-    setup = study.result.setup
-    lines = settings_yaml(changed_settings(study.base, setup))
-    note = f"\n\n{NO_SEARCH_NOTE}" if setup.training.changes else ""
-    return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")
 
 
 class _SearchProgress:

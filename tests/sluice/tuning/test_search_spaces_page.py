@@ -52,11 +52,12 @@ def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
     given = SINE | {"search": example}
     load_quietly()
     if is_installed((example.get("searcher") or {"class": ""})["class"]):
-        search = PipelineSettings.parse(given, where="page").search
+        search = resolve(PipelineSettings.parse(given, where="page")).settings.search
         assert search == SearchSettings.parse(example, where="page")
         return
+    pipeline = PipelineSettings.parse(given, where="page")
     with pytest.raises(SettingsError, match=r"lacks its library|No module named"):
-        PipelineSettings.parse(given, where="page")
+        resolve(pipeline)
 
 
 def test_arguments_that_the_page_lists_are_filled_in():
