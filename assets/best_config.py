@@ -1,7 +1,6 @@
 """Asset ``best_config``: training settings, from a hyperparameter search or the pipeline's YAML."""
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,28 +10,29 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.evaluation_inputs import open_inputs
+from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
-from sluice.assets.metadata import picture, table
 from sluice.assets.receipt_subjects import poc_subject, require_same, search_subject
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.run_records import write_run
 from sluice.assets.searched_features import require_same_features
 from sluice.assets.spans import spanned
+from sluice.assets.study_metadata import study_metadata
 from sluice.base.digests import digest_json, short
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt, require
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
+from sluice.cluster.settings import ComputeSettings
+from sluice.config.poc_settings import PocSettings
+from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import TableRecord
-from sluice.reports.folder import save_page
+from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
+from sluice.training.settings import TrainSettings
 from sluice.tuning.concurrency import describe_idle_workers
 from sluice.tuning.live_table import live_rows, table_text
-from sluice.tuning.plots import curves_png, importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import TrialRecord
-from sluice.tuning.schedule_to_settings import NO_SEARCH_NOTE, changed_settings, settings_yaml
 from sluice.tuning.schedulers import is_population
 from sluice.tuning.search_progress import SearchProgress
 from sluice.tuning.settings import SearchSettings
@@ -40,13 +40,10 @@ from sluice.tuning.spaces import TrialSettings
 from sluice.tuning.stale_searches import record_request
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.study_folder import results_path
-from sluice.tuning.study_page import study_page
-from sluice.tuning.study_summary import StudySummary, display_value, summarize_study, trial_rows
+from sluice.tuning.study_summary import StudySummary, summarize_study
 from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
 
-SHOWN_TRIALS = 12
-SHOWN_SENSITIVITIES = 3
 SHOWN_DIFFERENCES = 5
 """Maximum number of differing settings in a log line; Dagster stores its log in a database."""
 
@@ -61,22 +58,29 @@ class BestConfig(Record):
     study: str | None = Field(description="Artifact digest of the study (JSON).")
 
 
-def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def best_config_asset(
+    pipeline: str,
+    inputs: SearchInputs,
+    *,
+    poc: PocSettings,
+    planned: PlannedEvaluation,
+    tracking: TrackingSettings,
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
+    base = inputs.base
 
     @dg.asset(
-        key=[pipeline.name, "best_config"],
+        key=[pipeline, "best_config"],
         ins={
-            "raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"]),
-            "features": dg.AssetIn(key=[pipeline.name, "features"]),
+            "raw_data": dg.AssetIn(key=[pipeline, "raw_data"]),
+            "features": dg.AssetIn(key=[pipeline, "features"]),
         },
-        deps=[dg.AssetKey([pipeline.name, "poc_report"])],
+        deps=[dg.AssetKey([pipeline, "poc_report"])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_training",
-        kinds={"ray", "optuna"} if pipeline.search else {"python"},
-        owners=list(pipeline.owners),
-        pool=gpu_pool(pipeline),
+        group_name=f"{pipeline}_training",
+        kinds={"ray", "optuna"} if inputs.search else {"python"},
+        pool=gpu_pool(inputs.compute, base.training),
         description="Settings of the network and its training. With a `search` section, the best "
         "trial of a hyperparameter search on validation rows (test rows are never read); without "
         "one, the settings of the pipeline's YAML. Requires a passed proof-of-concept receipt. An "
@@ -91,20 +95,30 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
         data = features.table.digest
-        subject = search_subject(pipeline, data)
+        subject = search_subject(inputs, data)
         with sluice_state.ledger() as ledger:
-            gated = poc_subject(pipeline, data)
+            gated = poc_subject(base, poc, data)
             require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
-        if pipeline.search is not None:
-            open_inputs(pipeline, sluice_state, data=data)
-            write_run(pipeline, sluice_state.home, context.run.run_id, "search", data=data)
-            require_same_features(pipeline, features.table, raw_data, sluice_state.store)
-        study = _search(context, pipeline, sluice_state, sluice_progress, features, subject)
-        setup = study.result.setup if study else pipeline.setup
+        if inputs.search is not None:
+            open_inputs(pipeline, base, planned, sluice_state, data=data)
+            write_run(
+                base,
+                inputs,
+                sluice_state.home,
+                context.run.run_id,
+                "search",
+                seeds=planned.seeds,
+                data=data,
+            )
+            require_same_features(inputs, features.table, raw_data, sluice_state.store)
+        study = _search(
+            context, pipeline, inputs, tracking, sluice_state, sluice_progress, features, subject
+        )
+        setup = study.result.setup if study else inputs.setup
         record = BestConfig(
             subject=subject,
             setup=setup,
-            found=pipeline.with_settings(setup).config_digest,
+            found=base.with_settings(setup).config_digest,
             num_trials=study.result.num_trials if study else 0,
             study=sluice_state.store.put(study.model_dump_json().encode()) if study else None,
         )
@@ -113,7 +127,15 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
-            metadata=_metadata(pipeline, sluice_state, study, subject)
+            metadata=study_metadata(
+                study,
+                pipeline,
+                sluice_state.home,
+                unit=base.workload.loss_unit,
+                results=results_path(
+                    search_folder(sluice_state.home, subject), inputs.compute.storage_path
+                ),
+            )
             if study
             else {"searched": "No. The settings come from the pipeline's YAML."},
         )
@@ -121,59 +143,61 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     return best_config
 
 
-def gpu_pool(pipeline: PipelineSettings) -> str | None:
+def gpu_pool(compute: ComputeSettings, training: TrainSettings) -> str | None:
     """Return the concurrency pool of stages that use a GPU; None for stages that do not."""
-    here = pipeline.compute.address is None
-    found = here and device_type(pipeline.training.device) == "cuda"
-    return "gpu" if found or pipeline.compute.gpus_per_worker > 0 else None
+    here = compute.address is None
+    found = here and device_type(training.device) == "cuda"
+    return "gpu" if found or compute.gpus_per_worker > 0 else None
 
 
 def _search(
     context: dg.AssetExecutionContext,
-    pipeline: PipelineSettings,
+    pipeline: str,
+    inputs: SearchInputs,
+    tracking: TrackingSettings,
     state: SluiceState,
     progress: ProgressReporter,
     features: FeatureSet,
     subject: dict[str, str],
 ) -> StudySummary | None:
-    if pipeline.search is None:
+    if inputs.search is None:
         return None
-    space = pipeline.search_space
-    _, searched = plan_search(space, pipeline.search, pipeline.setup)
-    if idle := describe_idle_workers(pipeline.search, pipeline.compute):
+    space, setup = inputs.space, inputs.setup
+    _, searched = plan_search(space, inputs.search, setup)
+    if idle := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle)
     # The same data and settings resume the stored search; any difference starts another one.
     folder = search_folder(state.home, subject)
-    if left := record_request(folder, _search_request(pipeline, features)):
+    if left := record_request(folder, _search_request(pipeline, inputs, features)):
         context.log.warning(
             "An unfinished search has other settings, so a new search starts. Differences: "
             f"{'; '.join(left[:SHOWN_DIFFERENCES])}. Restore these settings to resume it."
         )
     result = search_workload(
-        pipeline.workload,
-        pipeline.workload_settings,
-        pipeline.setup,
+        inputs.base.path,
+        inputs.base.workload_settings,
+        setup,
         space,
-        pipeline.search,
+        inputs.search,
         table=features.table,
         folds=features.folds,
         artifacts=state.home.artifacts,
         folder=folder,
-        on_report=_SearchProgress(context, progress, pipeline.search),
-        compute=pipeline.compute,
-        data_seed=pipeline.data_seed,
+        on_report=_SearchProgress(context, progress, inputs.search),
+        compute=inputs.compute,
+        data_seed=inputs.base.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
         callbacks=trial_callbacks(
-            pipeline.tracking,
-            group=f"{pipeline.name}-{folder.name}",
+            tracking,
+            group=f"{pipeline}-{folder.name}",
             folder=state.home.wandb,
-            values=partial(decode, searched, pipeline.setup),
+            values=partial(decode, searched, setup),
             environ=os.environ,
             warn=context.log.warning,
         ),
         log=context.log.info,
     )
-    study = summarize_study(result, space, pipeline.setup, seed=pipeline.search.seed)
+    study = summarize_study(result, space, setup, seed=inputs.search.seed)
     for line in study.warnings:
         context.log.warning(line)
     return study
@@ -184,15 +208,15 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
     return home.searches / short(digest_json(dict(subject)))
 
 
-def _search_request(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, object]:
+def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
     """Return the settings that identify the search, with the names of the pipeline's YAML."""
-    assert pipeline.search is not None
+    assert inputs.search is not None
     return {
-        "pipeline": pipeline.name,
+        "pipeline": pipeline,
         "data": features.table.digest,
-        **pipeline.config,
-        "search": pipeline.search.model_dump(mode="json"),
-        "space": pipeline.search_space.model_dump(mode="json"),
+        **inputs.base.config,
+        "search": inputs.search.model_dump(mode="json"),
+        "space": inputs.space.model_dump(mode="json"),
     }
 
 
@@ -214,60 +238,6 @@ def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
         else "No search is configured: the settings come from the pipeline's YAML.",
         decided_at=utc_now(),
     )
-
-
-def _metadata(
-    pipeline: PipelineSettings, state: SluiceState, study: StudySummary, subject: Mapping[str, str]
-) -> dict[str, dg.MetadataValue | str | int | float]:
-    result, importance = study.result, study.importance
-    unit = pipeline.loaded_workload.loss_unit
-    results = results_path(search_folder(state.home, subject), pipeline.compute.storage_path)
-    page = save_page(
-        study_page(study, title=pipeline.name, unit=unit, results=results),
-        f"searches/{pipeline.name}",
-        home=state.home,
-        environ=os.environ,
-    )
-    winner = [
-        {"parameter": path, "value": display_value(result.winner.params, path)}
-        for path in result.winner.params
-    ]
-    pictures = [
-        picture(
-            sensitivity_png(report, result, study.space, at_epoch=importance.at_epoch, unit=unit),
-            f"loss over {report.path}",
-        ).value
-        for report in importance.parameters[:SHOWN_SENSITIVITIES]
-    ]
-    return {
-        "trials": result.num_trials,
-        "best trial": result.best,
-        "validation loss": result.winner.loss,
-        "winner": table(winner),
-        **(
-            {"settings for the pipeline's YAML": _yaml_settings(study)}
-            if study.base != result.setup
-            else {}
-        ),
-        "warnings": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
-        "strategy": result.strategy.reason,
-        "study report": dg.MetadataValue.url(page.url),
-        "TensorBoard": f"tensorboard --logdir {shlex.quote(results)}",
-        "trial losses": picture(trials_png(result, unit=unit), "validation loss of every trial"),
-        "learning curves": picture(
-            curves_png(result, unit=unit), "validation loss of every trial by epoch"
-        ),
-        "parameter importance": picture(importance_png(importance), "importance by parameter"),
-        **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
-        f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
-    }
-
-
-def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
-    setup = study.result.setup
-    lines = settings_yaml(changed_settings(study.base, setup))
-    note = f"\n\n{NO_SEARCH_NOTE}" if setup.training.changes else ""
-    return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")
 
 
 class _SearchProgress:
@@ -308,13 +278,13 @@ class _SearchProgress:
         )
 
 
-def with_best(pipeline: PipelineSettings, best: BestConfig) -> PipelineSettings:
-    """Return the pipeline with the selected settings.
+def with_best(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
+    """Return the inputs of a training with the selected settings.
 
     Raises:
         GateBlocked: The settings were selected for other data, config, code or search rules.
     """
-    now = search_subject(pipeline, best.subject["data"])
+    now = search_subject(inputs, best.subject["data"])
     for role, digest in now.items():
         require_same(
             f"The best config's {role}",
@@ -322,4 +292,4 @@ def with_best(pipeline: PipelineSettings, best: BestConfig) -> PipelineSettings:
             now=digest,
             remedy="Materialize poc_report and best_config first.",
         )
-    return pipeline.with_settings(best.setup)
+    return inputs.base.with_settings(best.setup)

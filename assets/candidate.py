@@ -20,12 +20,14 @@ from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.base.digests import short
 from sluice.base.environment import read_environment, read_git
 from sluice.base.receipts import require
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import PocSettings
+from sluice.config.resolved import SearchInputs
 from sluice.registry.code_comparison import collect_own_modules
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Registration
 from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.tracking.registry_mirror import mirror_history
+from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.members import TrainedModels
 
 VERDICT = "verdict"
@@ -38,13 +40,20 @@ WORSE = "worse"
 """Metadata keys that the promotion sensor and the command line read."""
 
 
-def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def candidate_asset(
+    pipeline: str,
+    inputs: SearchInputs,
+    *,
+    poc: PocSettings,
+    advised_power: float,
+    tracking: TrackingSettings,
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "candidate"],
+        key=[pipeline, "candidate"],
         ins={
-            name: dg.AssetIn(key=[pipeline.name, name])
+            name: dg.AssetIn(key=[pipeline, name])
             for name in (
                 "best_config",
                 "trained_models",
@@ -55,9 +64,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"sqlalchemy"},
-        owners=list(pipeline.owners),
         description="Registered version of the candidate, promoted or not, with its full lineage: "
         "data, config, code, git commit, seeds, weights, environment, metrics and receipts. "
         "Registering the same candidate again returns the same version.",
@@ -72,8 +80,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         evaluation: Evaluation,
         promotion_verdict: PromotionDecision,
     ) -> dg.MaterializeResult[Registration]:
-        tuned = with_best(pipeline, best_config)
-        workload = tuned.loaded_workload
+        tuned = with_best(inputs, best_config)
+        workload = tuned.workload
         source = Path(inspect.getfile(type(workload))).parent
         receipt = promotion_verdict.receipt
         for what, digest in (
@@ -98,23 +106,23 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             )
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
-            known = ledger.version_of(pipeline.name, trained_models.candidate)
+            known = ledger.version_of(pipeline, trained_models.candidate)
             has_own = known is not None and not known.is_imported
-            if known and has_own and ledger.receipts(pipeline.name, known.number):
+            if known and has_own and ledger.receipts(pipeline, known.number):
                 git = known.lineage.git
             else:  # new, or imported: an imported file records another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
                 for gate, subject in (
-                    ("poc", poc_subject(pipeline, trained_models.data)),
+                    ("poc", poc_subject(inputs.base, poc, trained_models.data)),
                     ("search", best_config.subject | {"found": trained_models.config}),
                 )
             ]
             registration = ledger.register(
-                pipeline.name,
+                pipeline,
                 Lineage(
-                    model=pipeline.name,
+                    model=pipeline,
                     candidate=trained_models.candidate,
                     data=trained_models.data,
                     config=trained_models.config,
@@ -144,8 +152,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             )
             mirrored = mirror_history(
                 ledger,
-                pipeline.name,
-                pipeline.tracking,
+                pipeline,
+                tracking,
                 store=sluice_state.store,
                 folder=sluice_state.home.wandb,
                 environ=os.environ,
@@ -169,7 +177,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 **verdict_pictures(
                     promotion_verdict.verdict,
                     evaluation.evidence(sluice_state.store),
-                    advised_power=pipeline.gate.advised_power,
+                    advised_power=advised_power,
                 ),
                 **suite_metadata(
                     evaluation.suite_report(sluice_state.store), pipeline, sluice_state
@@ -191,7 +199,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ),
                 "metrics": table([dict(evaluation.candidate.metrics)]),
                 "command": dg.MetadataValue.md(
-                    f"`sluice registry show {pipeline.name} {version.number}`"
+                    f"`sluice registry show {pipeline} {version.number}`"
                 ),
                 "tracking": mirrored.reasons[-1] if mirrored.reasons else "Already mirrored.",
             },

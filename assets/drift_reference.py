@@ -13,7 +13,8 @@ from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.digests import short
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.drift_settings import DriftSettings
+from sluice.config.resolved import SearchInputs
 from sluice.data.table import load_table
 from sluice.drift.reference_store import ReferenceArtifacts, store_references
 from sluice.training.members import TrainedModels
@@ -37,20 +38,21 @@ class DriftReferenceRecord(Record):
     references: ReferenceArtifacts
 
 
-def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline."""
+def drift_reference_asset(
+    pipeline: str, inputs: SearchInputs, drift: DriftSettings | None
+) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline; without drift settings it stores no reference."""
 
     @dg.asset(
-        key=[pipeline.name, DRIFT_REFERENCE],
+        key=[pipeline, DRIFT_REFERENCE],
         ins={
-            name: dg.AssetIn(key=[pipeline.name, name])
+            name: dg.AssetIn(key=[pipeline, name])
             for name in ("features", "best_config", "trained_models")
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_training",
+        group_name=f"{pipeline}_training",
         kinds={"parquet"},
-        owners=list(pipeline.owners),
         description="Reference distributions for drift detection: training rows, predictions on "
         "held-out rows, and held-out losses. Distributions are stored as summaries, without the "
         "rows. They are stored with the version, so that drift is measured against the data that "
@@ -64,24 +66,23 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[DriftReferenceRecord]:
-        tuned = with_best(pipeline, best_config)
-        workload = tuned.loaded_workload
+        tuned = with_best(inputs, best_config)
         require_same(
             "The trained models' data",
             made_for=trained_models.data,
             now=features.table.digest,
             remedy="Materialize trained_models first.",
         )
-        if pipeline.drift is None:
+        if drift is None:
             references = SWITCHED_OFF
         else:
             references = store_references(
-                workload,
+                tuned.workload,
                 load_table(features.table, sluice_state.store),
                 features.folds,
                 trained_models.members,
-                lambda member: load_member(member, workload, tuned.model, sluice_state.store),
-                pipeline.drift,
+                lambda member: load_member(member, tuned.workload, tuned.model, sluice_state.store),
+                drift,
                 store=sluice_state.store,
                 seed=SEED,
                 threads=count_cores(),

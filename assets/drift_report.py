@@ -16,7 +16,7 @@ from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GateBlocked, SluiceError
 from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
 from sluice.data.table import load_table
 from sluice.drift.monitor import MonitorInputs, MonitorRun, run_drift_monitor
 from sluice.drift.monitor_page import monitor_page
@@ -34,25 +34,28 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.folder import save_page
 from sluice.rollout.samples import Sample
 from sluice.rollout_control.controller import live_servers
+from sluice.workloads.workload import Workload
 
 DRIFT_REPORT = "drift_report"
 _WINDOWS_READ = 8
 """Maximum number of windows of the newest samples that are read."""
 
 
-def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def drift_report_asset(
+    pipeline: str,
+    workload: Workload,
+    drift: DriftSettings,
+    alarm_settings: AlarmDebounceSettings,
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, DRIFT_REPORT],
-        deps=[
-            dg.AssetKey([pipeline.name, name]) for name in ("drift_reference", "production_model")
-        ],
+        key=[pipeline, DRIFT_REPORT],
+        deps=[dg.AssetKey([pipeline, name]) for name in ("drift_reference", "production_model")],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_drift",
+        group_name=f"{pipeline}_drift",
         kinds={"pandas", "parquet"},
-        owners=list(pipeline.owners),
         description="Drift of the version in production: new source rows, requests, predictions, "
         "latency, and losses on labelled rows, each compared with the reference stored at training "
         "time. Windows do not overlap. Drift in several recent windows raises an alarm.",
@@ -61,15 +64,25 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def drift_report(
         context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[MonitorState]:
-        before = read_latest_record(
-            MonitorState, sluice_state.home.records, pipeline.name, DRIFT_REPORT
-        )
-        run = monitor_production(pipeline, sluice_state, before, on_progress=context.log.info)
+        before = read_latest_record(MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT)
+        with wrap_user_errors("load_rows of the workload"):
+            raw = workload.load_rows()
+        with sluice_state.ledger() as ledger:
+            inputs = collect_monitor_inputs(
+                pipeline,
+                drift,
+                alarm_settings,
+                sluice_state,
+                ledger,
+                raw,
+                on_progress=context.log.info,
+            )
+        run = run_drift_monitor(inputs, before)
         state = run.state
         context.log.info(f"{state.verdict}: {state.reason}")
         page = save_page(
             monitor_page(state),
-            f"drift/{pipeline.name}",
+            f"drift/{pipeline}",
             home=sluice_state.home,
             environ=os.environ,
         )
@@ -83,29 +96,10 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     return drift_report
 
 
-def monitor_production(
-    pipeline: PipelineSettings,
-    state: SluiceState,
-    before: MonitorState | None,
-    *,
-    on_progress: OnProgress = no_progress,
-) -> MonitorRun:
-    """Evaluate the new windows of the version in production; ``before`` is the previous state.
-
-    Raises:
-        GateBlocked: No version is in production.
-        SourceError: The source cannot be read.
-    """
-    with wrap_user_errors("load_rows of the workload"):
-        raw = pipeline.loaded_workload.load_rows()
-    with state.ledger() as ledger:
-        inputs = collect_monitor_inputs(pipeline, state, ledger, raw, on_progress=on_progress)
-    return run_drift_monitor(inputs, before)
-
-
 def reference_of_version(
-    pipeline: PipelineSettings,
+    pipeline: str,
     version: Version,
+    drift: DriftSettings,
     state: SluiceState,
     *,
     on_progress: OnProgress = no_progress,
@@ -117,9 +111,9 @@ def reference_of_version(
     available. Otherwise the stored references are used, with the settings at that time.
     """
     stored = ReferenceArtifacts.of(version.lineage.artifacts)
-    if stored is not None and _has_current_settings(pipeline, stored, state):
+    if stored is not None and _has_current_settings(drift, stored, state):
         return stored
-    features = read_latest_record(FeatureSet, state.home.records, pipeline.name, "features")
+    features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     if features is None or features.table.digest != version.lineage.data:
         return stored or (
             f"Version {version.number} has no drift reference, and its training rows are no longer "
@@ -134,7 +128,7 @@ def reference_of_version(
         features.folds,
         members,
         lambda member: by_weights[member.weights],
-        pipeline.drift_settings,
+        drift,
         store=state.store,
         seed=SEED,
         threads=count_cores(),
@@ -142,10 +136,10 @@ def reference_of_version(
     )
 
 
-def newest_samples(ledger: RolloutLedger, pipeline: PipelineSettings) -> list[Sample]:
+def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) -> list[Sample]:
     """Return the newest samples of the servers, oldest first; enough for the windows evaluated."""
-    newest = min(_WINDOWS_READ * pipeline.drift_settings.window_rows, MAX_SAMPLES)
-    return ledger.observations.samples(pipeline.name, newest=newest)
+    newest = min(_WINDOWS_READ * window_rows, MAX_SAMPLES)
+    return ledger.observations.samples(pipeline, newest=newest)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
@@ -174,7 +168,9 @@ def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str
 
 
 def collect_monitor_inputs(
-    pipeline: PipelineSettings,
+    pipeline: str,
+    drift: DriftSettings,
+    alarm: AlarmDebounceSettings,
     state: SluiceState,
     ledger: RolloutLedger,
     raw: pd.DataFrame,
@@ -187,11 +183,11 @@ def collect_monitor_inputs(
         GateBlocked: No version is in production.
         ContractError: The version's workload cannot compute features from the rows.
     """
-    version = ledger.production(pipeline.name)
+    version = ledger.production(pipeline)
     if version is None:
         raise GateBlocked(
-            f"Drift detection needs a version in production, and {pipeline.name} has none.",
-            fix=f"Run: sluice run {pipeline.name}",
+            f"Drift detection needs a version in production, and {pipeline} has none.",
+            fix=f"Run: sluice run {pipeline}",
         )
     now = utc_now()
     workload, _ = rebuild_workload(version)
@@ -199,19 +195,17 @@ def collect_monitor_inputs(
         frame = workload.compute_features(raw)
     return MonitorInputs(
         version=version,
-        in_production_since=production_since(ledger, pipeline.name),
+        in_production_since=production_since(ledger, pipeline),
         workload=workload,
         frame=frame,
-        references=reference_of_version(pipeline, version, state, on_progress=on_progress),
-        samples=newest_samples(ledger, pipeline),
-        is_served=bool(live_servers(ledger, pipeline.name, now=now)),
-        settings=pipeline.drift_settings,
-        alarm_settings=pipeline.drift_alarm,
+        references=reference_of_version(pipeline, version, drift, state, on_progress=on_progress),
+        samples=newest_samples(ledger, pipeline, window_rows=drift.window_rows),
+        is_served=bool(live_servers(ledger, pipeline, now=now)),
+        settings=drift,
+        alarm_settings=alarm,
         store=state.store,
         save_page=lambda page, signal: (
-            save_page(
-                page(), f"drift/{pipeline.name}/{signal}", home=state.home, environ=os.environ
-            ).url
+            save_page(page(), f"drift/{pipeline}/{signal}", home=state.home, environ=os.environ).url
         ),
         now=now,
         threads=count_cores(),
@@ -219,13 +213,13 @@ def collect_monitor_inputs(
 
 
 def _has_current_settings(
-    pipeline: PipelineSettings, stored: ReferenceArtifacts, state: SluiceState
+    drift: DriftSettings, stored: ReferenceArtifacts, state: SluiceState
 ) -> bool:
     digest = stored.features or stored.predictions
     if digest is None:
         return True  # it could not be built; another attempt would fail for the same reason
     try:
-        return load_reference(digest, state.store).settings == pipeline.drift
+        return load_reference(digest, state.store).settings == drift
     except SluiceError:  # damaged: rebuild it if the rows exist, else the monitor reports it
         return False
 

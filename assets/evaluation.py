@@ -13,7 +13,7 @@ from sluice.assets.receipt_subjects import candidate_subject, require_same
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
 from sluice.assets.spans import spanned
 from sluice.base.digests import digest_json, short
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import SearchInputs
 from sluice.data.table import TableRecord, load_table
 from sluice.evaluation.plots import loss_over_time_png
 from sluice.evaluation.reference import score_version
@@ -24,16 +24,18 @@ from sluice.evaluation.scoring import (
     score_candidate,
     window_digest,
 )
-from sluice.evaluation.simple_rules import Baseline, choose_baseline
+from sluice.evaluation.simple_rules import Baseline, SimpleRuleSettings, choose_baseline
 from sluice.evaluation.suites.hard_suite_refresh import refresh_hard_suite
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.page import suites_page
 from sluice.evaluation.suites.plots import changes_png
 from sluice.evaluation.suites.result import CHANGES, SuiteReport
 from sluice.evaluation.suites.run import SuiteScores, run_suites
+from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
+from sluice.registry.stored_code import CodeSource
 from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
@@ -42,20 +44,27 @@ _EXAMPLES = 40
 """Maximum number of rows of one suite on the report page."""
 
 
-def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def evaluation_asset(
+    pipeline: str,
+    inputs: SearchInputs,
+    *,
+    baseline_rules: SimpleRuleSettings,
+    suites: SuiteSettings,
+    approved: str | None,
+    production_code: CodeSource,
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "evaluation"],
+        key=[pipeline, "evaluation"],
         ins={
-            name: dg.AssetIn(key=[pipeline.name, name])
+            name: dg.AssetIn(key=[pipeline, name])
             for name in ("raw_data", "features", "best_config", "trained_models")
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"pytorch", "parquet"},
-        owners=list(pipeline.owners),
         description="Test losses of the candidate and of its reference, by seed and row. The "
         "reference is the version in production or, before the first promotion, the baseline. "
         "Includes the results of the candidate on all regression suites.",
@@ -70,8 +79,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[Evaluation]:
         store = sluice_state.store
-        tuned = with_best(pipeline, best_config)
-        workload = tuned.loaded_workload
+        tuned = with_best(inputs, best_config)
+        workload = tuned.workload
         subject = candidate_subject(tuned, features.table.digest)
         for role, digest in subject.items():
             require_same(
@@ -88,13 +97,12 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         frame = load_table(features.table, store)
         window = window_digest(frame, features.folds)
-        approved = pipeline.guards.approved
         with sluice_state.ledger() as ledger:
-            production = ledger.production(pipeline.name)
+            production = ledger.production(pipeline)
             reference = choose_reference(
-                ledger, pipeline.name, candidate=trained_models.candidate, window=window
+                ledger, pipeline, candidate=trained_models.candidate, window=window
             )
-            approved_version = ledger.version_of(pipeline.name, approved) if approved else None
+            approved_version = ledger.version_of(pipeline, approved) if approved else None
 
         def scores_of(version: Version) -> ModelScores:
             return score_version(
@@ -104,7 +112,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 frame,
                 features.folds,
                 store,
-                code=pipeline.production_code,
+                code=production_code,
             )
 
         ours = score_candidate(
@@ -115,7 +123,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
-        rule = choose_baseline(workload, frame, features.folds, pipeline.baseline)
+        rule = choose_baseline(workload, frame, features.folds, baseline_rules)
         baseline = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
         if reference is None:
             name = rule.name
@@ -126,14 +134,14 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             if theirs.note:
                 context.log.warning(theirs.note)
         context.log.info(f"compared with {name}")
-        library = SuiteLibrary(sluice_state.home.suites / pipeline.name, store)
+        library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
         if reference == production:  # false when the candidate itself is in production
             refresh_hard_suite(
                 library,
                 theirs.by_seed.losses,
                 frame,
                 workload.feature_columns,
-                share=pipeline.suites.hard_share,
+                share=suites.hard_share,
                 at=utc_now(),
             )
         report = run_suites(
@@ -142,7 +150,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             workload,
             frame,
             trained_models.members,
-            pipeline.suites,
+            suites,
         )
         record = Evaluation(
             subject=subject,
@@ -213,14 +221,14 @@ def _rows(candidate: Scores, reference: Scores, name: str) -> list[dict[str, obj
 
 
 def suite_metadata(
-    report: SuiteReport, pipeline: PipelineSettings, state: SluiceState
+    report: SuiteReport, pipeline: str, state: SluiceState
 ) -> dict[str, dg.MetadataValue | str]:
     """Return a summary of the suite results, with a link to the page that lists the rows."""
     if not report.results:
         return {"regression suites": "none defined"}
     page = save_page(
-        suites_page(report, title=pipeline.name, examples=_EXAMPLES),
-        f"suites/{pipeline.name}/candidate",
+        suites_page(report, title=pipeline, examples=_EXAMPLES),
+        f"suites/{pipeline}/candidate",
         home=state.home,
         environ=os.environ,
     )

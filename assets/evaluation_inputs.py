@@ -1,13 +1,33 @@
 """Opens the artifacts that the evaluation of a pipeline will read, before the training starts."""
 
+from dataclasses import dataclass
+
 from sluice.assets.receipt_subjects import candidate_subject
 from sluice.assets.resources import SluiceState
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import TrainingInputs
+from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.inputs import open_evaluation_inputs
 from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.settings import SuiteSettings
 
 
-def open_inputs(pipeline: PipelineSettings, state: SluiceState, *, data: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEvaluation:
+    """Settings that determine what the evaluation of a later candidate will read."""
+
+    seeds: tuple[int, ...]
+    guards: GuardSettings
+    suites: SuiteSettings
+
+
+def open_inputs(
+    pipeline: str,
+    inputs: TrainingInputs,
+    planned: PlannedEvaluation,
+    state: SluiceState,
+    *,
+    data: str,
+) -> tuple[str, ...]:
     """Open all artifacts that the evaluation of a candidate will read; return their names.
 
     Raises:
@@ -16,11 +36,11 @@ def open_inputs(pipeline: PipelineSettings, state: SluiceState, *, data: str) ->
     with state.ledger() as ledger:
         return open_evaluation_inputs(
             ledger,
-            pipeline.name,
-            SuiteLibrary(state.home.suites / pipeline.name, state.store),
+            pipeline,
+            SuiteLibrary(state.home.suites / pipeline, state.store),
             state.store,
-            approved=pipeline.guards.approved,
-            guarded_suites=[guard.suite for guard in pipeline.suites.guards],
-            subject=candidate_subject(pipeline, data),
-            seeds=pipeline.seeds,
+            approved=planned.guards.approved,
+            guarded_suites=[guard.suite for guard in planned.suites.guards],
+            subject=candidate_subject(inputs, data),
+            seeds=planned.seeds,
         )

@@ -10,10 +10,10 @@ from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.spans import spanned
 from sluice.base.receipts import require
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.findings.user_code import wrap_user_errors
+from sluice.workloads.workload import Workload
 
 
 class FeatureSet(Record):
@@ -25,17 +25,16 @@ class FeatureSet(Record):
     folds: tuple[Fold, ...]
 
 
-def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def features_asset(pipeline: str, workload: Workload, *, path: str) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "features"],
-        ins={"raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"])},
+        key=[pipeline, "features"],
+        ins={"raw_data": dg.AssetIn(key=[pipeline, "raw_data"])},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_data",
+        group_name=f"{pipeline}_data",
         kinds={"pandas", "parquet"},
-        owners=list(pipeline.owners),
         description="Feature frame with one row per example: features computed from current and "
         "past rows, the target, and the walk-forward folds. Requires raw rows that passed their "
         "checks.",
@@ -46,9 +45,8 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         sluice_state: dg.ResourceParam[SluiceState],
         raw_data: TableRecord,
     ) -> dg.MaterializeResult[FeatureSet]:
-        workload = pipeline.loaded_workload
         with sluice_state.ledger() as ledger:
-            subject = raw_subject(pipeline, raw_data.digest)
+            subject = raw_subject(workload, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, sluice_state.store)
         with wrap_user_errors("compute_features or plan_folds of the workload"):
@@ -57,7 +55,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         record = FeatureSet(
             table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
-            maker=feature_producer(pipeline),
+            maker=feature_producer(workload, path=path),
             folds=folds,
         )
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")

@@ -14,27 +14,29 @@ from sluice.assets.receipt_subjects import (
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.spans import spanned
 from sluice.base.receipts import require
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import PocSettings
+from sluice.config.resolved import TrainingInputs
 from sluice.data.table import TableRecord
 from sluice.failfast.gate.inputs import StoredData
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
-from sluice.failfast.gate.request import GateRequest, StoredTarget
+from sluice.failfast.gate.request import GateRequest, PipelineTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport
 
 
-def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def poc_report_asset(
+    pipeline: str, inputs: TrainingInputs, poc: PocSettings, *, seed: int
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "poc_report"],
-        ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("raw_data", "features")},
+        key=[pipeline, "poc_report"],
+        ins={name: dg.AssetIn(key=[pipeline, name]) for name in ("raw_data", "features")},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_training",
+        group_name=f"{pipeline}_training",
         kinds={"pytorch"},
-        owners=list(pipeline.owners),
         description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
         "a small part of the real data, before hours of training. Writes the receipt that search "
         "and training require. Requires features that passed their checks. Runs in a separate "
@@ -52,13 +54,18 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         require_same(
             "The features",
             made_for=features.raw + features.maker,
-            now=raw_data.digest + feature_producer(pipeline),
+            now=raw_data.digest + feature_producer(inputs.workload, path=inputs.path),
             remedy="Materialize features first.",
         )
-        subject = poc_subject(pipeline, data)
+        subject = poc_subject(inputs, poc, data)
         request = GateRequest(
-            target=StoredTarget(
-                pipeline=pipeline,
+            target=PipelineTarget(
+                name=pipeline,
+                path=inputs.path,
+                workload_settings=inputs.workload_settings,
+                model=inputs.model,
+                training=inputs.training,
+                poc=poc,
                 data=StoredData(
                     raw=raw_data,
                     features=features.table,
@@ -67,10 +74,12 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ),
             ),
             level="full",
-            seed=pipeline.seeds[0],
+            seed=seed,
         )
         with sluice_state.ledger() as ledger:
-            checked = features_subject(pipeline, data)
+            checked = features_subject(
+                inputs.workload, data, path=inputs.path, look_ahead=poc.look_ahead
+            )
             require(ledger.find_receipt("features", checked), gate="features", subject=checked)
             run = supervise(
                 request,

@@ -9,23 +9,28 @@ from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.spans import spanned
 from sluice.base.errors import GateBlocked
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
 from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history
+from sluice.tracking.wandb_mirror import TrackingSettings
 
 
-def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline."""
+def production_model_asset(
+    pipeline: str,
+    *,
+    rolls_out: bool,
+    rules: str,
+    tracking: TrackingSettings,
+) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
     @dg.asset(
-        key=[pipeline.name, "production_model"],
-        deps=[dg.AssetKey([pipeline.name, "candidate" if pipeline.rollout is None else ROLLOUT])],
+        key=[pipeline, "production_model"],
+        deps=[dg.AssetKey([pipeline, ROLLOUT if rolls_out else "candidate"])],
         config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"python"},
-        owners=list(pipeline.owners),
         description="The version in production. Promotes the requested version only if its "
         "receipts are complete and, where a rollout is configured, its rollout has succeeded. Of "
         "two concurrent promotions only one succeeds.",
@@ -36,12 +41,20 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Promotion]:
         number = read_requested_version(context)
         with sluice_state.ledger() as ledger:
-            promotion = _move(pipeline, ledger, number, sluice_state, run_id=context.run.run_id)
-            version = ledger.version(pipeline.name, number)
+            promotion = _move(
+                pipeline,
+                ledger,
+                number,
+                sluice_state,
+                rolls_out=rolls_out,
+                rules=rules,
+                run_id=context.run.run_id,
+            )
+            version = ledger.version(pipeline, number)
             mirror_history(
                 ledger,
-                pipeline.name,
-                pipeline.tracking,
+                pipeline,
+                tracking,
                 store=sluice_state.store,
                 folder=sluice_state.home.wandb,
                 environ=os.environ,
@@ -56,7 +69,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "candidate": version.candidate,
                 "summary": promotion.summary,
                 "rollback command": dg.MetadataValue.md(
-                    f"`sluice registry rollback {pipeline.name} --reason '...'`"
+                    f"`sluice registry rollback {pipeline} --reason '...'`"
                 ),
             },
         )
@@ -65,11 +78,13 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def _move(
-    pipeline: PipelineSettings,
+    pipeline: str,
     ledger: RolloutLedger,
     number: int,
     state: SluiceState,
     *,
+    rolls_out: bool,
+    rules: str,
     run_id: str,
 ) -> Promotion:
     """Move the production pointer: after a rollout, or on the verdict alone without rollouts.
@@ -77,32 +92,32 @@ def _move(
     Raises:
         GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
-    before = ledger.production_number(pipeline.name)
-    if pipeline.rollout is None or before in (None, number):
+    before = ledger.production_number(pipeline)
+    if not rolls_out or before in (None, number):
         return ledger.promote(
-            pipeline.name,
+            pipeline,
             number,
             expected=before,
             actor="promotion_job",
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
-            rules=pipeline.promotion_rules,
+            rules=rules,
         )
-    rollout = ledger.rollout(pipeline.name)
+    rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
         raise GateBlocked(
-            f"{pipeline.name} version {number} must complete a rollout before its promotion, but "
+            f"{pipeline} version {number} must complete a rollout before its promotion, but "
             "no rollout was started for it.",
-            fix=f"Start the job {pipeline.name}_rollout with this version, or promote it manually: "
-            f"sluice registry promote {pipeline.name} {number}",
+            fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
+            f"sluice registry promote {pipeline} {number}",
         )
     transition = ledger.finish_rollout(
-        pipeline.name, actor="promotion_job", store=state.store, rules=pipeline.promotion_rules
+        pipeline, actor="promotion_job", store=state.store, rules=rules
     )
     if transition.rollout.phase != "promoted":
         raise GateBlocked(transition.reason, fix=transition.remedy)
     return Promotion(
-        model=pipeline.name,
+        model=pipeline,
         version=number,
         previous=rollout.production_version,
         moved=True,

@@ -14,8 +14,8 @@ from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.gate_page import gate_page
+from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
 from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.secondary_tests import (
@@ -23,7 +23,9 @@ from sluice.evaluation.secondary_tests import (
     SecondaryTestSettings,
     run_secondary_tests,
 )
+from sluice.evaluation.settings import GateSettings
 from sluice.metrics.directions import direction_of
+from sluice.models.settings import ModelSettings
 from sluice.reports.folder import save_page
 from sluice.training.code import identify_code
 from sluice.verdicts.verdict import Verdict
@@ -37,17 +39,24 @@ class PromotionDecision(Record):
     receipt: Receipt
 
 
-def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline."""
+def promotion_verdict_asset(
+    pipeline: str,
+    workload: Workload,
+    model: ModelSettings,
+    *,
+    gate: GateSettings,
+    guards: GuardSettings,
+    rules: str,
+) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
     @dg.asset(
-        key=[pipeline.name, "promotion_verdict"],
-        ins={"evaluation": dg.AssetIn(key=[pipeline.name, "evaluation"])},
+        key=[pipeline, "promotion_verdict"],
+        ins={"evaluation": dg.AssetIn(key=[pipeline, "evaluation"])},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"python"},
-        owners=list(pipeline.owners),
         description="Decision on the candidate: PROMOTE if it is significantly better than the "
         "version in production (or than the baseline, before the first promotion) and passes all "
         "guards. The test accounts for seed variance and for dependent rows, and its confidence "
@@ -60,20 +69,19 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         sluice_state: dg.ResourceParam[SluiceState],
         evaluation: Evaluation,
     ) -> dg.MaterializeResult[PromotionDecision]:
-        workload = pipeline.loaded_workload
         evidence = evaluation.evidence(sluice_state.store)
         suites = evaluation.suite_report(sluice_state.store)
         caveats = tuple(
             caveat
-            for caveat in (identify_code(workload, pipeline.model).gap, _headline_gap(workload))
+            for caveat in (identify_code(workload, model).gap, _headline_gap(workload))
             if caveat
         )
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
             verdict = decide_promotion(
                 evidence,
-                pipeline.gate,
-                pipeline.guards,
+                gate,
+                guards,
                 suite_guards=suites.guard_outcomes,
                 earlier=[Verdict.of(receipt) for receipt in earlier],
                 directions=workload.metric_directions,
@@ -81,7 +89,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                evaluation.subject | {"rules": pipeline.promotion_rules}, decided_at=utc_now()
+                evaluation.subject | {"rules": rules}, decided_at=utc_now()
             )
 
         question = {
@@ -90,9 +98,9 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             "window": evaluation.window,
         }
         with sluice_state.ledger() as ledger:
-            receipt = ledger.decide(pipeline.name, question, answer)
+            receipt = ledger.decide(pipeline, question, answer)
         verdict = Verdict.of(receipt)
-        if receipt.subject.get("rules") != pipeline.promotion_rules:
+        if receipt.subject.get("rules") != rules:
             context.log.warning(
                 "This decision was made with other settings of gate, guards or suites. It remains "
                 "recorded but does not allow a promotion. Evaluate the candidate on newer rows."
@@ -111,10 +119,10 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 tests,
                 evidence.candidate,
                 evidence.reference,
-                title=f"{pipeline.name} against {evaluation.reference_name}",
-                advised_power=pipeline.gate.advised_power,
+                title=f"{pipeline} against {evaluation.reference_name}",
+                advised_power=gate.advised_power,
             ),
-            f"gate/{pipeline.name}",
+            f"gate/{pipeline}",
             home=sluice_state.home,
             environ=os.environ,
         )
@@ -135,7 +143,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),
                 "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
-                **verdict_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
+                **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
                 **_numbers(verdict, tests),
                 **_classes(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows

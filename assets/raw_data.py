@@ -6,21 +6,20 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
 from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.spans import spanned
-from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord, save_table
 from sluice.findings.user_code import wrap_user_errors
+from sluice.workloads.workload import Workload
 
 
-def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "raw_data"],
+        key=[pipeline, "raw_data"],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_data",
+        group_name=f"{pipeline}_data",
         kinds={"pandas", "parquet"},
-        owners=list(pipeline.owners),
         description="Rows of the data source, unchanged. The data version is the digest of their "
         "content, so identical rows have the same version regardless of file and format.",
     )
@@ -28,7 +27,6 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def raw_data(
         context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[TableRecord]:
-        workload = pipeline.loaded_workload
         with wrap_user_errors("load_rows of the workload"):
             frame = workload.load_rows()
         record = save_table(frame, sluice_state.store)

@@ -6,62 +6,64 @@ or rules is not accepted, and a stored value that other settings or code produce
 
 from sluice.base.digests import digest_json, short
 from sluice.base.errors import GateBlocked
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import LookAheadSettings, PocSettings
+from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.failfast.gate.checks import CHECKS
 from sluice.training.code import code_digest
 from sluice.tuning.code import search_code
 from sluice.tuning.spaces import Space
+from sluice.workloads.workload import Workload
 
 
-def raw_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+def raw_subject(workload: Workload, data: str) -> dict[str, str]:
     """Return the subject of the raw data receipt."""
-    workload = pipeline.loaded_workload
     return {"data": data, "rules": _rules(workload.raw_schema, workload.raw_expectations)}
 
 
-def features_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+def features_subject(
+    workload: Workload, data: str, *, path: str, look_ahead: LookAheadSettings
+) -> dict[str, str]:
     """Return the subject of the feature receipt."""
-    workload = pipeline.loaded_workload
     rules = _rules(
         workload.feature_schema,
         workload.feature_expectations,
-        pipeline.poc.look_ahead.model_dump(mode="json"),
+        look_ahead.model_dump(mode="json"),
     )
-    return {"data": data, "rules": rules, "maker": feature_producer(pipeline)}
+    return {"data": data, "rules": rules, "maker": feature_producer(workload, path=path)}
 
 
-def candidate_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+def candidate_subject(inputs: TrainingInputs, data: str) -> dict[str, str]:
     """Return the digests that determine a candidate: data, config and code."""
     return {
         "data": data,
-        "config": pipeline.config_digest,
-        "code": code_digest(pipeline.loaded_workload, pipeline.model),
+        "config": inputs.config_digest,
+        "code": code_digest(inputs.workload, inputs.model),
     }
 
 
-def poc_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+def poc_subject(inputs: TrainingInputs, poc: PocSettings, data: str) -> dict[str, str]:
     """Return the subject of the proof-of-concept receipt."""
     checks = [check.name for check in CHECKS]
-    rules = digest_json([checks, pipeline.poc.model_dump(mode="json")])
-    return candidate_subject(pipeline, data) | {"rules": rules}
+    rules = digest_json([checks, poc.model_dump(mode="json")])
+    return candidate_subject(inputs, data) | {"rules": rules}
 
 
-def search_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     """Return the subject of the search receipt: the candidate's digests and the search settings.
 
     The number and type of the machines are not part of it. Whether trials use GPUs is, because
     GPU and CPU results are not bitwise identical.
     """
     plan = [
-        pipeline.search.model_dump(mode="json") if pipeline.search else None,
-        _ordered(pipeline.space) if pipeline.space else None,
-        pipeline.search is not None and pipeline.compute.gpus_per_worker > 0,
+        inputs.search.model_dump(mode="json") if inputs.search else None,
+        _ordered(inputs.given_space) if inputs.given_space else None,
+        inputs.search is not None and inputs.compute.gpus_per_worker > 0,
         # Changed search code may select other trials, so it starts a separate search.
-        search_code() if pipeline.search else None,
+        search_code() if inputs.search else None,
     ]
-    return candidate_subject(pipeline, data) | {"rules": digest_json(plan)}
+    return candidate_subject(inputs.base, data) | {"rules": digest_json(plan)}
 
 
 def _ordered(space: Space) -> list[object]:
@@ -69,13 +71,13 @@ def _ordered(space: Space) -> list[object]:
     return [[path, p.model_dump(mode="json")] for path, p in space.parameters.items()]
 
 
-def feature_producer(pipeline: PipelineSettings) -> str:
+def feature_producer(workload: Workload, *, path: str) -> str:
     """Return the digest of everything that produces features: workload, its settings and code."""
     return digest_json(
         {
-            "workload": pipeline.workload,
-            "settings": pipeline.config["workload_settings"],
-            "code": code_digest(pipeline.loaded_workload),
+            "workload": path,
+            "settings": workload.settings.model_dump(mode="json"),
+            "code": code_digest(workload),
         }
     )
 

@@ -7,7 +7,6 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.spans import spanned
-from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
@@ -16,18 +15,17 @@ from sluice.rollout_control.start import start_rollout
 ROLLOUT = "rollout"
 
 
-def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline."""
+def rollout_asset(pipeline: str, settings: RolloutSettings, *, rules: str) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
 
     @dg.asset(
-        key=[pipeline.name, ROLLOUT],
-        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
-        deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        key=[pipeline, ROLLOUT],
+        ins={"features": dg.AssetIn(key=[pipeline, "features"])},
+        deps=[dg.AssetKey([pipeline, "candidate"])],
         config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"sqlalchemy"},
-        owners=list(pipeline.owners),
         description="Rollout of a candidate. The rollout sensor raises its share of the traffic "
         "step by step and rolls it back automatically when live traffic shows harm. Each "
         "transition is recorded as an observation of this asset.",
@@ -41,7 +39,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         with sluice_state.ledger() as ledger:
             transition, agreement = start_rollout(
                 ledger,
-                pipeline.name,
+                pipeline,
                 read_requested_version(context),
                 settings,
                 frame=load_table(features.table, sluice_state.store),
@@ -49,7 +47,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
                 store=sluice_state.store,
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
-                rules=pipeline.promotion_rules,
+                rules=rules,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(
@@ -59,8 +57,8 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
                 "steps": table(steps_rows(transition.rollout)),
                 "difference on held-out rows": agreement.difference,
                 "commands": dg.MetadataValue.md(
-                    f"Follow: `sluice rollout watch {pipeline.name}`. Abort: "
-                    f"`sluice rollout abort {pipeline.name} --reason '...'`"
+                    f"Follow: `sluice rollout watch {pipeline}`. Abort: "
+                    f"`sluice rollout abort {pipeline} --reason '...'`"
                 ),
             },
         )

@@ -13,12 +13,13 @@ from sluice.assets.rollout import ROLLOUT
 from sluice.assets.spans import spanned
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
+from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.findings.user_code import wrap_user_errors
 from sluice.rollout_control.failures import FailedRows, save_failures_suite
 from sluice.rollout_control.quality import evaluate_live_quality
 from sluice.rollout_control.report import save_rollout_page
+from sluice.workloads.workload import Workload
 
 REVIEW = "rollout_review"
 
@@ -32,17 +33,18 @@ class RolloutReview(Record):
     failed: FailedRows | None
 
 
-def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def rollout_review_asset(
+    pipeline: str, workload: Workload, gate: GateSettings
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, REVIEW],
-        deps=[dg.AssetKey([pipeline.name, ROLLOUT])],
+        key=[pipeline, REVIEW],
+        deps=[dg.AssetKey([pipeline, ROLLOUT])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_promotion",
+        group_name=f"{pipeline}_promotion",
         kinds={"pandas"},
-        owners=list(pipeline.owners),
         description="Applies the promotion gate to live rows whose labels have arrived, while a "
         "rollout is in progress. After a rollback, it saves the rows on which the challenger "
         "failed as a regression suite for later candidates.",
@@ -51,16 +53,17 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def rollout_review(
         context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[RolloutReview]:
-        workload = pipeline.loaded_workload
         with wrap_user_errors("load_rows or compute_features of the workload"):
             frame = workload.compute_features(workload.load_rows())
-        library = SuiteLibrary(sluice_state.home.suites / pipeline.name, sluice_state.store)
+        library = SuiteLibrary(sluice_state.home.suites / pipeline, sluice_state.store)
         with sluice_state.ledger() as ledger:
-            verdict = evaluate_live_quality(ledger, pipeline, sluice_state.store, frame, utc_now())
-            rollout = ledger.rollout(pipeline.name)
+            verdict = evaluate_live_quality(
+                ledger, pipeline, workload, gate, sluice_state.store, frame, utc_now()
+            )
+            rollout = ledger.rollout(pipeline)
             if rollout is None:
                 raise ContractError(
-                    f"{pipeline.name} has no rollout to review.",
+                    f"{pipeline} has no rollout to review.",
                     fix="Start a rollout first. The promotion sensor starts one after a PROMOTE.",
                 )
             failed = None

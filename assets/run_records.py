@@ -1,37 +1,46 @@
 """Run records: settings, data, code and command of a stage, written before it starts."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.assets.resources import utc_now
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.files import write_atomic
 from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.training.code import identify_code
 from sluice.training.run_record import read_run
 
 
 def write_run(
-    pipeline: PipelineSettings, home: Home, run_id: str, stage: str, *, data: str
+    inputs: TrainingInputs,
+    searched: SearchInputs,
+    home: Home,
+    run_id: str,
+    stage: str,
+    *,
+    seeds: Sequence[int],
+    data: str,
 ) -> Path:
     """Write the record of one stage of one run; return the path of the file.
 
     Args:
-        pipeline: Pipeline with the settings of the stage.
+        inputs: Inputs of the training that the stage starts from.
+        searched: Search and machines of the pipeline.
         home: State folder.
         run_id: Dagster's run id.
         stage: 'search' or 'training'.
+        seeds: Seeds of the trainings.
         data: Digest of the feature frame.
     """
-    searched = pipeline.search.model_dump(mode="json") if pipeline.search else None
-    used = {"seeds": list(pipeline.seeds), "compute": pipeline.compute.model_dump(mode="json")}
-    workload = pipeline.loaded_workload
+    search = searched.search.model_dump(mode="json") if searched.search else None
+    used = {"seeds": list(seeds), "compute": searched.compute.model_dump(mode="json")}
     run = read_run(
-        pipeline.config | used | {"search": searched},
+        inputs.config | used | {"search": search},
         data=data,
-        code=identify_code(workload, pipeline.model),
-        source=Path(inspect.getfile(type(workload))).parent,
+        code=identify_code(inputs.workload, inputs.model),
+        source=Path(inspect.getfile(type(inputs.workload))).parent,
         store=ArtifactStore(home.artifacts),
         now=utc_now(),
     )

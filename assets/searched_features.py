@@ -2,7 +2,7 @@
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import SettingsError
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import SearchInputs
 from sluice.data.table import TableRecord, load_table
 from sluice.findings.user_code import wrap_user_errors
 from sluice.tuning.parameters import boundary_values
@@ -11,7 +11,7 @@ from sluice.workloads.load import load_workload
 
 
 def require_same_features(
-    pipeline: PipelineSettings, features: TableRecord, raw: TableRecord, store: ArtifactStore
+    inputs: SearchInputs, features: TableRecord, raw: TableRecord, store: ArtifactStore
 ) -> None:
     """Raise an error if the search space contains a setting that changes the features.
 
@@ -19,7 +19,7 @@ def require_same_features(
     would train on the same features, so the search would report an effect that does not exist.
 
     Args:
-        pipeline: Pipeline with the search space.
+        inputs: Search space and workload.
         features: Features that all trials train on.
         raw: Raw rows from which they were computed.
         store: Artifact store with both tables.
@@ -28,15 +28,15 @@ def require_same_features(
         SettingsError: The features differ at one end of the range; the message names the setting.
     """
     frame, own = None, None
-    for path, parameter in pipeline.search_space.parameters.items():
+    for path, parameter in inputs.space.parameters.items():
         group, name, _ = split_path(path)
         if group != WORKLOAD:
             continue
         if frame is None or own is None:
             frame, own = load_table(raw, store), load_table(features, store)
         for value in boundary_values(parameter):
-            settings = pipeline.workload_settings | {name: value}
-            workload = load_workload(pipeline.workload, settings, where=path)
+            settings = {**inputs.base.workload_settings, name: value}
+            workload = load_workload(inputs.base.path, settings, where=path)
             with wrap_user_errors("compute_features of the workload"):
                 made = workload.compute_features(frame.copy())
             if not made.equals(own):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sluice.assets.best_config import BestConfig, gpu_pool, with_best
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.evaluation_inputs import open_inputs
+from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
@@ -19,12 +19,15 @@ from sluice.assets.run_records import write_run
 from sluice.assets.spans import spanned
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.receipts import require
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import PocSettings
+from sluice.config.resolved import SearchInputs
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
 from sluice.evaluation.reference import require_scorable
 from sluice.eventlog.event_log import read_events
+from sluice.registry.stored_code import CodeSource
 from sluice.training.code import identify_code
+from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
@@ -32,19 +35,26 @@ from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
 
 
-def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+def trained_models_asset(
+    pipeline: str,
+    inputs: SearchInputs,
+    *,
+    poc: PocSettings,
+    planned: PlannedEvaluation,
+    diagnosis: DiagnosisSettings,
+    production_code: CodeSource,
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
-        key=[pipeline.name, "trained_models"],
-        ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("features", "best_config")},
-        deps=[dg.AssetKey([pipeline.name, "poc_report"])],
+        key=[pipeline, "trained_models"],
+        ins={name: dg.AssetIn(key=[pipeline, name]) for name in ("features", "best_config")},
+        deps=[dg.AssetKey([pipeline, "poc_report"])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline.name}_training",
+        group_name=f"{pipeline}_training",
         kinds={"pytorch"},
-        owners=list(pipeline.owners),
-        pool=gpu_pool(pipeline),
+        pool=gpu_pool(inputs.compute, inputs.base.training),
         description="One network per seed and fold, each with the weights of its best epoch. "
         "Requires passed proof-of-concept and search receipts for exactly this data, config and "
         "code. An interrupted training resumes from its last checkpoint with bitwise identical "
@@ -65,86 +75,95 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             now=data,
             remedy="Materialize best_config first.",
         )
-        tuned = with_best(pipeline, best_config)
+        tuned = with_best(inputs, best_config)
+        workload = tuned.workload
         with sluice_state.ledger() as ledger:
             for gate, subject in (
-                ("poc", poc_subject(pipeline, data)),
+                ("poc", poc_subject(inputs.base, poc, data)),
                 ("search", best_config.subject | {"found": tuned.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
-            production = ledger.production(pipeline.name)
-        open_inputs(tuned, sluice_state, data=data)
+            production = ledger.production(pipeline)
+        open_inputs(pipeline, tuned, planned, sluice_state, data=data)
         if production is not None:  # fail before the training, not in the evaluation after it
             require_scorable(
                 production,
-                tuned.loaded_workload,
+                workload,
                 load_table(features.table, sluice_state.store),
                 sluice_state.store,
-                code=pipeline.production_code,
+                code=production_code,
             )
         specs = [
             FoldRunSpec(
-                workload=pipeline.workload,
-                workload_settings=tuned.workload_settings,
+                workload=tuned.path,
+                workload_settings=dict(tuned.workload_settings),
                 model=tuned.model,
                 training=tuned.training,
                 seed=seed,
-                data_seed=pipeline.data_seed,
+                data_seed=tuned.data_seed,
                 fold=fold,
                 table=features.table,
                 artifacts=sluice_state.home.artifacts,
                 runs=sluice_state.home.runs,
                 sys_path=tuple(folder for folder in sys.path if folder),
             )
-            for seed in pipeline.seeds
+            for seed in planned.seeds
             for fold in features.folds
         ]
-        run_record = write_run(tuned, sluice_state.home, context.run.run_id, "training", data=data)
+        run_record = write_run(
+            tuned,
+            inputs,
+            sluice_state.home,
+            context.run.run_id,
+            "training",
+            seeds=planned.seeds,
+            data=data,
+        )
         started = time.perf_counter()
         members, reused = train_members(
             specs,
-            compute=pipeline.compute,
+            compute=inputs.compute,
             on_event=_TrainingProgress(context, sluice_progress, total=len(specs)),
         )
         seconds = time.perf_counter() - started
         event_log = merge_logs(
             members,
             sluice_state.store,
-            workload=tuned.loaded_workload,
+            workload=workload,
             architecture=tuned.model.architecture,
             config=tuned.config,
         )
-        identity = identify_code(tuned.loaded_workload, tuned.model)
+        identity = identify_code(workload, tuned.model)
         curves = epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
-            tuned.loaded_workload,
+            workload,
             load_table(features.table, sluice_state.store),
             features.folds,
             tuned.model,
-            pipeline.diagnosis,
+            diagnosis,
             training=tuned.training,
             store=sluice_state.store,
         )
         record = TrainedModels(
             **candidate_subject(tuned, data),
             code_identity=identity,
-            seeds=pipeline.seeds,
+            seeds=planned.seeds,
             members=tuple(members),
             event_log=event_log,
             seconds=seconds,
             reused=reused,
             symptoms=tuple(
-                symptom.advice(pipeline.name)
+                symptom.advice(pipeline)
                 for symptom in symptoms
-                if symptom.members >= pipeline.diagnosis.common_share * symptom.of
+                if symptom.members >= diagnosis.common_share * symptom.of
             ),
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
         if identity.gap:
             context.log.warning(identity.gap)
-        traces = save_replays(pipeline.name, members, sluice_state, environ=os.environ)
+        traces = save_replays(pipeline, members, sluice_state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
         return dg.MaterializeResult(
@@ -162,7 +181,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 **({"code digest gap": identity.gap} if identity.gap else {}),
                 "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
-                    training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
+                    training_curves_png(curves, unit=workload.loss_unit),
                     "training and validation loss per epoch",
                 ),
                 "tracer": dg.MetadataValue.md(traces.markdown),

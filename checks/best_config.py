@@ -9,18 +9,17 @@ from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
 from sluice.assets.resources import SluiceState
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
 from sluice.tuning.study_summary import StudySummary
 
 FINITE_LOSS = "best_trial_has_finite_loss"
 
 
-def best_config_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the checks of ``best_config``."""
-    asset = [pipeline.name, "best_config"]
+    asset = [pipeline, "best_config"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__best_config_checks",
+        name=f"{pipeline}__best_config_checks",
         specs=[
             blocking(
                 FINITE_LOSS, asset, "The best trial of the search has a finite validation loss."

@@ -3,18 +3,17 @@
 import dagster as dg
 
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Registration
 
 LINEAGE = "lineage_is_complete"
 
 
-def candidate_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def candidate_checks(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the check of ``candidate``."""
-    asset = [pipeline.name, "candidate"]
+    asset = [pipeline, "candidate"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__candidate_checks",
+        name=f"{pipeline}__candidate_checks",
         specs=[blocking(LINEAGE, asset, "No field of the lineage is empty.")],
         ins={"candidate": dg.AssetIn(key=asset)},
     )

@@ -23,25 +23,26 @@ from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import TableValidation, validate_table
 from sluice.checks.outcomes import blocking, result
 from sluice.checks.suite_report import ExpectationSuiteReport
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import LookAheadSettings
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
 from sluice.failfast.data.look_ahead import find_look_ahead
 from sluice.reports.folder import save_page
+from sluice.workloads.workload import Workload
 
 SCHEMA = "table_matches_schema"
 EXPECTATIONS = "expectations_pass"
 LOOK_AHEAD = "features_do_not_look_ahead"
 
 
-def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def raw_data_checks(pipeline: str, workload: Workload) -> dg.AssetChecksDefinition:
     """Build the checks of ``raw_data``."""
-    asset = [pipeline.name, "raw_data"]
+    asset = [pipeline, "raw_data"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__raw_data_checks",
+        name=f"{pipeline}__raw_data_checks",
         specs=[
             blocking(
                 SCHEMA, asset, "The raw rows have the columns, index and dtypes of the schema."
@@ -53,7 +54,6 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     def raw_data_checks(
         sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord
     ) -> Iterator[dg.AssetCheckResult]:
-        workload = pipeline.loaded_workload
         frame = load_table(raw_data, sluice_state.store)
         results = [
             _schema(frame, workload.raw_schema, asset),
@@ -61,19 +61,21 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
                 frame, workload.raw_expectations, asset, raw_data.digest, sluice_state.home
             ),
         ]
-        _keep_receipt(sluice_state, "raw_data", raw_subject(pipeline, raw_data.digest), results)
+        _keep_receipt(sluice_state, "raw_data", raw_subject(workload, raw_data.digest), results)
         yield from results
 
     return raw_data_checks
 
 
-def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def features_checks(
+    pipeline: str, workload: Workload, look_ahead: LookAheadSettings, *, path: str, seed: int
+) -> dg.AssetChecksDefinition:
     """Build the checks of ``features``."""
-    asset = [pipeline.name, "features"]
-    raw = [pipeline.name, "raw_data"]
+    asset = [pipeline, "features"]
+    raw = [pipeline, "raw_data"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__features_checks",
+        name=f"{pipeline}__features_checks",
         specs=[
             blocking(SCHEMA, asset, "The feature frame has the columns and dtypes of the schema."),
             blocking(EXPECTATIONS, asset, "The feature values satisfy all declared expectations."),
@@ -87,11 +89,10 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     def features_checks(
         sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
-        workload = pipeline.loaded_workload
         require_same(
             "The features",
             made_for=features.raw + features.maker,
-            now=raw_data.digest + feature_producer(pipeline),
+            now=raw_data.digest + feature_producer(workload, path=path),
             remedy="Materialize features first.",
         )
         frame = load_table(features.table, sluice_state.store)
@@ -104,11 +105,19 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
                 features.table.digest,
                 sluice_state.home,
             ),
-            _look_ahead(pipeline, load_table(raw_data, sluice_state.store), frame, asset),
+            _look_ahead(
+                workload,
+                load_table(raw_data, sluice_state.store),
+                frame,
+                asset,
+                settings=look_ahead,
+                seed=seed,
+            ),
         ]
-        _keep_receipt(
-            sluice_state, "features", features_subject(pipeline, features.table.digest), results
+        subject = features_subject(
+            workload, features.table.digest, path=path, look_ahead=look_ahead
         )
+        _keep_receipt(sluice_state, "features", subject, results)
         yield from results
 
     return features_checks
@@ -129,17 +138,22 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
 
 
 def _look_ahead(
-    pipeline: PipelineSettings, raw: pd.DataFrame, frame: pd.DataFrame, asset: list[str]
+    workload: Workload,
+    raw: pd.DataFrame,
+    frame: pd.DataFrame,
+    asset: list[str],
+    *,
+    settings: LookAheadSettings,
+    seed: int,
 ) -> dg.AssetCheckResult:
-    workload = pipeline.loaded_workload
     try:
         found = find_look_ahead(
             workload.compute_features,
             raw,
             workload.feature_columns,
-            settings=pipeline.poc.look_ahead,
+            settings=settings,
             whole=frame,
-            seed=pipeline.seeds[0],
+            seed=seed,
         )
     except ContractError as error:
         return result(LOOK_AHEAD, asset, passed=False, message=str(error))

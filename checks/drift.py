@@ -3,22 +3,21 @@
 import dagster as dg
 
 from sluice.assets.drift_report import DRIFT_REPORT
-from sluice.config.pipeline import PipelineSettings
 from sluice.drift.monitor_state import MonitorState
 
 NO_DRIFT = "no_drift"
 
 
-def drift_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def drift_check(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the check, which only warns: drift does not stop a run.
 
     An inconclusive window warns as well. If there are too few new rows for a window, the check
     passes and its description starts with WAITING.
     """
-    key = dg.AssetKey([pipeline.name, DRIFT_REPORT])
+    key = dg.AssetKey([pipeline, DRIFT_REPORT])
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__drift_check",
+        name=f"{pipeline}__drift_check",
         specs=[
             dg.AssetCheckSpec(
                 NO_DRIFT,

@@ -8,21 +8,20 @@ from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import ContractError
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
 
 SAME_ROWS = "both_arms_are_scored_on_the_same_rows"
 SUITES = "regression_suites_pass"
 
 
-def evaluation_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def evaluation_checks(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the checks of ``evaluation``.
 
     A failed suite does not stop the run: this check warns, and the verdict is not PROMOTE.
     """
-    asset = [pipeline.name, "evaluation"]
+    asset = [pipeline, "evaluation"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__evaluation_checks",
+        name=f"{pipeline}__evaluation_checks",
         specs=[
             blocking(SAME_ROWS, asset, "Candidate and reference were scored on the same rows."),
             dg.AssetCheckSpec(

@@ -2,24 +2,26 @@
 
 import dagster as dg
 
-from sluice.assets.evaluation_inputs import open_inputs
+from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import SluiceError
 from sluice.checks.outcomes import result
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import TrainingInputs
 
 READABLE = "evaluation_inputs_are_readable"
 
 
-def evaluation_inputs_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def evaluation_inputs_check(
+    pipeline: str, inputs: TrainingInputs, planned: PlannedEvaluation
+) -> dg.AssetChecksDefinition:
     """Build the check. The training assets repeat it, so skipping this check is safe."""
-    asset = [pipeline.name, "poc_report"]
+    asset = [pipeline, "poc_report"]
 
     @dg.asset_check(
         name=READABLE,
         asset=dg.AssetKey(asset),
-        additional_ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        additional_ins={"features": dg.AssetIn(key=[pipeline, "features"])},
         blocking=True,
         description="The version in production, the version of guards.approved and the regression "
         "suites exist in this home, have the right digests and can be loaded.",
@@ -28,7 +30,9 @@ def evaluation_inputs_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinit
         sluice_state: dg.ResourceParam[SluiceState], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
-            opened = open_inputs(pipeline, sluice_state, data=features.table.digest)
+            opened = open_inputs(
+                pipeline, inputs, planned, sluice_state, data=features.table.digest
+            )
         except SluiceError as error:
             return result(READABLE, asset, passed=False, message=str(error))
         message = f"Opened: {', '.join(opened)}." if opened else "The baseline needs no artifacts."

@@ -6,20 +6,19 @@ from typing import Any
 import dagster as dg
 
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
 
 
-def poc_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the checks of ``poc_report``."""
-    asset = [pipeline.name, "poc_report"]
+    asset = [pipeline, "poc_report"]
     declared = [(check.name, check.description) for check in CHECKS]
     declared.append((WHOLE_GATE_CHECK, "The whole gate finishes within its time limit."))
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__poc_checks",
+        name=f"{pipeline}__poc_checks",
         specs=[blocking(name, asset, description) for name, description in declared],
         ins={"poc_report": dg.AssetIn(key=asset)},
     )

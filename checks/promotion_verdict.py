@@ -3,17 +3,16 @@
 import dagster as dg
 
 from sluice.assets.promotion_verdict import PromotionDecision
-from sluice.config.pipeline import PipelineSettings
 
 BETTER = "candidate_is_better"
 
 
-def verdict_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def verdict_check(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the check, which only warns: a candidate that is not better does not stop the run."""
-    key = dg.AssetKey([pipeline.name, "promotion_verdict"])
+    key = dg.AssetKey([pipeline, "promotion_verdict"])
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__verdict_check",
+        name=f"{pipeline}__verdict_check",
         specs=[
             dg.AssetCheckSpec(
                 BETTER,

@@ -5,7 +5,6 @@ import dagster as dg
 from sluice.assets.resources import SluiceState
 from sluice.base.pluralize import pluralize
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.signing import SigningKey
 
 CONSISTENT = "registry_is_consistent"
@@ -14,12 +13,12 @@ _MAX_NAMED = 20
 """Maximum number of findings in the metadata of the check."""
 
 
-def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def registry_check(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the check with the findings of ``sluice registry verify``; it fails on any finding."""
-    asset = [pipeline.name, "production_model"]
+    asset = [pipeline, "production_model"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__registry_check",
+        name=f"{pipeline}__registry_check",
         specs=[
             blocking(
                 CONSISTENT,
@@ -33,7 +32,7 @@ def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     def registry_check(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         key = sluice_state.home.registry_key
         with sluice_state.ledger() as ledger:
-            if pipeline.name not in ledger.models():
+            if pipeline not in ledger.models():
                 return dg.AssetCheckResult(
                     asset_key=dg.AssetKey(asset),
                     check_name=CONSISTENT,
@@ -42,7 +41,7 @@ def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
                     description="INCONCLUSIVE: the registry has no version of this model.",
                 )
             findings = ledger.verify(
-                pipeline.name,
+                pipeline,
                 store=sluice_state.store,
                 key=None if key is None else SigningKey.read(key),
             )

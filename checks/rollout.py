@@ -4,15 +4,14 @@ import dagster as dg
 
 from sluice.assets.resources import SluiceState
 from sluice.assets.rollout import ROLLOUT
-from sluice.config.pipeline import PipelineSettings
 from sluice.rollout.state import Rollout
 
 PROMOTED = "challenger_is_promoted"
 
 
-def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the check, which passes once the challenger is in production."""
-    asset = [pipeline.name, ROLLOUT]
+    asset = [pipeline, ROLLOUT]
 
     @dg.asset_check(
         asset=dg.AssetKey(asset),
@@ -22,7 +21,7 @@ def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     )
     def challenger_is_promoted(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:
-            rollout = ledger.rollout(pipeline.name)
+            rollout = ledger.rollout(pipeline)
             last = None if rollout is None else ledger.rollout_transitions(rollout.id)[-1]
         if rollout is None or last is None:
             return dg.AssetCheckResult(

@@ -1,7 +1,7 @@
 """Checks of the trained networks before their losses are compared."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
@@ -13,7 +13,8 @@ from sluice.assets.resources import SluiceState
 from sluice.assets.trained_models import epochs
 from sluice.base.errors import ContractError
 from sluice.checks.outcomes import blocking, result
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.poc_settings import PredictionSettings
+from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import load_table
 from sluice.evaluation.outputs import predict
 from sluice.eventlog.event_log import validate_log
@@ -28,14 +29,16 @@ NOT_CONSTANT = "predictions_have_plausible_spread"
 TRACE_CLEAN = "tracer_reports_no_errors"
 
 
-def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+def trained_models_checks(
+    pipeline: str, inputs: SearchInputs, predictions: PredictionSettings, *, seeds: Sequence[int]
+) -> dg.AssetChecksDefinition:
     """Build the checks of ``trained_models``."""
-    asset = [pipeline.name, "trained_models"]
-    best_key = [pipeline.name, "best_config"]
-    features_key = [pipeline.name, "features"]
+    asset = [pipeline, "trained_models"]
+    best_key = [pipeline, "best_config"]
+    features_key = [pipeline, "features"]
 
     @dg.multi_asset_check(
-        name=f"{pipeline.name}__trained_models_checks",
+        name=f"{pipeline}__trained_models_checks",
         specs=[
             blocking(LOG, asset, "Every event of the merged event log has the required fields."),
             blocking(
@@ -63,11 +66,16 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
         best_config: BestConfig,
         features: FeatureSet,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield _log(pipeline, sluice_state, trained_models, asset)
-        yield _all_trained(pipeline, trained_models, features, asset)
+        yield _log(inputs.base.workload.headline_metric, sluice_state, trained_models, asset)
+        yield _all_trained(seeds, trained_models, features, asset)
         yield _finite(sluice_state, trained_models, asset)
         yield _prediction_spread(
-            with_best(pipeline, best_config), sluice_state, trained_models, features, asset
+            with_best(inputs, best_config),
+            predictions,
+            sluice_state,
+            trained_models,
+            features,
+            asset,
         )
         yield _trace(trained_models, asset)
 
@@ -75,13 +83,13 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
 
 
 def _log(
-    pipeline: PipelineSettings, state: SluiceState, trained: TrainedModels, asset: list[str]
+    headline: str, state: SluiceState, trained: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     try:
         report = validate_log(
             state.store.path(trained.event_log),
             test_metrics=tuple(f"test_{name}" for name in trained.members[0].test_metrics),
-            headline=f"mean_{pipeline.loaded_workload.headline_metric}",
+            headline=f"mean_{headline}",
         )
     except ContractError as error:
         return result(LOG, asset, passed=False, message=str(error))
@@ -95,15 +103,15 @@ def _log(
 
 
 def _all_trained(
-    pipeline: PipelineSettings, trained: TrainedModels, features: FeatureSet, asset: list[str]
+    seeds: Sequence[int], trained: TrainedModels, features: FeatureSet, asset: list[str]
 ) -> dg.AssetCheckResult:
     positions = {(m.seed, m.fold_id) for m in trained.members}
-    wanted = {(seed, fold.fold_id) for seed in pipeline.seeds for fold in features.folds}
+    wanted = {(seed, fold.fold_id) for seed in seeds for fold in features.folds}
     return result(
         ALL_TRAINED,
         asset,
         passed=positions == wanted and len(positions) == len(trained.members),
-        message=f"{len(trained.members)} members for {len(pipeline.seeds)} seeds and "
+        message=f"{len(trained.members)} members for {len(seeds)} seeds and "
         f"{len(features.folds)} folds."
         if positions == wanted
         else f"Missing (seed, fold): {sorted(wanted - positions)}, unexpected: "
@@ -155,20 +163,21 @@ def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
 
 
 def _prediction_spread(
-    pipeline: PipelineSettings,
+    inputs: TrainingInputs,
+    limits: PredictionSettings,
     state: SluiceState,
     trained: TrainedModels,
     features: FeatureSet,
     asset: list[str],
 ) -> dg.AssetCheckResult:
-    workload = pipeline.loaded_workload
+    workload = inputs.workload
     frame = load_table(features.table, state.store)
     tests = {fold.fold_id: workload.examples(frame, fold.test) for fold in features.folds}
     rows = []
     for member in trained.members:
-        model = load_member(member, workload, pipeline.model, state.store)
+        model = load_member(member, workload, inputs.model, state.store)
         test = tests[member.fold_id]
-        spread = prediction_spread(predict(model, test.x), test.y, pipeline.poc.predictions)
+        spread = prediction_spread(predict(model, test.x), test.y, limits)
         rows.append(
             {
                 "seed": member.seed,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
 from sluice.config.pipeline_file import BASED_ON, resolve_base
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
 
@@ -65,4 +66,4 @@ class ModelPipeline(dg.Component):
         A relative ``SLUICE_HOME`` is resolved against the project's root.
         """
         home = Home.from_environment(os.environ, cwd=context.project_root)
-        return with_resources(build_definitions(self.settings), home)
+        return with_resources(build_definitions(resolve(self.settings)), home)

@@ -9,6 +9,7 @@ import dagster as dg
 from sluice.base.home import Home
 from sluice.base.redaction import redact_logs
 from sluice.config.pipeline import defs_folder, known_pipelines, read_pipeline
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.failed_pipeline import load_or_explain
 from sluice.pipelines.resources import with_resources, without_launchpad_config
@@ -31,7 +32,7 @@ def defs() -> dg.Definitions:
     shipped = [folder / name / "defs.yaml" for name in known_pipelines(folder)]
 
     def load(path: Path) -> dg.Definitions:
-        return with_resources(build_definitions(read_pipeline(path)), home)
+        return with_resources(build_definitions(resolve(read_pipeline(path))), home)
 
     loaded = (load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
     return without_launchpad_config(dg.Definitions.merge(*loaded), home)

@@ -1,4 +1,4 @@
-"""Builds the Dagster definitions of one pipeline from its settings."""
+"""Builds the Dagster definitions of one pipeline."""
 
 import dagster as dg
 from dagster._core.errors import DagsterInvalidDefinitionError
@@ -9,6 +9,7 @@ from sluice.assets.candidate import candidate_asset
 from sluice.assets.drift_reference import drift_reference_asset
 from sluice.assets.drift_report import drift_report_asset
 from sluice.assets.evaluation import evaluation_asset
+from sluice.assets.evaluation_inputs import PlannedEvaluation
 from sluice.assets.features import features_asset
 from sluice.assets.poc_report import poc_report_asset
 from sluice.assets.production_model import production_model_asset
@@ -29,7 +30,7 @@ from sluice.checks.promotion_verdict import verdict_check
 from sluice.checks.registry import registry_check
 from sluice.checks.rollout import rollout_check
 from sluice.checks.trained_models import trained_models_checks
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.drift_sensor import drift_sensor
 from sluice.pipelines.jobs import (
     drift_job,
@@ -45,76 +46,113 @@ from sluice.pipelines.schedules import retrain_schedule, verification_schedule
 from sluice.pipelines.sensors import promotion_sensor
 
 
-def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
+def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     """Return the definitions of one pipeline, without resources (see ``with_resources``).
 
     Raises:
-        SettingsError: The workload cannot be imported, or a setting of it or of Dagster is invalid.
+        SettingsError: Dagster rejects a setting.
     """
-    _ = (
-        pipeline.loaded_workload
-    )  # errors of the workload are reported on load, not in a nightly run
     try:
         return _definitions(pipeline)
     except (DagsterInvalidDefinitionError, ParameterCheckError) as error:
         raise SettingsError(
-            f"Pipeline {pipeline.name}: {error}",
+            f"Pipeline {pipeline.settings.name}: {error}",
             fix="Correct the owners, the cron or the timezone in the pipeline's file.",
         ) from error
 
 
-def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
-    training, verification = training_job(pipeline), verification_job(pipeline)
-    promotion, jobs = promotion_job(pipeline), []
-    assets, checks, sensors, sensor_jobs = [], [], [], [promotion]
-    if pipeline.drift is not None:
-        drift = drift_job(pipeline)
+def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
+    settings, workload = pipeline.settings, pipeline.workload
+    name, path = settings.name, settings.workload
+    poc, rules, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
+    inputs, search = pipeline.training, pipeline.search
+    planned = PlannedEvaluation(
+        seeds=settings.seeds, guards=settings.guards, suites=settings.suites
+    )
+    rolls_out = settings.rollout is not None
+    training = training_job(name, purpose=settings.description)
+    promotion, verification = promotion_job(name), verification_job(name)
+    jobs = [search_job(name), training, promotion, verification]
+    assets = [
+        raw_data_asset(name, workload),
+        features_asset(name, workload, path=path),
+        poc_report_asset(name, inputs, poc, seed=seed),
+        best_config_asset(name, search, poc=poc, planned=planned, tracking=settings.tracking),
+        trained_models_asset(
+            name,
+            search,
+            poc=poc,
+            planned=planned,
+            diagnosis=settings.diagnosis,
+            production_code=settings.production_code,
+        ),
+        drift_reference_asset(name, search, settings.drift),
+        evaluation_asset(
+            name,
+            search,
+            baseline_rules=settings.baseline,
+            suites=settings.suites,
+            approved=settings.guards.approved,
+            production_code=settings.production_code,
+        ),
+        promotion_verdict_asset(
+            name,
+            workload,
+            settings.model,
+            gate=settings.gate,
+            guards=settings.guards,
+            rules=rules,
+        ),
+        candidate_asset(
+            name,
+            search,
+            poc=poc,
+            advised_power=settings.gate.advised_power,
+            tracking=settings.tracking,
+        ),
+        production_model_asset(name, rolls_out=rolls_out, rules=rules, tracking=settings.tracking),
+    ]
+    checks = [
+        raw_data_checks(name, workload),
+        features_checks(name, workload, poc.look_ahead, path=path, seed=seed),
+        poc_checks(name),
+        evaluation_inputs_check(name, inputs, planned),
+        best_config_checks(name),
+        trained_models_checks(name, search, poc.predictions, seeds=settings.seeds),
+        evaluation_checks(name),
+        verdict_check(name),
+        candidate_checks(name),
+        registry_check(name),
+    ]
+    promotion_jobs, sensors = [promotion], []
+    if settings.drift is not None:
+        drift = drift_job(name)
         jobs.append(drift)
-        assets.append(drift_report_asset(pipeline))
-        checks.append(drift_check(pipeline))
-        sensors.append(drift_sensor(pipeline, [drift, training]))
-    if pipeline.rollout is not None:
-        rollout = rollout_job(pipeline)
-        review = review_job(pipeline)
-        sensor_jobs.append(rollout)
+        assets.append(drift_report_asset(name, workload, settings.drift, settings.drift_alarm))
+        checks.append(drift_check(name))
+        sensors.append(drift_sensor(name, [drift, training], workload, settings.drift))
+    if settings.rollout is not None:
+        rollout, review = rollout_job(name), review_job(name)
+        promotion_jobs.append(rollout)
         jobs += [rollout, review]
-        assets += [rollout_asset(pipeline, pipeline.rollout), rollout_review_asset(pipeline)]
-        checks.append(rollout_check(pipeline))
-        sensors.append(rollout_sensor(pipeline, [promotion, review]))
+        assets += [
+            rollout_asset(name, settings.rollout, rules=rules),
+            rollout_review_asset(name, workload, settings.gate),
+        ]
+        checks.append(rollout_check(name))
+        sensors.append(rollout_sensor(name, [promotion, review]))
     return dg.Definitions(
-        assets=[
-            raw_data_asset(pipeline),
-            features_asset(pipeline),
-            poc_report_asset(pipeline),
-            best_config_asset(pipeline),
-            trained_models_asset(pipeline),
-            drift_reference_asset(pipeline),
-            evaluation_asset(pipeline),
-            promotion_verdict_asset(pipeline),
-            candidate_asset(pipeline),
-            production_model_asset(pipeline),
-            *assets,
-        ],
-        asset_checks=[
-            raw_data_checks(pipeline),
-            features_checks(pipeline),
-            poc_checks(pipeline),
-            evaluation_inputs_check(pipeline),
-            best_config_checks(pipeline),
-            trained_models_checks(pipeline),
-            evaluation_checks(pipeline),
-            verdict_check(pipeline),
-            candidate_checks(pipeline),
-            registry_check(pipeline),
-            *checks,
-        ],
-        jobs=[search_job(pipeline), training, promotion, verification, *jobs],
+        assets=dg.map_asset_specs(
+            lambda spec: spec.replace_attributes(owners=list(settings.owners)), assets
+        ),
+        asset_checks=checks,
+        jobs=jobs,
         schedules=[
-            retrain_schedule(pipeline, training),
-            verification_schedule(pipeline, verification),
+            retrain_schedule(name, training, settings.schedule, search, seeds=settings.seeds),
+            verification_schedule(name, verification, settings.schedule),
         ],
         sensors=[
-            promotion_sensor(pipeline, sensor_jobs),
+            promotion_sensor(name, promotion_jobs, rolls_out=rolls_out, rules=rules),
             *sensors,
         ],
     )

@@ -15,7 +15,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import SluiceError
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.monitor_state import MonitorState
 from sluice.drift.pending_windows import PendingWindows, SourceLabels, find_pending_windows
 from sluice.drift.reference_store import ReferenceArtifacts, last_known_label
@@ -26,6 +26,7 @@ from sluice.pipelines.source_poll import SourcePoll, SourceUnavailable
 from sluice.registry.records import Version
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.deployed import deployed_members
+from sluice.workloads.workload import Workload
 
 EVERY_S = 300
 TRAIN_AGAIN = timedelta(hours=1)
@@ -54,14 +55,17 @@ class Cursor(Record):
 
 
 def drift_sensor(
-    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
+    pipeline: str,
+    jobs: list[UnresolvedAssetJobDefinition],
+    workload: Workload,
+    settings: DriftSettings,
 ) -> dg.SensorDefinition:
     """Return the sensor that starts drift checks and, for persistent drift, one training."""
-    source = SourcePoll(pipeline)
+    source = SourcePoll(workload)
 
     @dg.sensor(
         jobs=jobs,
-        name=f"{pipeline.name}_drift_sensor",
+        name=f"{pipeline}_drift_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
         description="Starts the drift job when the source or the servers have a new window of "
@@ -72,11 +76,11 @@ def drift_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         cursor = Cursor.read(context.cursor)
         with sluice_state.ledger() as ledger:
-            version = ledger.production(pipeline.name)
+            version = ledger.production(pipeline)
             if version is None:
                 return dg.SkipReason("No version is in production.")
             watch = read_latest_record(
-                MonitorState, sluice_state.home.records, pipeline.name, DRIFT_REPORT
+                MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT
             )
             if watch is not None and watch.candidate != version.candidate:
                 watch = None
@@ -99,6 +103,8 @@ def drift_sensor(
                     watch,
                     cursor,
                     source,
+                    settings,
+                    workload.horizon_rows,
                     sluice_state.store,
                     ledger,
                     context.instance,
@@ -115,7 +121,7 @@ def drift_sensor(
 
 
 def request_training(
-    pipeline: PipelineSettings,
+    pipeline: str,
     watch: MonitorState | None,
     cursor: Cursor,
     *,
@@ -128,7 +134,7 @@ def request_training(
     Each alarm starts one training; a failed one is started again an hour after its end.
 
     Args:
-        pipeline: Settings of the pipeline.
+        pipeline: Name of the pipeline.
         watch: State of the drift monitor; None before the first check.
         cursor: The last requests.
         busy: Description of a training in progress; empty for none.
@@ -167,11 +173,13 @@ def request_training(
 
 
 def request_drift_check(
-    pipeline: PipelineSettings,
+    pipeline: str,
     version: Version,
     watch: MonitorState | None,
     cursor: Cursor,
     source: SourcePoll,
+    settings: DriftSettings,
+    horizon_rows: int,
     store: ArtifactStore,
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
@@ -182,14 +190,14 @@ def request_drift_check(
         return answer.reason
     if answer.index.empty:
         return "The source has no rows."
-    samples = newest_samples(ledger, pipeline)
+    samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
         news = find_pending_windows(
-            _labels(pipeline, version, answer.index, store),
+            _labels(version, answer.index, store, horizon_rows=horizon_rows),
             samples,
             watch,
-            pipeline.drift_settings,
-            in_production_since=production_since(ledger, pipeline.name),
+            settings,
+            in_production_since=production_since(ledger, pipeline),
         )
     except SluiceError as error:
         return f"New windows cannot be determined: {error}"
@@ -208,7 +216,7 @@ def request_drift_check(
     )
 
 
-def _requested_check(pipeline: PipelineSettings, asked: RequestedRun | None) -> str:
+def _requested_check(pipeline: str, asked: RequestedRun | None) -> str:
     if asked is None:
         return "A check of the newest rows was requested; no new data since."
     if asked.failed_at is None:
@@ -220,14 +228,13 @@ def _requested_check(pipeline: PipelineSettings, asked: RequestedRun | None) -> 
 
 
 def _labels(
-    pipeline: PipelineSettings, version: Version, index: pd.Index, store: ArtifactStore
+    version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
 ) -> SourceLabels | None:
-    horizon = pipeline.loaded_workload.horizon_rows
-    if horizon == 0:
+    if horizon_rows == 0:
         return None
     kept = ReferenceArtifacts.of(version.lineage.artifacts)
     return SourceLabels(
-        index=index[:-horizon],  # the newest rows have no target yet
+        index=index[:-horizon_rows],  # the newest rows have no target yet
         known_until=last_known_label(kept, deployed_members(version.lineage.members), store),
         has_losses=kept is not None and kept.losses is not None,
     )

@@ -11,102 +11,96 @@ from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.rollout_review import REVIEW
 from sluice.checks.registry import CONSISTENT
-from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.executor import one_process
 
 PRODUCTION = "production_model"
 
 
-def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
-    """Return the job from raw rows to a registered candidate."""
-    everything = dg.AssetSelection.key_prefixes([pipeline.name])
-    names = [PRODUCTION]
-    names += [] if pipeline.drift is None else [DRIFT_REPORT]
-    names += [] if pipeline.rollout is None else [ROLLOUT, REVIEW]
-    deciding = dg.AssetSelection.assets(*([pipeline.name, name] for name in names))
+def training_job(pipeline: str, *, purpose: str) -> UnresolvedAssetJobDefinition:
+    """Return the job from raw rows to a registered candidate; ``purpose`` is that of the model."""
     return dg.define_asset_job(
         training_name(pipeline),
-        selection=everything - deciding,
-        description=f"{pipeline.description} From raw rows to a registered candidate with a "
+        selection=dg.AssetSelection.assets([pipeline, "candidate"]).upstream(),
+        description=f"{purpose} From raw rows to a registered candidate with a "
         "verdict; does not promote.".strip(),
         executor_def=one_process,
     )
 
 
-def training_name(pipeline: PipelineSettings) -> str:
+def training_name(pipeline: str) -> str:
     """Return the name of the training job."""
-    return f"{pipeline.name}_training"
+    return f"{pipeline}_training"
 
 
-def drift_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def drift_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that tests for drift since the production version was trained."""
     return dg.define_asset_job(
         drift_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline.name, DRIFT_REPORT]),
+        selection=dg.AssetSelection.assets([pipeline, DRIFT_REPORT]),
         description="Tests new windows for drift: rows, requests, predictions, latency, losses.",
         executor_def=one_process,
     )
 
 
-def drift_name(pipeline: PipelineSettings) -> str:
+def drift_name(pipeline: str) -> str:
     """Return the name of the drift job."""
-    return f"{pipeline.name}_drift"
+    return f"{pipeline}_drift"
 
 
-def search_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def search_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job from raw rows to the best settings."""
     return dg.define_asset_job(
         search_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline.name, "best_config"]).upstream(),
+        selection=dg.AssetSelection.assets([pipeline, "best_config"]).upstream(),
         description="From raw rows through their checks and the POC gate to the search; trains no "
         "candidate.",
         executor_def=one_process,
     )
 
 
-def search_name(pipeline: PipelineSettings) -> str:
+def search_name(pipeline: str) -> str:
     """Return the name of the search job."""
-    return f"{pipeline.name}_search"
+    return f"{pipeline}_search"
 
 
-def rollout_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def rollout_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that starts the rollout of a version."""
     return dg.define_asset_job(
         rollout_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline.name, ROLLOUT]),
+        selection=dg.AssetSelection.assets([pipeline, ROLLOUT]),
         description="Starts to send traffic to a version that passed its gate; the rollout sensor "
         "continues from there.",
         executor_def=one_process,
     )
 
 
-def review_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def review_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that reviews a rollout once labels have arrived."""
     return dg.define_asset_job(
         review_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline.name, REVIEW]),
+        selection=dg.AssetSelection.assets([pipeline, REVIEW]),
         description="Runs the gate on live rows whose labels have arrived; after a rollback, makes "
         "a regression suite of the failed rows.",
         executor_def=one_process,
     )
 
 
-def review_name(pipeline: PipelineSettings) -> str:
+def review_name(pipeline: str) -> str:
     """Return the name of the review job."""
-    return f"{pipeline.name}_rollout_review"
+    return f"{pipeline}_rollout_review"
 
 
-def rollout_name(pipeline: PipelineSettings) -> str:
+def rollout_name(pipeline: str) -> str:
     """Return the name of the rollout job."""
-    return f"{pipeline.name}_rollout"
+    return f"{pipeline}_rollout"
 
 
-def verification_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def verification_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that verifies the registry; the run fails on a finding."""
     return dg.define_asset_job(
-        f"{pipeline.name}_registry_verification",
+        f"{pipeline}_registry_verification",
         selection=dg.AssetSelection.checks(
-            dg.AssetCheckKey(dg.AssetKey([pipeline.name, PRODUCTION]), CONSISTENT)
+            dg.AssetCheckKey(dg.AssetKey([pipeline, PRODUCTION]), CONSISTENT)
         ),
         description="Verifies this model in the registry, and the whole log, as 'sluice registry "
         "verify' does.",
@@ -114,17 +108,17 @@ def verification_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition
     )
 
 
-def promotion_name(pipeline: PipelineSettings) -> str:
+def promotion_name(pipeline: str) -> str:
     """Return the name of the promotion job."""
-    return f"{pipeline.name}_promotion"
+    return f"{pipeline}_promotion"
 
 
-def promotion_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+def promotion_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that promotes a version to production."""
     return dg.define_asset_job(
         promotion_name(pipeline),
         # The check of the registry reads every artifact and has a schedule of its own.
-        selection=dg.AssetSelection.assets([pipeline.name, PRODUCTION]).without_checks(),
+        selection=dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks(),
         description="Moves the production pointer to a version that has the required receipts.",
         executor_def=one_process,
     )

@@ -8,13 +8,13 @@ from rich.console import Console
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import SluiceError
 from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.run import RunReport
 from sluice.rehearsal.settings import MIN_SECONDS
 
 
 def with_rehearsal(
-    report: RunReport, pipeline: PipelineSettings, home: Home, console: Console
+    report: RunReport, pipeline: ResolvedPipeline, home: Home, console: Console
 ) -> RunReport:
     """Return the report with the result of a rehearsal, when the run changed production.
 
@@ -22,7 +22,7 @@ def with_rehearsal(
 
     Args:
         report: Report of the run.
-        pipeline: Settings of the pipeline.
+        pipeline: The pipeline.
         home: State folder.
         console: Shows the duration.
     """

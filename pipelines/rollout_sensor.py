@@ -10,7 +10,6 @@ from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
 from sluice.checks.rollout import evaluation
-from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
@@ -30,14 +29,12 @@ MAX_FAILED_REVIEWS = 7
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
 
-def rollout_sensor(
-    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
-) -> dg.SensorDefinition:
+def rollout_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     """Return the sensor that runs the controller; each transition becomes an asset observation."""
 
     @dg.sensor(
         jobs=jobs,
-        name=f"{pipeline.name}_rollout_sensor",
+        name=f"{pipeline}_rollout_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
         description="Reads the observations of the servers and applies the rules of the rollout: "
@@ -49,8 +46,8 @@ def rollout_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
         with sluice_state.ledger() as ledger:
-            looked = try_reconcile(ledger, pipeline.name, now=now)
-            rollout = ledger.rollout(pipeline.name)
+            looked = try_reconcile(ledger, pipeline, now=now)
+            rollout = ledger.rollout(pipeline)
             if rollout is None:
                 return dg.SkipReason("No rollout has been started.")
             news = _new_transitions(ledger, rollout, context.cursor)
@@ -70,7 +67,7 @@ def rollout_sensor(
             )
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=_events(pipeline.name, news, page),
+            asset_events=_events(pipeline, news, page),
             cursor=f"{rollout.id} {rollout.revision}",
         )
 
@@ -102,7 +99,7 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
 
 
 def requested_runs(
-    pipeline: PipelineSettings, ledger: RolloutLedger, rollout: Rollout, now: datetime
+    pipeline: str, ledger: RolloutLedger, rollout: Rollout, now: datetime
 ) -> list[dg.RunRequest]:
     """Return the run requests of a rollout; run keys ensure that each run starts once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
@@ -114,7 +111,7 @@ def requested_runs(
             dg.RunRequest(
                 run_key=f"{rollout.id}:held {int(passed_s // PROMOTE_EVERY_S)}",
                 job_name=promotion_name(pipeline),
-                run_config={"ops": {f"{pipeline.name}__{PRODUCTION}": {"config": config}}},
+                run_config={"ops": {f"{pipeline}__{PRODUCTION}": {"config": config}}},
                 tags=tags,
             )
         ]

@@ -17,12 +17,12 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
 from sluice.base.settings import Record
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import ResolvedPipeline
 from sluice.observability import spans
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import close_ghost_runs, open_instance
-from sluice.pipelines.jobs import search_name
+from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.sensors import read_model_status, request_promotion
@@ -70,12 +70,12 @@ class RunReport(Record):
 
 
 def run_pipeline(
-    pipeline: PipelineSettings, home: Home, console: RunConsole, *, started: float
+    pipeline: ResolvedPipeline, home: Home, console: RunConsole, *, started: float
 ) -> RunReport:
     """Run the pipeline from raw rows to a verdict; promote the candidate on PROMOTE.
 
     Args:
-        pipeline: Its settings.
+        pipeline: The pipeline.
         home: State folder.
         console: Shows stages and their progress.
         started: ``time.perf_counter()`` at the start of the command [s].
@@ -83,14 +83,16 @@ def run_pipeline(
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
+    name = pipeline.settings.name
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
-        run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
-        event = _candidate_event(instance, pipeline, run_id)
+        run_id = _execute(definitions, training_name(name), instance, console)
+        event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
-            now = read_model_status(ledger, pipeline.name, now=utc_now())
-        request = request_promotion(pipeline, event, now)
+            now = read_model_status(ledger, name, now=utc_now())
+        rolls_out = pipeline.settings.rollout is not None
+        request = request_promotion(name, event, now, rolls_out=rolls_out)
         metadata = _metadata(event)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if isinstance(request, dg.RunRequest):
@@ -104,16 +106,16 @@ def run_pipeline(
                 tags=request.tags,
             )
         with SluiceState.at(home).ledger() as ledger:
-            after = ledger.production_number(pipeline.name)
-            rollout = ledger.rollout(pipeline.name)
+            after = ledger.production_number(name)
+            rollout = ledger.rollout(name)
     evaluation = Evaluation.model_validate_json(
-        (home.records / pipeline.name / "evaluation.json").read_bytes()
+        (home.records / name / "evaluation.json").read_bytes()
     )
     version = int(str(metadata[VERSION].value))
-    rolls_out = rollout is not None and rollout.version == version and not rollout.is_over
+    is_rolling = rollout is not None and rollout.version == version and not rollout.is_over
     wall = time.perf_counter() - started
     return RunReport(
-        pipeline=pipeline.name,
+        pipeline=name,
         run_id=run_id,
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
@@ -122,7 +124,7 @@ def run_pipeline(
         created=bool(metadata[NEW].value),
         production=after,
         promoted=after == version and now.production != after,
-        rolls_out=rolls_out,
+        rolls_out=is_rolling,
         waits_for=waits_for,
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
@@ -134,12 +136,12 @@ def run_pipeline(
 
 
 def search_pipeline(
-    pipeline: PipelineSettings, home: Home, console: RunConsole
+    pipeline: ResolvedPipeline, home: Home, console: RunConsole
 ) -> tuple[BestConfig, StudySummary]:
     """Run the pipeline from raw rows through its gates to the best settings of a search.
 
     Args:
-        pipeline: Its settings, with a search.
+        pipeline: The pipeline, with a search.
         home: State folder.
         console: Shows stages and their progress.
 
@@ -149,8 +151,8 @@ def search_pipeline(
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
-        _execute(definitions, search_name(pipeline), instance, console)
-    record = home.records / pipeline.name / "best_config.json"
+        _execute(definitions, search_name(pipeline.settings.name), instance, console)
+    record = home.records / pipeline.settings.name / "best_config.json"
     best = BestConfig.model_validate_json(record.read_bytes())
     assert best.study is not None  # the pipeline has a search
     return best, StudySummary.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
@@ -224,10 +226,8 @@ def _sluice_error(error: BaseException) -> SluiceError | None:
     return None
 
 
-def _candidate_event(
-    instance: dg.DagsterInstance, pipeline: PipelineSettings, run_id: str
-) -> dg.EventLogEntry:
-    key = dg.AssetKey([pipeline.name, "candidate"])
+def _candidate_event(instance: dg.DagsterInstance, pipeline: str, run_id: str) -> dg.EventLogEntry:
+    key = dg.AssetKey([pipeline, "candidate"])
     records = instance.get_records_for_run(
         run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records

@@ -11,7 +11,6 @@ from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.base.errors import GateBlocked
-from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.pipelines.requested_run import find_requested_run
 from sluice.registry.rollouts import RolloutLedger
@@ -49,14 +48,21 @@ def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> Mo
 
 
 def promotion_sensor(
-    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
+    pipeline: str, jobs: list[UnresolvedAssetJobDefinition], *, rolls_out: bool, rules: str
 ) -> dg.SensorDefinition:
-    """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE."""
-    key = dg.AssetKey([pipeline.name, "candidate"])
+    """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE.
+
+    Args:
+        pipeline: Name of the pipeline.
+        jobs: Jobs that the sensor starts.
+        rolls_out: Whether a rollout precedes a promotion.
+        rules: Digest of gate, guards and suites.
+    """
+    key = dg.AssetKey([pipeline, "candidate"])
 
     @dg.sensor(
         jobs=jobs,
-        name=f"{pipeline.name}_promotion_sensor",
+        name=f"{pipeline}_promotion_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
         description="Reads the verdict on the newest candidate. When it is PROMOTE, starts the "
@@ -69,33 +75,46 @@ def promotion_sensor(
         if event is None:
             return dg.SkipReason("No candidate exists yet.")
         with sluice_state.ledger() as ledger:
-            return next_request(pipeline, event, ledger, context.instance, now=utc_now())
+            return next_request(
+                pipeline,
+                event,
+                ledger,
+                context.instance,
+                rolls_out=rolls_out,
+                rules=rules,
+                now=utc_now(),
+            )
 
     return sensor
 
 
 def next_request(
-    pipeline: PipelineSettings,
+    pipeline: str,
     event: dg.EventLogEntry,
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
     *,
+    rolls_out: bool,
+    rules: str,
     now: datetime,
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for the newest candidate, or the reason to skip.
 
     Args:
-        pipeline: Pipeline of the candidate.
+        pipeline: Name of the pipeline.
         event: Materialization of the candidate.
         ledger: Read to verify that the evidence still allows a promotion.
         instance: Read to find a run that was already started.
+        rolls_out: Whether a rollout precedes a promotion.
+        rules: Digest of gate, guards and suites.
         now: Present time.
     """
-    request = request_promotion(pipeline, event, read_model_status(ledger, pipeline.name, now=now))
+    status = read_model_status(ledger, pipeline, now=now)
+    request = request_promotion(pipeline, event, status, rolls_out=rolls_out)
     if isinstance(request, dg.SkipReason):
         return request
     version = int(request.tags["sluice/version"])
-    refusal = _refusal(pipeline, ledger, version)
+    refusal = _refusal(pipeline, ledger, version, rules)
     if refusal:
         return dg.SkipReason(
             f"The verdict on version {version} is PROMOTE, but it cannot be promoted: {refusal}"
@@ -110,14 +129,15 @@ def next_request(
 
 
 def request_promotion(
-    pipeline: PipelineSettings, event: dg.EventLogEntry, now: ModelStatus
+    pipeline: str, event: dg.EventLogEntry, now: ModelStatus, *, rolls_out: bool
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for one materialization of a candidate, or the reason to skip.
 
     Args:
-        pipeline: Pipeline of the candidate.
+        pipeline: Name of the pipeline.
         event: Materialization of the candidate.
         now: Status of the model.
+        rolls_out: Whether a rollout precedes a promotion.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
@@ -127,8 +147,8 @@ def request_promotion(
     version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
     if version == now.production:
         return dg.SkipReason(f"Version {version} is in production already.")
-    is_first = now.production is None or pipeline.rollout is None
-    waits = "" if is_first else _waits(pipeline.name, version, now)
+    is_first = now.production is None or not rolls_out
+    waits = "" if is_first else _waits(pipeline, version, now)
     if waits:
         return dg.SkipReason(waits)
     asset = PRODUCTION if is_first else ROLLOUT
@@ -136,7 +156,7 @@ def request_promotion(
         # The key changes with time, so that a failed start is repeated.
         run_key=f"{receipt}:{asset} {_slot(now.at)}",
         job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
-        run_config={"ops": {f"{pipeline.name}__{asset}": {"config": {"version": version}}}},
+        run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={
             "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
             "sluice/version": str(version),
@@ -144,10 +164,10 @@ def request_promotion(
     )
 
 
-def _refusal(pipeline: PipelineSettings, ledger: RolloutLedger, version: int) -> str:
+def _refusal(pipeline: str, ledger: RolloutLedger, version: int, rules: str) -> str:
     """Return why a version cannot be promoted; empty when it can."""
     try:
-        ledger.require_promotable(pipeline.name, version, rules=pipeline.promotion_rules)
+        ledger.require_promotable(pipeline, version, rules=rules)
     except GateBlocked as blocked:
         return str(blocked)
     return ""

@@ -7,9 +7,9 @@ import pandas as pd
 
 from sluice.base.digests import digest_frame
 from sluice.base.errors import SluiceError
-from sluice.config.pipeline import PipelineSettings
 from sluice.findings.user_code import wrap_user_errors
 from sluice.serving.background import in_background
+from sluice.workloads.workload import Workload
 
 MAX_WAIT_S = 40.0
 MAX_WAITS = 3
@@ -40,14 +40,14 @@ class SourceUnavailable:
 class SourcePoll:
     """Loads the rows in a background thread, with a time limit and a limited number of threads."""
 
-    def __init__(self, pipeline: PipelineSettings, *, max_wait_s: float = MAX_WAIT_S) -> None:
-        """Create a poll of a pipeline's source.
+    def __init__(self, workload: Workload, *, max_wait_s: float = MAX_WAIT_S) -> None:
+        """Create a poll of a workload's source.
 
         Args:
-            pipeline: Pipeline with the source.
+            workload: Workload with the source.
             max_wait_s: Maximum time that ``ask`` waits [s].
         """
-        self._pipeline = pipeline
+        self._workload = workload
         self._max_wait_s = max_wait_s
         self._loading: list[Future[SourceState]] = []  # since the last answer
         self._hanging: list[Future[SourceState]] = []  # from before the last answer
@@ -83,5 +83,5 @@ class SourcePoll:
 
     def _load(self) -> SourceState:
         with wrap_user_errors("load_rows of the workload"):
-            frame = self._pipeline.loaded_workload.load_rows()
+            frame = self._workload.load_rows()
             return SourceState(digest=digest_frame(frame), index=frame.index)

@@ -252,9 +252,10 @@ def _devices() -> str:
 
 def _pipeline(name: str, pipelines: Path) -> str:
     from sluice.config.pipeline import find_pipeline
+    from sluice.config.resolved import resolve
 
     settings = find_pipeline(name, pipelines)
-    workload = settings.loaded_workload
+    workload = resolve(settings).workload
     seeds = pluralize(len(settings.seeds), "seed")
     return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"
 

@@ -74,11 +74,12 @@ def _headline(target: str) -> str:
     """Return the headline metric of the workload named by ``target``."""
     # Imported here: both import torch, which a log without a target does not need.
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.config.resolved import resolve
     from sluice.workloads.load import load_workload
 
     if ":" in target:
         return load_workload(target, {}, where=target).headline_metric
-    return find_pipeline(target, defs_folder()).loaded_workload.headline_metric
+    return resolve(find_pipeline(target, defs_folder())).workload.headline_metric
 
 
 def _table(title: str, problems: tuple[LogProblem, ...], total: int) -> Table:

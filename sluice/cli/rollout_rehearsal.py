@@ -56,15 +56,16 @@ def rehearse(
     changed. Exit code 0 when the rollout ended as expected, else 1.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.config.resolved import resolve
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse as run
 
     planted = _fault(fault)
-    settings = find_pipeline(pipeline, defs_folder())
+    resolved = resolve(find_pipeline(pipeline, defs_folder()))
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     with watching(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
         found = run(
-            settings,
+            resolved,
             ledger,
             artifact_store(),
             fault=planted,

@@ -182,11 +182,12 @@ def run(
 
 
 def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path | None) -> "Suite":
+    from sluice.config.resolved import resolve
     from sluice.evaluation.suites.hard_rows import hard_suite
     from sluice.evaluation.suites.user_suites import file_suite, query_suite
     from sluice.evaluation.suites.version_scoring import SourceRows, score_registered
 
-    workload = settings.loaded_workload
+    workload = resolve(settings).workload
     rows = SourceRows.load(workload)
     if query is not None:
         return query_suite(name, query, rows.frame)
@@ -205,6 +206,7 @@ def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path
 
 
 def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteReport, int]":
+    from sluice.config.resolved import resolve
     from sluice.evaluation.suites.run import run_suites
     from sluice.evaluation.suites.version_scoring import SourceRows, score_arms
 
@@ -213,7 +215,7 @@ def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteRep
         raise SettingsError(
             f"{settings.name} has no suite.", fix="To add one: sluice suites add --help"
         )
-    workload = settings.loaded_workload
+    workload = resolve(settings).workload
     with _ledger() as ledger:
         model = settings.name
         version = ledger.version(model, number) if number else newest_own(ledger, model)

@@ -58,6 +58,7 @@ def _subject(target: str, seed: int) -> "Subject":
     from pathlib import Path
 
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.config.resolved import resolve
     from sluice.models.settings import ModelSettings
     from sluice.probes.subject import Subject
     from sluice.training.settings import TrainSettings
@@ -72,7 +73,7 @@ def _subject(target: str, seed: int) -> "Subject":
         )
     pipeline = find_pipeline(target, defs_folder())
     return Subject(
-        workload=pipeline.loaded_workload,
+        workload=resolve(pipeline).workload,
         model=pipeline.model,
         training=pipeline.training,
         seed=seed,

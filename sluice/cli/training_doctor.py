@@ -16,7 +16,7 @@ from sluice.base.home import Home
 from sluice.cli.output import results
 
 if TYPE_CHECKING:
-    from sluice.config.pipeline import PipelineSettings
+    from sluice.config.resolved import ResolvedPipeline
     from sluice.training.batch_size_search import BatchSizeResult
     from sluice.training.randomness_report import RandomnessReport
     from sluice.training.range_test import RangeTest
@@ -42,9 +42,10 @@ def add_training_doctors(group: typer.Typer) -> None:
         """
         from sluice.training.randomness_report import examine_randomness
 
-        settings = _find(pipeline)
+        found = _find(pipeline)
+        settings = found.settings
         report = examine_randomness(
-            settings.loaded_workload, settings.model, settings.training, seed=settings.seeds[0]
+            found.workload, settings.model, settings.training, seed=settings.seeds[0]
         )
         _show(report.model_dump_json(indent=1), _randomness_tables(report), as_json=as_json)
 
@@ -63,9 +64,9 @@ def add_training_doctors(group: typer.Typer) -> None:
 
         Example: sluice doctor learning-rate sp500_volatility --steps 400
         """
-        settings = _find(pipeline)
-        result = _test_rates(settings, steps)
-        _keep_curve(result, settings)
+        found = _find(pipeline)
+        result = _test_rates(found, steps)
+        _keep_curve(result, found)
         said = Text("\n".join(part for part in (result.summary, result.fix) if part))
         _show(result.model_dump_json(indent=1), said, as_json=as_json)
         if result.rate is None:
@@ -93,10 +94,11 @@ def add_training_doctors(group: typer.Typer) -> None:
         _show(result.model_dump_json(indent=1), _batch_table(result), as_json=as_json)
 
 
-def _find(pipeline: str) -> "PipelineSettings":
+def _find(pipeline: str) -> "ResolvedPipeline":
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.config.resolved import resolve
 
-    return find_pipeline(pipeline, defs_folder())
+    return resolve(find_pipeline(pipeline, defs_folder()))
 
 
 def _show(as_text: str, shown: Group | Text, *, as_json: bool) -> None:
@@ -106,21 +108,21 @@ def _show(as_text: str, shown: Group | Text, *, as_json: bool) -> None:
         results().print(shown)
 
 
-def _train_rows(settings: "PipelineSettings") -> tuple["Workload", "Examples"]:
-    """Return the workload and the train rows of its first fold."""
-    workload = settings.loaded_workload
+def _train_rows(workload: "Workload") -> "Examples":
+    """Return the train rows of the first fold."""
     frame = workload.compute_features(workload.load_rows())
-    return workload, workload.examples(frame, workload.plan_folds(frame)[0].train)
+    return workload.examples(frame, workload.plan_folds(frame)[0].train)
 
 
-def _test_rates(settings: "PipelineSettings", steps: int) -> "RangeTest":
+def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
     from sluice.base.seeding import deterministic
     from sluice.training.descent import RangeTestSettings
     from sluice.training.range_test import range_test
     from sluice.workloads.prepare_model import prepare_model
 
     asked = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
-    workload, train = _train_rows(settings)
+    settings, workload = pipeline.settings, pipeline.workload
+    train = _train_rows(workload)
     with deterministic():
         model = prepare_model(workload, settings.model, train, seed=settings.seeds[0])
         return range_test(
@@ -134,7 +136,7 @@ def _test_rates(settings: "PipelineSettings", steps: int) -> "RangeTest":
         )
 
 
-def _keep_curve(result: "RangeTest", settings: "PipelineSettings") -> None:
+def _keep_curve(result: "RangeTest", pipeline: "ResolvedPipeline") -> None:
     import base64
     from html import escape as html_escape
 
@@ -142,7 +144,8 @@ def _keep_curve(result: "RangeTest", settings: "PipelineSettings") -> None:
     from sluice.reports.page import html_page
     from sluice.training.range_test_plot import range_test_png
 
-    picture = base64.b64encode(range_test_png(result, unit=settings.loaded_workload.loss_unit))
+    settings = pipeline.settings
+    picture = base64.b64encode(range_test_png(result, unit=pipeline.workload.loss_unit))
     title = f"Learning rates of {settings.name}"
     body = (
         f"<h1>{html_escape(title)}</h1>\n<p>{html_escape(result.summary)}</p>\n"
@@ -161,7 +164,7 @@ def _keep_curve(result: "RangeTest", settings: "PipelineSettings") -> None:
 
 
 def _search_batch(
-    settings: "PipelineSettings", limit_rows: int, memory_gib: float | None
+    pipeline: "ResolvedPipeline", limit_rows: int, memory_gib: float | None
 ) -> "BatchSizeResult":
     import torch
 
@@ -169,6 +172,7 @@ def _search_batch(
     from sluice.training.batch_size_search import largest_batch
     from sluice.training.device import resolve_device
 
+    settings = pipeline.settings
     device = resolve_device(settings.training.device)
     if memory_gib is not None:
         memory_bytes = int(memory_gib * _GIB)
@@ -176,11 +180,10 @@ def _search_batch(
         memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
     else:
         memory_bytes = available_bytes() // 2
-    workload, train = _train_rows(settings)
     return largest_batch(
-        workload,
+        pipeline.workload,
         settings.model,
-        train,
+        _train_rows(pipeline.workload),
         settings.training,
         limit_rows=limit_rows,
         memory_bytes=memory_bytes,

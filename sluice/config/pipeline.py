@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from sluice.base.digests import digest_json
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_object
 from sluice.base.settings import Settings, suggest_nearest
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
@@ -24,16 +23,13 @@ from sluice.registry.stored_code import CodeSource
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.tracking.wandb_mirror import TrackingSettings
-from sluice.training.code import optimizer_code
 from sluice.training.curve_diagnosis import DiagnosisSettings
-from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit, require_workload_fit, workload_names
+from sluice.tuning.space_fit import require_fit, workload_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import plan_search
-from sluice.workloads.load import build_workload, require_workload_type
-from sluice.workloads.workload import Workload
 
 
 class ScheduleSettings(Settings):
@@ -126,95 +122,11 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
-        if self.space is not None:
-            if workload_names(self.space):
-                settings_type, where = self._workload_type.settings_type, self._where
-                require_workload_fit(self.space, settings_type, self.workload_settings, where=where)
-            require_fit(self.space, self.setup)
-        if self.search is not None:
-            plan_search(self.search_space, self.search, self.setup)
+        # Whether a space suits settings of the workload is known when the workload is built.
+        if self.space is None or not workload_names(self.space):
+            setup = TrialSettings(model=self.model, training=self.training)
+            require_searchable(self.space, self.search, setup)
         return self
-
-    @property
-    def drift_settings(self) -> DriftSettings:
-        """Settings of drift monitoring.
-
-        Raises:
-            SettingsError: Drift monitoring is disabled.
-        """
-        if self.drift is None:
-            raise SettingsError(
-                f"Pipeline {self.name} has drift: null, so drift monitoring is disabled.",
-                fix="Remove 'drift: null' from the pipeline file to enable it.",
-            )
-        return self.drift
-
-    @property
-    def setup(self) -> TrialSettings:
-        """Settings of model and training, and the workload settings in the search space."""
-        own: dict[str, Any] = {}
-        names = workload_names(self.space) if self.space is not None else ()
-        if names:
-            fields = self._workload_type.settings_type.model_fields
-            for name in names:
-                default = fields[name].get_default(call_default_factory=True)
-                own[name] = self.workload_settings.get(name, default)
-        return TrialSettings(model=self.model, training=self.training, workload_settings=own)
-
-    @property
-    def search_space(self) -> Space:
-        """Search space: as set, or the default space of the architecture."""
-        return self.space or default_space(self.setup)
-
-    def with_settings(self, setup: TrialSettings) -> "PipelineSettings":
-        """Return the pipeline with the settings found by a search."""
-        return self.model_copy(
-            update={
-                "model": setup.model,
-                "training": setup.training,
-                "workload_settings": self.workload_settings | setup.workload_settings,
-            }
-        )
-
-    @property
-    def loaded_workload(self) -> Workload:
-        """The workload, built from its settings.
-
-        Raises:
-            SettingsError: It cannot be imported, is not a workload, or has an invalid setting.
-        """
-        return self.build_workload(self._workload_type)
-
-    def build_workload(self, cls: type[Workload]) -> Workload:
-        """Build the workload of an imported class.
-
-        Raises:
-            SettingsError: A workload setting is invalid.
-        """
-        settings = cls.settings_type.parse(dict(self.workload_settings), where=self._where)
-        return build_workload(cls, settings, path=self.workload)
-
-    @property
-    def _workload_type(self) -> type[Workload]:
-        return require_workload_type(import_object(self.workload, what="workload"), self.workload)
-
-    @property
-    def _where(self) -> str:
-        return f"{self.name}: workload_settings"
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """All resolved settings that determine the weights of a member bit by bit, as JSON."""
-        return {
-            "workload": self.workload,
-            "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
-            "model": self.model.model_dump(mode="json"),
-            "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
-            **optimizer_code(self.training),
-            "data_seed": self.data_seed,
-            # The number of ranks changes the order in which gradients are summed.
-            "ranks": self.compute.ranks_per_training,
-        }
 
     @property
     def promotion_rules(self) -> str:
@@ -230,10 +142,24 @@ class PipelineSettings(Settings):
             }
         )
 
-    @property
-    def config_digest(self) -> str:
-        """Digest of ``config``."""
-        return digest_json(self.config)
+
+def require_searchable(
+    space: Space | None, search: SearchSettings | None, base: TrialSettings
+) -> None:
+    """Refuse a search that cannot be run.
+
+    Args:
+        space: Search space; None for the default space of the architecture.
+        search: Settings of the search; None for a space without a search.
+        base: Settings of everything that is not searched.
+
+    Raises:
+        SettingsError: The space does not suit ``base``, or the search does not suit the space.
+    """
+    if space is not None:
+        require_fit(space, base)
+    if search is not None:
+        plan_search(space or default_space(base), search, base)
 
 
 def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:

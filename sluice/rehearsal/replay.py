@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
-from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.records import Version
+from sluice.workloads.workload import Workload
 
 _NUM_USERS = 5000
 _MIN_ROWS = 50
@@ -56,12 +56,16 @@ class Replay:
         return self.frame.iloc[: max(0, int(self.rows_N[position]) + 1 - self.horizon_rows)]
 
 
-def open_replay(version: Version, pipeline: PipelineSettings) -> Replay:
+def open_replay(version: Version, current: Workload) -> Replay:
     """Return the test rows of the last fold, with features from the version's workload.
 
-    The rows are read from the pipeline's source. The version's settings name a source too, but
-    may come from an imported file: its author could choose an address that is then requested
-    from here, with environment variables named in the file.
+    The version's settings name a source too, but may come from an imported file: its author could
+    choose an address that is then requested from here, with environment variables named in the
+    file.
+
+    Args:
+        version: The version.
+        current: The pipeline's workload, from whose source the rows are read.
 
     Raises:
         SourceError: The rows cannot be read.
@@ -72,7 +76,7 @@ def open_replay(version: Version, pipeline: PipelineSettings) -> Replay:
 
     workload, _ = rebuild_workload(version)
     with wrap_user_errors("load_rows, compute_features, plan_folds or examples of the workload"):
-        frame = workload.compute_features(pipeline.loaded_workload.load_rows())
+        frame = workload.compute_features(current.load_rows())
         fold = workload.plan_folds(frame)[-1]
         examples = workload.examples(frame, fold.test)
     if len(examples) < _MIN_ROWS:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, GateBlocked, SettingsError
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import ResolvedPipeline
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
@@ -47,6 +48,7 @@ from sluice.rollout_control.view import describe_drift
 from sluice.serving.deployed import DeployedModel, load_deployed
 from sluice.serving.server import listen
 from sluice.serving.split_sync import LOADING
+from sluice.workloads.workload import Workload
 
 OnSample = Callable[[RolloutStatus, RequestCounts, str], None]
 """Called after each check with the status, the request counts and the distance of the
@@ -66,7 +68,7 @@ _NUM_LABEL_BATCHES = 24
 
 
 def rehearse(
-    pipeline: PipelineSettings,
+    pipeline: ResolvedPipeline,
     ledger: Ledger,
     store: ArtifactStore,
     *,
@@ -105,16 +107,17 @@ def rehearse(
             fix=f"Give --seconds 60: with fewer than {MIN_SECONDS:g}, no step sees enough "
             "requests.",
         )
-    production = ledger.production(pipeline.name)
+    settings = pipeline.settings
+    production = ledger.production(settings.name)
     if production is None:
         raise GateBlocked(
-            f"{pipeline.name} has no version in production to rehearse with.",
-            fix=f"Run: sluice run {pipeline.name}",
+            f"{settings.name} has no version in production to rehearse with.",
+            fix=f"Run: sluice run {settings.name}",
         )
     listen("127.0.0.1", port).close()  # report a port in use before starting anything
-    replay = open_replay(production, pipeline)
+    replay = open_replay(production, pipeline.workload)
     if fault == "quality":
-        _require_labels(replay, pipeline)
+        _require_labels(replay, settings.gate.min_rows)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-rehearsal-") as folder,
         open_sandbox(ledger, production, store, folder=Path(folder), clock=_now) as sandbox,
@@ -123,9 +126,9 @@ def rehearse(
         config = ServerConfig(
             registry_url=sandbox.home.registry_url,
             artifacts=str(sandbox.home.artifacts),
-            model=pipeline.name,
+            model=settings.name,
             port=port,
-            serving=shorten_intervals(pipeline.serving),
+            serving=shorten_intervals(settings.serving),
             plan=plan,
             log=str(Path(folder) / "server.log"),
         )
@@ -140,7 +143,8 @@ def rehearse(
             )
             rehearsal = _Rehearsal(
                 sandbox=sandbox,
-                pipeline=pipeline,
+                settings=settings,
+                workload=pipeline.workload,
                 replay=replay,
                 traffic=traffic,
                 seconds=seconds,
@@ -154,9 +158,9 @@ def rehearse(
         return rehearsal.result(production, fault=fault, seed=seed)
 
 
-def _require_labels(replay: Replay, pipeline: PipelineSettings) -> None:
+def _require_labels(replay: Replay, needed: int) -> None:
     """Refuse too few labels: the gate may not decide on the last quarter of them."""
-    labelled, needed = int(0.75 * len(replay.keys)), pipeline.gate.min_rows
+    labelled = int(0.75 * len(replay.keys))
     if labelled < needed:
         raise ContractError(
             f"To detect a worse model from labels the gate needs {needed} rows (gate.min_rows), "
@@ -221,7 +225,8 @@ class _Rehearsal:
     """A rehearsal in progress: its parts, and what was observed so far."""
 
     sandbox: Sandbox
-    pipeline: PipelineSettings
+    settings: PipelineSettings
+    workload: Workload
     replay: Replay
     traffic: TrafficGenerator
     seconds: float
@@ -235,12 +240,12 @@ class _Rehearsal:
     def run(self, agreement: PredictionAgreement) -> None:
         """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
         time.sleep(_WARM_UP_S)
-        ledger, model = self.sandbox.ledger, self.pipeline.name
+        ledger, model = self.sandbox.ledger, self.settings.name
         ledger.start_rollout(
             model,
             self.sandbox.challenger.number,
             shorten_steps(
-                self.pipeline.rollout, seconds=self.seconds, step_timeout_s=self.step_timeout_s
+                self.settings.rollout, seconds=self.seconds, step_timeout_s=self.step_timeout_s
             ),
             actor=ACTOR,
             reason="A rehearsal.",
@@ -261,7 +266,7 @@ class _Rehearsal:
     def _reconcile(self) -> bool:
         """Check the rollout once; True once only a person could change it."""
         self._judge_labels()
-        ledger, model = self.sandbox.ledger, self.pipeline.name
+        ledger, model = self.sandbox.ledger, self.settings.name
         transition = try_reconcile(ledger, model, now=_now())
         if transition is None:
             return False
@@ -277,7 +282,15 @@ class _Rehearsal:
             return
         self.labels_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
         frame = self.replay.labelled(self.traffic.counts.position)
-        evaluate_live_quality(self.sandbox.ledger, self.pipeline, self.sandbox.store, frame, _now())
+        evaluate_live_quality(
+            self.sandbox.ledger,
+            self.settings.name,
+            self.workload,
+            self.settings.gate,
+            self.sandbox.store,
+            frame,
+            _now(),
+        )
 
     def _record(self, transition: Transition) -> None:
         rollout, window, drift = transition.rollout, transition.window, transition.drift
@@ -297,14 +310,14 @@ class _Rehearsal:
         )
 
     def _report_status(self, transition: Transition | None) -> None:
-        status = read_status(self.sandbox.ledger, self.pipeline.name, now=_now())
+        status = read_status(self.sandbox.ledger, self.settings.name, now=_now())
         self.problems = merge_problems(self.problems, status.servers)
         drift = None if transition is None else transition.drift
         self.on_sample(status, self.traffic.counts, "" if drift is None else describe_drift(drift))
 
     def _wait_for_server(self) -> None:
         """Wait until the server's state matches the end of the rollout."""
-        ledger, model = self.sandbox.ledger, self.pipeline.name
+        ledger, model = self.sandbox.ledger, self.settings.name
         began = time.monotonic()
         split, production = ledger.traffic_split(model), ledger.production_number(model)
         assert split is not None, "production does not change"
@@ -320,13 +333,13 @@ class _Rehearsal:
     def result(self, production: Version, *, fault: InjectedFault, seed: int) -> Rehearsal:
         """Return the result."""
         ledger = self.sandbox.ledger
-        rollout = ledger.rollout(self.pipeline.name)
+        rollout = ledger.rollout(self.settings.name)
         assert rollout is not None, "it was started"
         transitions = ledger.rollout_transitions(rollout.id)
         last, counts = transitions[-1], self.traffic.counts
-        status = read_status(ledger, self.pipeline.name, now=_now())
+        status = read_status(ledger, self.settings.name, now=_now())
         return Rehearsal(
-            model=self.pipeline.name,
+            model=self.settings.name,
             version=production.number,
             fault=fault,
             seed=seed,

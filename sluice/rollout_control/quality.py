@@ -14,7 +14,6 @@ from datetime import datetime
 import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.alpha_spending import settings_for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
@@ -28,7 +27,9 @@ from sluice.workloads.workload import Workload
 
 def evaluate_live_quality(
     ledger: RolloutLedger,
-    pipeline: PipelineSettings,
+    model: str,
+    workload: Workload,
+    gate: GateSettings,
     store: ArtifactStore,
     frame: pd.DataFrame,
     now: datetime,
@@ -39,8 +40,9 @@ def evaluate_live_quality(
 
     Args:
         ledger: Ledger with the rollout and the samples.
-        pipeline: Pipeline of the model. Its workload computes the losses, and its gate has the
-            thresholds.
+        model: Name of the model.
+        workload: Computes the losses.
+        gate: Thresholds of the gate.
         store: Store for the tables of compared losses.
         frame: Newest feature frame. A row in it has its label.
         now: Current time, UTC.
@@ -53,17 +55,16 @@ def evaluate_live_quality(
         ContractError: Samples do not fit the workload or the frame.
         StorageError: The ledger or the store cannot be written.
     """
-    rollout = ledger.rollout(pipeline.name)
+    rollout = ledger.rollout(model)
     if rollout is None or rollout.is_over:
         return None
-    workload = pipeline.loaded_workload
     tables = live_losses(ledger, rollout, workload, frame)
     earlier = ledger.observations.quality(rollout.id)
     if tables is None or not _is_due(tables[0], earlier, rollout.settings.quality_rows):
         return None
     verdict = judge_quality(
         *tables,
-        pipeline.gate,
+        gate,
         earlier=earlier,
         horizon_rows=workload.horizon_rows,
         unit=workload.loss_unit,

@@ -118,6 +118,9 @@ class Workload(ABC):
     def load_rows(self) -> pd.DataFrame:
         """Return the unchanged raw rows of the source.
 
+        A process builds the workload once. Schedules and sensors then call this method again and
+        again, also from several threads, so the rows must not be stored in the object.
+
         Raises:
             SourceError: The source is missing, empty or unreadable.
         """

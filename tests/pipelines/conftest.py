@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings, read_pipeline
+from sluice.config.resolved import resolve
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import RunReport, run_pipeline
 from sluice.registry.ledger import Ledger
@@ -41,7 +42,7 @@ Runner = Callable[[PipelineSettings, Home], RunReport]
 
 def run_line(pipeline: PipelineSettings, home: Home) -> RunReport:
     with RunConsole(Console(stderr=True)) as console:
-        return run_pipeline(pipeline, home, console, started=time.perf_counter())
+        return run_pipeline(resolve(pipeline), home, console, started=time.perf_counter())
 
 
 def ledger_of(home: Home) -> Ledger:

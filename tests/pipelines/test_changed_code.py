@@ -19,11 +19,18 @@ from pathlib import Path
 from sluice.assets.resources import SluiceState
 from sluice.base.home import Home
 from sluice.config.pipeline import read_pipeline
+from sluice.config.resolved import resolve
 from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_poll import SourcePoll
-pipeline = read_pipeline(Path("{NAME}.yaml"))
+pipeline = resolve(read_pipeline(Path("{NAME}.yaml")))
 home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
-asked = request_retraining(pipeline, SluiceState.at(home), SourcePoll(pipeline))
+asked = request_retraining(
+    "{NAME}",
+    pipeline.search,
+    pipeline.settings.seeds,
+    SluiceState.at(home),
+    SourcePoll(pipeline.workload),
+)
 print(getattr(asked, "skip_message", None) or asked.tags["sluice/changed"])
 """
 

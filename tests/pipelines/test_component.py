@@ -14,9 +14,9 @@ from sluice.config.pipeline import (
     defs_folder,
     find_pipeline,
     known_pipelines,
-    read_pipeline,
 )
 from sluice.config.pipeline_file import COMPONENT
+from sluice.config.resolved import resolve
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.definitions import defs
 from sluice.pipelines.definitions_builder import build_definitions
@@ -103,7 +103,7 @@ def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
 
 
 def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -> None:
-    definitions = with_resources(build_definitions(echo), home_at(tmp_path / "home"))
+    definitions = with_resources(build_definitions(resolve(echo)), home_at(tmp_path / "home"))
     job = definitions.resolve_job_def("echo_training")
 
     assert {key.path[1] for key in job.asset_layer.selected_asset_keys} == STAGES - {
@@ -167,7 +167,7 @@ def situation(production: int | None) -> ModelStatus:
 
 
 def test_promote_asks_for_one_run_of_that_version() -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), situation(1))
+    request = request_promotion("echo", candidate_event("PROMOTE"), situation(1), rolls_out=False)
 
     assert isinstance(request, dg.RunRequest)
     assert str(request.run_key).startswith("r" * 64 + ":production_model ")
@@ -176,13 +176,13 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
 
 @pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
 def test_anything_else_asks_for_nothing(verdict: str) -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event(verdict), situation(1))
+    request = request_promotion("echo", candidate_event(verdict), situation(1), rolls_out=False)
 
     assert isinstance(request, dg.SkipReason)
 
 
 def test_version_in_production_is_not_asked_for_again() -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), situation(3))
+    request = request_promotion("echo", candidate_event("PROMOTE"), situation(3), rolls_out=False)
 
     assert isinstance(request, dg.SkipReason)
     assert "in production already" in str(request.skip_message)

@@ -14,6 +14,7 @@ import pytest
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.active_run import describe_active_run
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import one_process
@@ -121,7 +122,7 @@ def test_a_run_of_another_host_counts_and_how_to_close_it_is_said(home: Home) ->
 
 def test_every_job_signs_its_runs(echo: PipelineSettings, home: Home) -> None:
     definitions = dg.Definitions.merge(
-        build_definitions(echo), dg.Definitions(resources=resources(home))
+        build_definitions(resolve(echo)), dg.Definitions(resources=resources(home))
     )
     names = [job.name for job in definitions.jobs or ()]
 

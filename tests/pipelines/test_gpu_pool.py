@@ -15,6 +15,7 @@ from dagster._time import get_current_datetime
 from sluice.base.home import Home
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def pools(pipeline: PipelineSettings) -> dict[str, set[str]]:
     found = {
         asset.key.path[-1]: {op.pool for op in asset.op.iterate_op_defs() if op.pool}
-        for asset in build_definitions(pipeline).assets or ()
+        for asset in build_definitions(resolve(pipeline)).assets or ()
         if isinstance(asset, dg.AssetsDefinition)
     }
     return {name: own for name, own in found.items() if own}

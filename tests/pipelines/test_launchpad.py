@@ -6,6 +6,7 @@ from dagster._config import validate_config_from_snap
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
 from tests.pipelines.conftest import STAGES
@@ -15,7 +16,7 @@ READS_CONFIG = {"production_model": {"version": 3}}
 
 @pytest.fixture
 def job(echo: PipelineSettings, home: Home) -> dg.JobDefinition:
-    definitions = with_resources(build_definitions(echo), home)
+    definitions = with_resources(build_definitions(resolve(echo)), home)
     every = dg.define_asset_job("every", dg.AssetSelection.key_prefixes(["echo"]))
     return dg.Definitions.merge(definitions, dg.Definitions(jobs=[every])).resolve_job_def("every")
 

@@ -15,6 +15,7 @@ from sluice.base.home import Home
 from sluice.base.settings import Record
 from sluice.cli.app import run_command
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
@@ -41,7 +42,7 @@ def materialize_alone(
 ) -> dg.ExecuteInProcessResult:
     """Run one asset by itself; with its checks, as the UI's button does."""
     definitions = dg.Definitions.merge(
-        build_definitions(pipeline), dg.Definitions(resources=resources(home))
+        build_definitions(resolve(pipeline)), dg.Definitions(resources=resources(home))
     )
     selection = dg.AssetSelection.assets([pipeline.name, asset])
     if not checks:

@@ -66,7 +66,15 @@ def ask(
     known = {VERDICT: "PROMOTE", VERSION: 2, RECEIPT: "r" * 64, CANDIDATE: "c" * 64}
     instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=known))
     event = instance.get_latest_materialization_event(key)
-    found = next_request(pipeline, event, ledger, instance, now=at)
+    found = next_request(
+        pipeline.name,
+        event,
+        ledger,
+        instance,
+        rolls_out=pipeline.rollout is not None,
+        rules=pipeline.promotion_rules,
+        now=at,
+    )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
 
 

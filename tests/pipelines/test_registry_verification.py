@@ -5,6 +5,7 @@ import dagster as dg
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.pipelines.resources import with_resources
@@ -15,7 +16,7 @@ from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 
 def definitions_of(echo: PipelineSettings, home: Home) -> dg.Definitions:
     return with_resources(
-        build_definitions(echo.model_copy(update={"name": MODEL, "drift": None})), home
+        build_definitions(resolve(echo.model_copy(update={"name": MODEL, "drift": None}))), home
     )
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport
 from sluice.pipelines.summary import print_summary
@@ -52,7 +53,7 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
 ) -> None:
     home, report = green
     assert report.promoted
-    after = with_rehearsal(report, echo, home, Console(stderr=True))
+    after = with_rehearsal(report, resolve(echo), home, Console(stderr=True))
     assert after.rehearsal_good, after.rehearsal
     assert after.rehearsal.startswith("rehearsed, fault none: promoted after ")
     assert ", 0 failed." in after.rehearsal
@@ -62,7 +63,7 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
     assert untouched(home)
     assert not children()
     again = report.model_copy(update={"promoted": False})
-    assert with_rehearsal(again, echo, home, Console(stderr=True)) is again
+    assert with_rehearsal(again, resolve(echo), home, Console(stderr=True)) is again
 
 
 def test_one_that_did_not_run_is_told_in_a_sentence(
@@ -72,7 +73,7 @@ def test_one_that_did_not_run_is_told_in_a_sentence(
     empty = home_at(tmp_path / "empty")
     with ledger_of(empty):
         pass
-    after = with_rehearsal(report, echo, empty, Console(stderr=True))
+    after = with_rehearsal(report, resolve(echo), empty, Console(stderr=True))
     assert not after.rehearsal_good
     page = io.StringIO()
     print_summary(after, home, Console(file=page, width=200), pipeline="echo", program="sluice")

@@ -19,6 +19,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.checks.rollout import PROMOTED
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
@@ -134,7 +135,7 @@ class Daemon:
         """Evaluate a sensor once; return the jobs that ran."""
         given = resources(self.home)
         definitions = dg.Definitions.merge(
-            build_definitions(self.pipeline), dg.Definitions(resources=given)
+            build_definitions(resolve(self.pipeline)), dg.Definitions(resources=given)
         )
         name = f"{self.pipeline.name}_{sensor}"
         with open_instance(self.home) as instance:
@@ -309,7 +310,8 @@ def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> N
 
 def test_production_cannot_be_moved_past_the_rollout(daemon: Daemon) -> None:
     definitions = dg.Definitions.merge(
-        build_definitions(daemon.pipeline), dg.Definitions(resources=resources(daemon.home))
+        build_definitions(resolve(daemon.pipeline)),
+        dg.Definitions(resources=resources(daemon.home)),
     )
     config = {"ops": {"echo__production_model": {"config": {"version": 2}}}}
     with open_instance(daemon.home) as instance:

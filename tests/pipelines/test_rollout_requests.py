@@ -18,7 +18,6 @@ from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.rollout_control.controller_samples import (
     HEALTHY,
-    PIPELINE,
     SICK,
     begin,
     current,
@@ -42,9 +41,7 @@ def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
     """Return the run keys so many seconds after the last transition."""
     rollout = current(ledger)
     since = ledger.rollout_transitions(rollout.id)[-1].at
-    found = [
-        requested_runs(PIPELINE, ledger, rollout, since + timedelta(seconds=s)) for s in seconds
-    ]
+    found = [requested_runs(MODEL, ledger, rollout, since + timedelta(seconds=s)) for s in seconds]
     return [str(request.run_key) for requests in found for request in requests]
 
 
@@ -78,7 +75,7 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     )
-    sensor = rollout_sensor(PIPELINE, [promotion_job(PIPELINE), review_job(PIPELINE)])
+    sensor = rollout_sensor(MODEL, [promotion_job(MODEL), review_job(MODEL)])
 
     found = sensor(dg.build_sensor_context(resources={"sluice_state": state}))
 

@@ -7,6 +7,7 @@ from dagster._config.source import BoolSourceType, IntSourceType, StringSourceTy
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import resources, with_resources, without_launchpad_config
 
@@ -16,7 +17,7 @@ PARTS = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
 
 @pytest.fixture
 def definitions(echo: PipelineSettings, home: Home) -> dg.Definitions:
-    return without_launchpad_config(with_resources(build_definitions(echo), home), home)
+    return without_launchpad_config(with_resources(build_definitions(resolve(echo)), home), home)
 
 
 def places(kind: ConfigType, path: str) -> list[str]:

@@ -10,6 +10,7 @@ from scipy.stats import binom
 from sluice.base.artifacts import ArtifactStore
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.config.resolved import resolve
 from sluice.data.table import save_table
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
@@ -39,7 +40,7 @@ def scored(
 ) -> tuple[Scores, Scores]:
     """The recipe with every seed of the pool, and the baseline, on the real test rows."""
     folder = tmp_path_factory.mktemp("pool")
-    workload, store = pipeline.loaded_workload, ArtifactStore(folder / "artifacts")
+    workload, store = resolve(pipeline).workload, ArtifactStore(folder / "artifacts")
     frame = workload.compute_features(workload.load_rows())
     folds = workload.plan_folds(frame)
     record = save_table(frame, store)
@@ -97,7 +98,7 @@ def test_the_same_recipe_with_other_seeds_is_not_promoted(
             of_seeds(pool, drawn[:8], "a"),
             of_seeds(pool, drawn[8:], "b"),
             pipeline.gate,
-            horizon_rows=pipeline.loaded_workload.horizon_rows,
+            horizon_rows=resolve(pipeline).workload.horizon_rows,
         )
         promoted += verdict.passed
     record_property("told", f"same recipe on the real bars: {promoted} of {PAIRS} pairs promoted")
@@ -124,7 +125,7 @@ def test_another_recipe_of_the_same_mean_is_not_promoted(
         level_N = pool.loss_SN.mean(axis=0)
         reference = replace(baseline, loss_SN=(level_N + sign_N * gain_N)[None])
         verdict = compare(
-            ours, reference, pipeline.gate, horizon_rows=pipeline.loaded_workload.horizon_rows
+            ours, reference, pipeline.gate, horizon_rows=resolve(pipeline).workload.horizon_rows
         )
         promoted += verdict.passed
         difference_S = (reference.loss_SN - ours.loss_SN).mean(axis=1)

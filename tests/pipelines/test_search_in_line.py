@@ -13,6 +13,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.cli.orchestration.tune import tune
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.run import RunReport
 from sluice.tuning.parameters import LogUniform
@@ -80,7 +81,7 @@ def test_winner_is_trained_and_its_lineage_says_of_how_many(
     assert best.setup.training.learning_rate == study.result.winner.params[RATE]
     recorded = version.lineage.resolved_config["training"]["learning_rate"]
     assert recorded == best.setup.training.learning_rate
-    assert version.lineage.config == best.found != searching.config_digest
+    assert version.lineage.config == best.found != resolve(searching).training.config_digest
     assert version.lineage.num_trials == best.num_trials == 4
     assert len(version.lineage.seeds) == 5
     assert receipts == {"poc", "search", "promotion"}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.pipelines.source_poll import (
     MAX_LOADS,
     MAX_WAITS,
@@ -24,7 +25,7 @@ def look(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[So
     monkeypatch.setattr(Hanging, "released", released)
     monkeypatch.setattr(Hanging, "num_begun", 0)
     hanging = echo.model_copy(update={"workload": "tests.support.drifting:Hanging"})
-    yield SourcePoll(hanging, max_wait_s=0.05)
+    yield SourcePoll(resolve(hanging).workload, max_wait_s=0.05)
     released.set()
 
 

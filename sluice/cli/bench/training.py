@@ -107,6 +107,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.search.wrapper_cost import measure_wrapper
     from sluice.data.table import load_table
     from sluice.tuning.objective import TrainingObjective
+    from sluice.tuning.spaces import TrialSettings
 
     num_trials = 4 if quick else 20
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
@@ -119,7 +120,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             TrainingObjective(
                 workload=default.workload,
                 workload_settings=default.workload_settings,
-                base=default.setup.model_copy(update={"training": training}),
+                base=TrialSettings(model=default.model, training=training),
                 seed=0,
                 folds=folds[:1],
                 table=table,
@@ -162,10 +163,11 @@ def _default(
     """Return the default pipeline, and its feature table stored in ``folder``."""
     from sluice.base.artifacts import ArtifactStore
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.config.resolved import resolve
     from sluice.data.table import save_table
 
     settings = find_pipeline(PIPELINE, defs_folder())
-    workload = settings.loaded_workload
+    workload = resolve(settings).workload
     frame = workload.compute_features(workload.load_rows())
     table = save_table(frame, ArtifactStore(folder / "artifacts"))
     return settings, workload, workload.plan_folds(frame), table

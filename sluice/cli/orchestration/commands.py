@@ -22,7 +22,8 @@ from sluice.cli.output import results
 from sluice.observability import spans
 
 if TYPE_CHECKING:
-    from sluice.config.pipeline import PipelineSettings
+    from sluice.cluster.settings import ComputeSettings
+    from sluice.config.resolved import ResolvedPipeline
 
 DEFAULT_PIPELINE = "sp500_volatility"
 Overrides = Annotated[
@@ -61,11 +62,12 @@ def register(app: typer.Typer) -> None:
         """
         started = time.perf_counter()
         from sluice.config.pipeline import defs_folder, find_pipeline
+        from sluice.config.resolved import resolve
 
-        settings = find_pipeline(pipeline, defs_folder(), overrides or ())
-        _require_sound(settings)
+        resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
+        _require_machines(resolved.settings.compute)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        _run(settings, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
+        _run(resolved, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()
     def tune(
@@ -104,17 +106,18 @@ def register(app: typer.Typer) -> None:
         from sluice.cli.orchestration.tune import tune as search
         from sluice.cli.orchestration.tune import with_search
         from sluice.config.pipeline import defs_folder, find_pipeline
+        from sluice.config.resolved import resolve
 
         asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
         machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
-        settings = with_search(
-            find_pipeline(pipeline, defs_folder(), overrides or ()),
+        resolved = with_search(
+            resolve(find_pipeline(pipeline, defs_folder(), overrides or ())),
             search={name: value for name, value in asked.items() if value is not None},
             compute={name: value for name, value in machines.items() if value is not None},
         )
-        _require_sound(settings)
+        _require_machines(resolved.settings.compute)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        search(settings, home, as_json=as_json)
+        search(resolved, home, as_json=as_json)
 
     @app.command()
     def dev(
@@ -254,14 +257,12 @@ def _prepared(home: Home) -> Home:
     return home
 
 
-def _require_sound(settings: "PipelineSettings") -> None:
-    """Raise for settings that a run would reject, before Dagster starts."""
+def _require_machines(compute: "ComputeSettings") -> None:
+    """Raise for machines that a run would reject, before Dagster starts."""
     from sluice.base.cpu_count import count_cores
     from sluice.cluster.ray_address import require_cluster
     from sluice.cluster.slots import count_slots
 
-    _ = settings.loaded_workload
-    compute = settings.compute
     require_cluster(compute.address)
     if compute.address is None and compute.gpus_per_worker > 0:
         import torch
@@ -270,7 +271,7 @@ def _require_sound(settings: "PipelineSettings") -> None:
 
 
 def _run(
-    settings: "PipelineSettings",
+    pipeline: "ResolvedPipeline",
     home: Home,
     *,
     given: str,
@@ -284,10 +285,10 @@ def _run(
     from sluice.pipelines.summary import print_summary
 
     stderr = Console(stderr=True)
-    with spans.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:
-        report = run_pipeline(settings, home, console, started=started)
+    with spans.span("sluice run", pipeline=pipeline.settings.name), RunConsole(stderr) as console:
+        report = run_pipeline(pipeline, home, console, started=started)
     if rehearsal:
-        report = with_rehearsal(report, settings, home, stderr)
+        report = with_rehearsal(report, pipeline, home, stderr)
     if as_json:
         print(report.model_dump_json(indent=1))
     else:

@@ -14,6 +14,7 @@ from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmRate, AlarmReport, AlarmSettings
 from sluice.cli.output import results
 from sluice.config.pipeline import defs_folder, find_pipeline
+from sluice.config.resolved import resolve
 from sluice.reports.folder import save_page
 from sluice.reports.page import html_page, table
 
@@ -28,7 +29,7 @@ def examine_expectations(
     asked = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
     show = Console(stderr=True)
     report = measure_alarms(
-        settings.loaded_workload,
+        resolve(settings).workload,
         asked,
         name=settings.name,
         progress=lambda text: show.print(f"  {text}", highlight=False, markup=False),

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,7 +14,8 @@ from rich.text import Text
 from sluice.assets.best_config import BestConfig, search_folder
 from sluice.base.home import Home
 from sluice.cli.output import results
-from sluice.config.pipeline import PipelineSettings
+from sluice.cluster.settings import ComputeSettings
+from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import search_pipeline
 from sluice.reports.folder import save_page
@@ -30,8 +32,8 @@ _BEST = 5
 
 
 def with_search(
-    pipeline: PipelineSettings, *, search: dict[str, Any], compute: dict[str, Any]
-) -> PipelineSettings:
+    pipeline: ResolvedPipeline, *, search: dict[str, Any], compute: dict[str, Any]
+) -> ResolvedPipeline:
     """Return the pipeline with options of the command line in place of the file's settings.
 
     A scheduler with a dot or a colon in its name is the import path of a class.
@@ -42,27 +44,25 @@ def with_search(
     scheduler = str(search.get("scheduler", ""))
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
-    own = (pipeline.search or SearchSettings()).model_dump(mode="python")
+    settings = pipeline.settings
+    own = (settings.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(own | search, where="search")
-    plan_search(pipeline.search_space, options, pipeline.setup)
-    machines = pipeline.compute.model_dump(mode="python")
-    return pipeline.model_copy(
-        update={
-            "search": options,
-            "compute": type(pipeline.compute).parse(machines | compute, where="compute"),
-        }
-    )
+    plan_search(pipeline.search.space, options, pipeline.search.setup)
+    machines = settings.compute.model_dump(mode="python") | compute
+    update = {"search": options, "compute": ComputeSettings.parse(machines, where="compute")}
+    return replace(pipeline, settings=settings.model_copy(update=update))
 
 
-def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
+def tune(pipeline: ResolvedPipeline, home: Home, *, as_json: bool) -> None:
     """Run the search and print the result."""
     with RunConsole(Console(stderr=True)) as console:
         best, study = search_pipeline(pipeline, home, console)
-    results_at = results_path(search_folder(home, best.subject), pipeline.compute.storage_path)
-    unit = pipeline.loaded_workload.loss_unit
+    name, compute = pipeline.settings.name, pipeline.settings.compute
+    results_at = results_path(search_folder(home, best.subject), compute.storage_path)
+    unit = pipeline.workload.loss_unit
     page = save_page(
-        study_page(study, title=pipeline.name, unit=unit, results=results_at),
-        f"searches/{pipeline.name}",
+        study_page(study, title=name, unit=unit, results=results_at),
+        f"searches/{name}",
         home=home,
         environ=os.environ,
     )
@@ -75,24 +75,25 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
         }
         print(json.dumps(content, indent=1))
         return
-    report = _report(pipeline, best, study, page=str(page.path), results_at=results_at)
+    search = pipeline.settings.search
+    idle = describe_idle_workers(search, compute) if search else ""
+    report = _report(name, best, study, idle, page=str(page.path), results_at=results_at)
     results().print(report)
 
 
 def _report(
-    pipeline: PipelineSettings, best: BestConfig, study: StudySummary, *, page: str, results_at: str
+    pipeline: str, best: BestConfig, study: StudySummary, idle: str, *, page: str, results_at: str
 ) -> Group:
     result = study.result
     parts: list[Any] = [
         Text(
-            f"\n{pipeline.name}: trial {result.best} of {result.num_trials} has the lowest "
+            f"\n{pipeline}: trial {result.best} of {result.num_trials} has the lowest "
             f"validation loss, {result.winner.loss:.4g}.",
             style="bold",
         ),
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    idle = describe_idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
     changed = changed_settings(study.base, best.setup)
     if changed:

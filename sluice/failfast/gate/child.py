@@ -37,7 +37,7 @@ from sluice.failfast.gate.messages import (
 )
 from sluice.failfast.gate.nested import run_on_check_call
 from sluice.failfast.gate.plan import GatePlan
-from sluice.failfast.gate.request import NamedTarget, StoredTarget, Target, WorkloadTarget
+from sluice.failfast.gate.request import NamedTarget, PipelineTarget, Target, WorkloadTarget
 from sluice.failfast.gate.run import run_checks
 from sluice.failfast.result import CheckResult
 from sluice.findings.user_code import wrap_user_errors
@@ -187,8 +187,29 @@ def _resolve(target: Target) -> _GateTarget:
             return _resolve(WorkloadTarget(path=name))
         case NamedTarget(name=name, overrides=overrides):
             pipeline = find_pipeline(name, defs_folder(), overrides)
-        case StoredTarget(pipeline=pipeline):
-            pass
+            return _resolve(
+                PipelineTarget(
+                    name=pipeline.name,
+                    path=pipeline.workload,
+                    workload_settings=pipeline.workload_settings,
+                    model=pipeline.model,
+                    training=pipeline.training,
+                    poc=pipeline.poc,
+                )
+            )
+        case PipelineTarget(name=name, path=path, workload_settings=settings):
+            where = f"{name}: workload_settings"
+            return _GateTarget(
+                path=path,
+                build=lambda cls: build_workload(
+                    cls, cls.settings_type.parse(dict(settings), where=where), path=path
+                ),
+                model=target.model,
+                training=target.training,
+                poc=target.poc,
+                stored=target.data,
+                served=True,
+            )
         case WorkloadTarget(path=path, settings=text):
             return _GateTarget(
                 path=path,
@@ -199,15 +220,6 @@ def _resolve(target: Target) -> _GateTarget:
                 training=target.training,
                 poc=target.poc,
             )
-    return _GateTarget(
-        path=pipeline.workload,
-        build=pipeline.build_workload,
-        model=pipeline.model,
-        training=pipeline.training,
-        poc=pipeline.poc,
-        stored=target.data if isinstance(target, StoredTarget) else None,
-        served=True,
-    )
 
 
 def _is_import_path(name: str) -> bool:

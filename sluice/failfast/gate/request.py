@@ -1,7 +1,8 @@
 """Targets of a gate run, in a form that another process can open (imports no torch)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.result import Level
@@ -9,7 +10,6 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from sluice.config.pipeline import PipelineSettings
     from sluice.failfast.gate.inputs import StoredData
 
 
@@ -40,14 +40,20 @@ class WorkloadTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTarget:
-    """A pipeline whose tables were stored by an earlier stage."""
+class PipelineTarget:
+    """A pipeline, and its tables if an earlier stage stored them."""
 
-    pipeline: "PipelineSettings"
-    data: "StoredData"
+    name: str
+    path: str
+    """Import path of the workload, 'module:Class'."""
+    workload_settings: Mapping[str, Any]
+    model: ModelSettings
+    training: TrainSettings
+    poc: PocSettings
+    data: "StoredData | None" = None
 
 
-Target = NamedTarget | WorkloadTarget | StoredTarget
+Target = NamedTarget | WorkloadTarget | PipelineTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,5 @@ class GateRequest:
     def label(self) -> str:
         """Name of the target, also used in file names."""
         match self.target:
-            case NamedTarget(name=name) | WorkloadTarget(path=name):
+            case NamedTarget(name=name) | WorkloadTarget(path=name) | PipelineTarget(name=name):
                 return name
-            case StoredTarget(pipeline=pipeline):
-                return pipeline.name

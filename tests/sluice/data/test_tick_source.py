@@ -7,6 +7,7 @@ import yaml
 
 from sluice.base.errors import SchemaError, SettingsError, SourceError
 from sluice.config.pipeline import read_pipeline
+from sluice.config.resolved import resolve
 from sluice.data.sources import load_rows
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA
@@ -42,7 +43,7 @@ def test_a_file_of_ticks_becomes_bars_that_the_workload_takes(ticks, tmp_path):
     ticks.rename_axis("ts").rename(columns=columns).to_csv(path)
     (tmp_path / "defs.yaml").write_text(PIPELINE % path)
 
-    workload = read_pipeline(tmp_path / "defs.yaml").loaded_workload
+    workload = resolve(read_pipeline(tmp_path / "defs.yaml")).workload
     bars = workload.load_rows()
     frame = workload.compute_features(bars)
 

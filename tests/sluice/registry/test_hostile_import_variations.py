@@ -23,6 +23,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, IntegrityError, SluiceError, UntrustedCode
 from sluice.config.pipeline import defs_folder, find_pipeline
+from sluice.config.resolved import resolve
 from sluice.drift.reference_file import load_reference
 from sluice.drift.reference_store import read_held_out_losses
 from sluice.evaluation.reference import score_version
@@ -357,7 +358,7 @@ def test_rehearsal_does_not_contact_an_address_from_a_file(
     }
     forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
 
-    replay = open_replay(home.bring(file), find_pipeline(MODEL, defs_folder()))
+    replay = open_replay(home.bring(file), resolve(find_pipeline(MODEL, defs_folder())).workload)
 
     assert paths == []
     assert len(replay.keys) > 50

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts, TrafficCounts
@@ -36,6 +37,7 @@ QUICK = RolloutSettings(
 PIPELINE = PipelineSettings(
     name=MODEL, workload="tests.support.echo:Echo", gate=GateSettings(min_rows=60)
 )
+WORKLOAD = resolve(PIPELINE).workload
 
 
 def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
@@ -116,8 +118,7 @@ def later(ledger: RolloutLedger, seconds: float = 1) -> datetime:
 
 def echo_frame(num_rows: int = 899) -> pd.DataFrame:
     """Return the feature frame of Echo once a number of rows has labels."""
-    workload = PIPELINE.loaded_workload
-    return workload.compute_features(workload.load_rows()).iloc[:num_rows]
+    return WORKLOAD.compute_features(WORKLOAD.load_rows()).iloc[:num_rows]
 
 
 def answers(

@@ -22,6 +22,7 @@ from tests.sluice.rollout_control.controller_samples import (
     QUICK,
     SICK,
     UNSEEN,
+    WORKLOAD,
     begin,
     current,
     echo_frame,
@@ -41,7 +42,7 @@ def keep(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> F
     return save_failures_suite(
         ledger,
         current(ledger).id,
-        PIPELINE.loaded_workload,
+        WORKLOAD,
         echo_frame(num_rows),
         library,
         NOW + timedelta(days=1),
@@ -104,7 +105,9 @@ def test_rejecting_labels_name_the_rows_with_the_largest_loss(
     rows = range(UNSEEN, UNSEEN + 300)
     samples = pairs(rollout, rows, challenger_error=2.0)
     report(ledger, at=later(ledger), samples=samples)
-    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(), later(ledger))
+    evaluate_live_quality(
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(), later(ledger)
+    )
     reconcile(ledger, MODEL, now=later(ledger))
 
     made = keep(ledger, library)
@@ -187,6 +190,4 @@ def test_without_rows_or_evidence_no_suite_is_saved(
     assert told.reason.endswith("not today.")
     assert library.names() == ()
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
-        save_failures_suite(
-            ledger, "nope", PIPELINE.loaded_workload, echo_frame(), library, later(ledger)
-        )
+        save_failures_suite(ledger, "nope", WORKLOAD, echo_frame(), library, later(ledger))

@@ -13,9 +13,7 @@ from sluice.rollout.state import Rollout
 from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
 from tests.sluice.registry.ledger_samples import sample_lineage
 from tests.sluice.rollout import rollout_samples
-from tests.sluice.rollout_control.controller_samples import PIPELINE, UNSEEN, echo_frame, sample
-
-WORKLOAD = PIPELINE.loaded_workload
+from tests.sluice.rollout_control.controller_samples import UNSEEN, WORKLOAD, echo_frame, sample
 
 
 @pytest.fixture

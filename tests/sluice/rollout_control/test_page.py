@@ -29,6 +29,7 @@ from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     SICK,
     UNSEEN,
+    WORKLOAD,
     begin,
     current,
     echo_frame,
@@ -77,9 +78,11 @@ def healthy_story(ledger: RolloutLedger, store: ArtifactStore, clock: Slow) -> N
     rollout = begin(ledger, SETTINGS, PredictionAgreement(difference=1.2, spread=0.9, rows=700))
     samples = pairs(rollout, range(UNSEEN, UNSEEN + 300), challenger_error=0.7)
     report(ledger, at=clock.now, samples=samples)
-    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(UNSEEN + 80), clock.now)
+    evaluate_live_quality(
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(UNSEEN + 80), clock.now
+    )
     pass_time(ledger, clock, 1200, ArmCounts(requests=210, errors=1))
-    evaluate_live_quality(ledger, PIPELINE, store, echo_frame(), clock.now)
+    evaluate_live_quality(ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(), clock.now)
     pass_time(ledger, clock, 300, ArmCounts(requests=200, errors=1))
     ledger.finish_rollout(MODEL, actor="rollout_job", store=store)
 
@@ -116,7 +119,7 @@ def page_of(ledger: RolloutLedger, tmp_path: Path, clock: Slow, store: ArtifactS
     failed = save_failures_suite(
         ledger,
         rollout.id,
-        PIPELINE.loaded_workload,
+        WORKLOAD,
         echo_frame(),
         SuiteLibrary(home.root / "suites" / MODEL, store),
         clock.now,

@@ -20,6 +20,7 @@ from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     QUICK,
     UNSEEN,
+    WORKLOAD,
     begin,
     current,
     echo_frame,
@@ -33,7 +34,9 @@ ROWS = range(UNSEEN, UNSEEN + 300)
 
 def note(ledger: RolloutLedger, store: ArtifactStore, num_rows: int = 899) -> Verdict | None:
     frame = echo_frame(num_rows)
-    return evaluate_live_quality(ledger, PIPELINE, store, frame, later(ledger))
+    return evaluate_live_quality(
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, later(ledger)
+    )
 
 
 def test_a_challenger_that_labels_prove_worse_is_rolled_back(
@@ -125,7 +128,10 @@ def test_too_few_rows_are_inconclusive_and_spend_no_alpha(
 
 def test_without_a_rollout_nothing_is_judged(ledger: RolloutLedger, store: ArtifactStore) -> None:
     frame = echo_frame()
-    assert evaluate_live_quality(ledger, PIPELINE, store, frame, ledger._clock()) is None
+    assert (
+        evaluate_live_quality(ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, ledger._clock())
+        is None
+    )
     begin(ledger)
     assert note(ledger, store) is None  # nobody was asked yet
 

@@ -9,6 +9,7 @@ import sluice.tuning
 from sluice.assets.receipt_subjects import search_subject
 from sluice.base.errors import ContractError
 from sluice.config.pipeline import PipelineSettings, read_pipeline
+from sluice.config.resolved import resolve
 from sluice.tuning.code import search_code
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.toy_space import search, settings
@@ -53,9 +54,10 @@ def test_a_changed_stopping_rule_does_not_replay_an_old_journal(package, tmp_pat
 def test_an_upgrade_begins_a_search_of_its_own(searching, monkeypatch):
     """Its folder goes by the subject; the finished one is not refused until it is removed."""
     alone = searching.model_copy(update={"search": None})
-    before = search_subject(searching, "data"), search_subject(alone, "data")
+    inputs = [resolve(pipeline).search for pipeline in (searching, alone)]
+    before = [search_subject(each, "data") for each in inputs]
     monkeypatch.setattr("torch.__version__", "9.9.9")
-    after = search_subject(searching, "data"), search_subject(alone, "data")
+    after = [search_subject(each, "data") for each in inputs]
 
     assert {role for role in before[0] if before[0][role] != after[0][role]} == {"rules"}
     assert before[1] == after[1]  # without a search no decision is repeated

@@ -11,6 +11,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.seeding import deterministic
 from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.config.pipeline_file import COMPONENT, merge_attributes
+from sluice.config.resolved import resolve
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.fold_run import FoldRunSpec, train_fold_run
 from sluice.training.settings import TrainingChange, TrainSettings
@@ -163,7 +164,7 @@ def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed
     )
     file.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pasted}))
     pipeline = read_pipeline(file)
-    assert pipeline.setup == found
+    assert resolve(pipeline).search.setup == found
     assert len(found.training.changes) == 2
     with deterministic():
         again = list(run(trained := make_model(), pipeline.training))
@@ -264,7 +265,7 @@ def test_a_recipe_is_yaml_and_part_of_the_digest(searched):
     }
     pipeline = PipelineSettings.parse(attributes, where="defs.yaml")
 
-    assert pipeline.setup == result.setup
+    assert resolve(pipeline).search.setup == result.setup
     plain = pipeline.training.model_copy(update={"changes": ()})
     without = pipeline.model_copy(update={"training": plain})
-    assert pipeline.config_digest != without.config_digest
+    assert resolve(pipeline).training.config_digest != resolve(without).training.config_digest

@@ -9,6 +9,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.tuning.schedulers import make_scheduler
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.strategy import choose_strategy
@@ -42,7 +43,7 @@ def test_the_space_is_one_of_a_pipeline():
     pipeline = PipelineSettings.parse(SINE, where="page")
 
     assert len(pipeline.space.parameters) == 7
-    assert pipeline.setup.workload_settings == {"seq_len": 8}
+    assert resolve(pipeline).search.setup.workload_settings == {"seq_len": 8}
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
@@ -51,11 +52,12 @@ def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
     given = SINE | {"search": example}
     load_quietly()
     if is_installed((example.get("searcher") or {"class": ""})["class"]):
-        search = PipelineSettings.parse(given, where="page").search
+        search = resolve(PipelineSettings.parse(given, where="page")).settings.search
         assert search == SearchSettings.parse(example, where="page")
         return
+    pipeline = PipelineSettings.parse(given, where="page")
     with pytest.raises(SettingsError, match=r"lacks its library|No module named"):
-        PipelineSettings.parse(given, where="page")
+        resolve(pipeline)
 
 
 def test_arguments_that_the_page_lists_are_filled_in():
@@ -64,7 +66,7 @@ def test_arguments_that_the_page_lists_are_filled_in():
     names = re.findall(r"`(\w+)`", named)
     own = {"class": "tests.sluice.tuning.test_search_spaces_page:Everything", "arguments": {}}
     search = SearchSettings.parse({"scheduler": own, "seed": 5}, where="page")
-    strategy = choose_strategy(pipeline.space, search, pipeline.setup)
+    strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.setup)
     scheduler = make_scheduler(search, strategy, pipeline.space, 25)
 
     assert {*names, "seed"} == scheduler.given.keys() - {"self", "__class__"}

@@ -5,6 +5,7 @@ import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.tuning.default_space import default_space
@@ -203,14 +204,16 @@ def sine(parameters, **more):
 def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its_default():
     names = {"workload.seq_len": integers(4, 16), "workload.noise": choice(0.0, 0.1)}
     pipeline = sine(names, workload_settings={"noise": 0.1, "num_rows": 99})
-    found = pipeline.setup.with_params({"workload.seq_len": 12}, where="t")
+    inputs = resolve(pipeline).search
+    found = inputs.setup.with_params({"workload.seq_len": 12}, where="t")
 
-    assert pipeline.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
+    assert inputs.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
     assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
-    own = pipeline.with_settings(found)
+    own = inputs.base.with_settings(found)
     assert own.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
-    assert own.loaded_workload.settings.seq_len == 12
-    assert own.config_digest != pipeline.config_digest
+    assert own.workload.settings.seq_len == 12
+    assert own.config_digest != inputs.base.config_digest
+    assert inputs.base.with_settings(inputs.setup).workload is inputs.base.workload
 
 
 @pytest.mark.parametrize(
@@ -229,11 +232,19 @@ def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its
         ),
     ],
 )
-def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_file_is_read(
+def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_workload_is_built(
     parameters, said
 ):
-    with pytest.raises(SettingsError, match=f"defs.yaml: .*{said}"):
-        sine(parameters)
+    pipeline = sine(parameters)
+    with pytest.raises(SettingsError, match=said):
+        resolve(pipeline)
+
+
+def test_a_space_with_a_setting_of_the_workload_must_suit_the_network_too():
+    names = {"workload.seq_len": integers(4, 16), "model.hidden": choice(8, 18)}
+    pipeline = sine(names, model=TRANSFORMER)
+    with pytest.raises(SettingsError, match="contains 18"):
+        resolve(pipeline)
 
 
 def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():

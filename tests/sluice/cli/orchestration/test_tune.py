@@ -8,6 +8,7 @@ import yaml
 from sluice.base.errors import SettingsError
 from sluice.cli.orchestration.tune import with_search
 from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.tuning.schedule_to_settings import changed_settings, settings_yaml
@@ -18,21 +19,23 @@ from sluice.tuning.spaces import TrialSettings
 def test_options_replace_what_the_file_says_and_keep_the_rest(echo: PipelineSettings) -> None:
     searching = echo.model_copy(update={"search": SearchSettings(num_trials=50, grace_epochs=3)})
 
-    found = with_search(searching, search={"num_trials": 7}, compute={"address": "auto"})
+    found = with_search(
+        resolve(searching), search={"num_trials": 7}, compute={"address": "auto"}
+    ).settings
 
     assert (found.search.num_trials, found.search.grace_epochs) == (7, 3)
     assert (found.compute.address, found.compute.workers) == ("auto", 1)
 
 
 def test_a_pipeline_without_a_search_gets_the_default_one(echo: PipelineSettings) -> None:
-    assert with_search(echo, search={}, compute={}).search == SearchSettings()
+    assert with_search(resolve(echo), search={}, compute={}).settings.search == SearchSettings()
 
 
 @pytest.mark.parametrize(
     "path", ["ray.tune.schedulers:ASHAScheduler", "ray.tune.schedulers.FIFOScheduler"]
 )
 def test_the_option_scheduler_takes_the_import_path_of_a_class(echo, path) -> None:
-    found = with_search(echo, search={"scheduler": path}, compute={})
+    found = with_search(resolve(echo), search={"scheduler": path}, compute={}).settings
     assert (found.search.scheduler.path, found.search.scheduler.arguments) == (path, {})
 
 
@@ -55,7 +58,7 @@ def test_the_option_scheduler_takes_the_import_path_of_a_class(echo, path) -> No
 )
 def test_a_bad_option_is_refused_by_name(echo, search, compute, said) -> None:
     with pytest.raises(SettingsError, match=said):
-        with_search(echo, search=search, compute=compute)
+        with_search(resolve(echo), search=search, compute=compute)
 
 
 def test_what_was_found_reads_as_the_file_is_written() -> None:
@@ -101,7 +104,7 @@ def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo
     change = TrainingChange(from_epoch=2, learning_rate=0.05)
     training = echo.training.model_copy(update={"changes": (change,)})
     with pytest.raises(SettingsError, match=r"learning_rate' cannot be searched while"):
-        with_search(echo.model_copy(update={"training": training}), search={}, compute={})
+        with_search(resolve(echo.model_copy(update={"training": training})), search={}, compute={})
 
 
 def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:

@@ -1,0 +1,154 @@
+"""A pipeline with its built workload, and the parts of it that decide what is trained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.base.digests import digest_json
+from sluice.cluster.settings import ComputeSettings
+from sluice.config.pipeline import PipelineSettings, require_searchable
+from sluice.models.settings import ModelSettings
+from sluice.training.code import optimizer_code
+from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.tuning.default_space import default_space
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.space_fit import require_workload_fit, workload_names
+from sluice.tuning.spaces import Space, TrialSettings
+from sluice.workloads.load import load_workload
+from sluice.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingInputs:
+    """Everything except data and seed that determines the bits of a trained model.
+
+    Digests of code are not fields. Training processes import the source files when they start, and
+    a schedule runs in a process that outlives changes of the files. Each stage therefore reads the
+    files again, and does not accept a receipt of other code.
+    """
+
+    path: str
+    """Import path of the workload, 'module:Class'."""
+    workload: Workload
+    workload_settings: Mapping[str, Any]
+    """Settings of the workload as given by the user, for processes that build it again."""
+    model: ModelSettings
+    training: TrainSettings
+    data_seed: int | None
+    ranks: int
+    """Number of processes that train one model; it changes the order in which gradients are
+    summed."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All resolved settings that determine the weights of a member bit by bit, as JSON."""
+        return {
+            "workload": self.path,
+            "workload_settings": self.workload.settings.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json"),
+            "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
+            **optimizer_code(self.training),
+            "data_seed": self.data_seed,
+            "ranks": self.ranks,
+        }
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of ``config``."""
+        return digest_json(self.config)
+
+    def with_settings(self, setup: TrialSettings) -> "TrainingInputs":
+        """Return the inputs with the settings found by a search.
+
+        The workload is built again only if the search changed one of its settings.
+        """
+        settings = {**self.workload_settings, **setup.workload_settings}
+        workload = self.workload
+        if workload.settings_type.parse(settings, where=self.path) != workload.settings:
+            workload = load_workload(self.path, settings, where=self.path)
+        return replace(
+            self,
+            workload=workload,
+            workload_settings=settings,
+            model=setup.model,
+            training=setup.training,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchInputs:
+    """Everything that determines the selected settings: those of the file, and the search."""
+
+    base: TrainingInputs
+    """Inputs of a training with the settings of the file."""
+    search: SearchSettings | None
+    given_space: Space | None
+    """Search space of the file; None for the default space of the architecture."""
+    compute: ComputeSettings
+
+    @property
+    def setup(self) -> TrialSettings:
+        """Settings of model and training, and the workload settings in the search space."""
+        names = () if self.given_space is None else workload_names(self.given_space)
+        fields = self.base.workload.settings_type.model_fields
+        own = {name: fields[name].get_default(call_default_factory=True) for name in names}
+        given = {name: self.base.workload_settings.get(name, own[name]) for name in names}
+        return TrialSettings(
+            model=self.base.model, training=self.base.training, workload_settings=given
+        )
+
+    @property
+    def space(self) -> Space:
+        """Search space: as given, or the default space of the architecture."""
+        return self.given_space or default_space(self.setup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPipeline:
+    """Settings of a pipeline, and the workload built from them: made once per process.
+
+    Stages take the parts that they need, and not this object.
+    """
+
+    settings: PipelineSettings
+    workload: Workload
+
+    @property
+    def training(self) -> TrainingInputs:
+        """Inputs of a training with the settings of the file."""
+        return TrainingInputs(
+            path=self.settings.workload,
+            workload=self.workload,
+            workload_settings=self.settings.workload_settings,
+            model=self.settings.model,
+            training=self.settings.training,
+            data_seed=self.settings.data_seed,
+            ranks=self.settings.compute.ranks_per_training,
+        )
+
+    @property
+    def search(self) -> SearchInputs:
+        """Inputs of the search, or of the decision not to search."""
+        return SearchInputs(
+            base=self.training,
+            search=self.settings.search,
+            given_space=self.settings.space,
+            compute=self.settings.compute,
+        )
+
+
+def resolve(settings: PipelineSettings) -> ResolvedPipeline:
+    """Import and build the workload of a pipeline.
+
+    Raises:
+        SettingsError: The workload cannot be imported (with file and line) or is not a workload,
+            one of its settings is invalid, or the search space does not suit these settings.
+    """
+    where, space = f"{settings.name}: workload_settings", settings.space
+    workload = load_workload(settings.workload, settings.workload_settings, where=where)
+    pipeline = ResolvedPipeline(settings=settings, workload=workload)
+    if space is not None and workload_names(space):
+        own = settings.workload_settings
+        require_workload_fit(space, workload.settings_type, own, where=where)
+        require_searchable(space, settings.search, pipeline.search.setup)
+    return pipeline

@@ -1,0 +1,111 @@
+"""The user's class is built once, and the code of the files is what a digest is of."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.assets.receipt_subjects import candidate_subject, feature_producer, search_subject
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import PipelineSettings
+from sluice.config.resolved import resolve
+from tests.support.counted import Counted
+
+HELPED = """
+from {name}_helper import FACTOR
+from tests.support.echo import Echo
+
+
+class Helped(Echo):
+    factor = FACTOR
+"""
+OPTIMIZER = """
+import torch
+
+
+class Own(torch.optim.SGD):
+    pass
+"""
+
+
+def parsed(workload: str, **more) -> PipelineSettings:
+    return PipelineSettings.parse({"name": "own", "workload": workload} | more, where="defs.yaml")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> PipelineSettings:
+    monkeypatch.setattr(Counted, "builds", type(Counted.builds)())
+    seq_len = {"kind": "integers", "low": 2, "high": 4}
+    return parsed(
+        "tests.support.counted:Counted",
+        workload_settings={"num_rows": 500},
+        space={"parameters": {"workload.seq_len": seq_len}},
+    )
+
+
+def test_nothing_that_is_derived_from_a_pipeline_builds_the_class_again(
+    counted: PipelineSettings,
+) -> None:
+    pipeline = resolve(counted)
+
+    for _ in range(2):
+        search_subject(pipeline.search, "data")
+        candidate_subject(pipeline.training, "data")
+        feature_producer(pipeline.workload, path=counted.workload)
+        assert pipeline.search.base.with_settings(pipeline.search.setup).config_digest
+        assert pipeline.search.space.parameters.keys() == {"workload.seq_len"}
+
+    assert Counted.builds == {"resolved": 1}
+
+
+def test_a_searched_setting_of_the_workload_builds_it_with_that_setting(
+    counted: PipelineSettings,
+) -> None:
+    inputs = resolve(counted).search
+    found = inputs.setup.with_params({"workload.seq_len": 4}, where="test")
+
+    tuned = inputs.base.with_settings(found)
+
+    assert Counted.builds == {"resolved": 2}
+    assert tuned.workload.settings.model_dump(exclude={"folds"}) == {"num_rows": 500, "seq_len": 4}
+    assert inputs.base.workload.settings.seq_len == 2
+    assert tuned.config_digest != inputs.base.config_digest
+
+
+def test_reading_settings_imports_nothing_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "sluice_probe_broken"
+    (tmp_path / f"{name}.py").write_text("x = 1\nraise RuntimeError('out of order')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    settings = parsed(f"{name}:Own", model={"architecture": f"{name}:Net"})
+
+    assert name not in sys.modules
+    with pytest.raises(SettingsError, match=rf"out of order.*{name}\.py.*line 2"):
+        resolve(settings)
+
+
+def test_a_file_that_changes_after_the_build_changes_the_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule runs in a process that was started before the change."""
+    name = "sluice_probe_resolved"
+    (tmp_path / f"{name}.py").write_text(HELPED.format(name=name))
+    helper, optimizer = tmp_path / f"{name}_helper.py", tmp_path / f"{name}_optimizer.py"
+    helper.write_text("FACTOR = 1\n")
+    optimizer.write_text(OPTIMIZER)
+    monkeypatch.syspath_prepend(tmp_path)
+    pipeline = resolve(parsed(f"{name}:Helped", training={"optimizer": f"{name}_optimizer:Own"}))
+
+    def now() -> dict[str, str]:
+        producer = feature_producer(pipeline.workload, path=pipeline.settings.workload)
+        return candidate_subject(pipeline.training, "data") | {"features": producer}
+
+    before = now()
+    assert now() == before
+    helper.write_text("FACTOR = 2\n")
+    helped = now()
+    assert {role for role in before if before[role] != helped[role]} == {"code", "features"}
+    optimizer.write_text(f"{OPTIMIZER}    step_size = 2\n")
+    assert {role for role in before if helped[role] != now()[role]} == {"config"}

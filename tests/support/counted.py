@@ -1,0 +1,23 @@
+"""A workload that counts how often it is built, by the module that asked for it."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+from sluice.workloads.workload import WorkloadSettings
+from tests.support.echo import Echo
+
+_BUILDERS = ("load", "counted")
+
+
+class Counted(Echo):
+    builds: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, settings: WorkloadSettings | None = None) -> None:
+        super().__init__(settings)
+        frame = sys._getframe()
+        while Path(frame.f_code.co_filename).stem in _BUILDERS:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        self.builds[Path(frame.f_code.co_filename).stem] += 1
