@@ -1,0 +1,176 @@
+"""The row protocol: how inputs are read for chosen examples.
+
+A *row source* has a length, and returns the input of a network for chosen examples. A tensor of
+shape (N, ...) is a row source. Other sources read files, so that their rows never are in memory
+together.
+
+Shape legend: N = examples of a source, B = chosen examples.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+
+ModelInput = Tensor | dict[str, Tensor]
+"""Input of a network for B examples: one tensor (B, ...), or several by the names of the
+parameters of ``forward()``."""
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Inputs of N examples, read when they are needed.
+
+    Reading must be a function of the chosen rows only: the same rows give the same bits, in any
+    process, at any time.
+    """
+
+    def __len__(self) -> int:
+        """Return N, which must not change."""
+        ...
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        """Return the input of the chosen examples, in the order of ``rows``.
+
+        Args:
+            rows: Positions of the examples, int64 (B,), from 0 to N - 1; may repeat.
+        """
+        ...
+
+
+class DictRows:
+    """A dict of tensors in memory as a row source.
+
+    Args:
+        tensors: Tensors (N, ...) by the names of the parameters of ``forward()``.
+
+    Raises:
+        ContractError: There is no tensor, or the lengths differ.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        lengths = {name: len(tensor) for name, tensor in tensors.items()}
+        if len(set(lengths.values())) != 1:
+            raise ContractError(
+                f"A dict of inputs needs tensors of one length, got {lengths or 'no tensor'}.",
+                fix="Return a tensor with one entry per example for every parameter of forward().",
+            )
+        self.tensors = dict(tensors)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def __getitem__(self, rows: Tensor, /) -> dict[str, Tensor]:
+        return {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+
+
+def gather(source: RowSource | Tensor, rows: Tensor) -> ModelInput:
+    """Return the input of the chosen examples.
+
+    Args:
+        source: A tensor (N, ...) or another row source.
+        rows: Positions of the examples, int64 (B,).
+
+    Raises:
+        ContractError: The source returned something other than tensors with B entries.
+    """
+    if isinstance(source, Tensor):
+        return source.index_select(0, rows.to(source.device))
+    found = source[rows]
+    if _is_input(found, len(rows)):
+        return found
+    raise ContractError(
+        f"{type(source).__name__} must return a tensor with {len(rows)} entries, or a dict of such "
+        f"tensors by name, for {len(rows)} rows; got {describe_input(found)}.",
+        cause="Its __getitem__ gets the positions of all examples of a batch at once.",
+        fix="Return one entry per position, in the order of the positions.",
+    )
+
+
+def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
+    """Return the targets of the chosen examples.
+
+    Args:
+        source: A tensor (N, ...) or another row source.
+        rows: Positions of the examples, int64 (B,).
+
+    Raises:
+        ContractError: The source did not return one tensor with B entries.
+    """
+    found = gather(source, rows)
+    if isinstance(found, Tensor):
+        return found
+    raise ContractError(
+        f"The source of the targets must return one tensor, got {describe_input(found)}.",
+        fix="Only inputs may be a dict; stack several targets along the last axis.",
+    )
+
+
+def all_rows(source: RowSource | Tensor) -> ModelInput:
+    """Return the input of every example; for samples that fit into memory."""
+    if isinstance(source, Tensor):
+        return source
+    if isinstance(source, DictRows):
+        return source.tensors
+    return gather(source, torch.arange(len(source)))
+
+
+def in_memory(found: ModelInput) -> Tensor | DictRows:
+    """Return gathered inputs as a row source."""
+    return found if isinstance(found, Tensor) else DictRows(found)
+
+
+def input_parts(found: ModelInput) -> tuple[Tensor, ...]:
+    """Return the tensors of an input, in the order of their names."""
+    return (found,) if isinstance(found, Tensor) else tuple(found[name] for name in sorted(found))
+
+
+def move_input(found: ModelInput, device: torch.device) -> ModelInput:
+    """Return the input on a device."""
+    if isinstance(found, Tensor):
+        return found.to(device)
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def slice_input(found: ModelInput, start: int, stop: int) -> ModelInput:
+    """Return the examples ``start`` to ``stop`` of an input, without a copy."""
+    if isinstance(found, Tensor):
+        return found[start:stop]
+    return {name: tensor[start:stop] for name, tensor in found.items()}
+
+
+def input_length(found: ModelInput) -> int:
+    """Return B, the number of examples of an input."""
+    return len(input_parts(found)[0])
+
+
+def split_input(found: ModelInput, size: int) -> Iterator[ModelInput]:
+    """Yield parts of at most ``size`` examples."""
+    for start in range(0, input_length(found), size):
+        yield slice_input(found, start, start + size)
+
+
+def describe_input(found: object) -> str:
+    """Return type and shapes as text, such as ``{'ids': int64 (32, 17), 'mask': bool (32, 17)}``."""
+    if isinstance(found, Tensor):
+        return f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+    if isinstance(found, Mapping):
+        inner = ", ".join(f"{name!r}: {describe_input(part)}" for name, part in found.items())
+        return f"{{{inner}}}"
+    return type(found).__name__
+
+
+def _is_input(found: object, num_rows: int) -> TypeGuard[ModelInput]:
+    if isinstance(found, Tensor):
+        return found.ndim > 0 and len(found) == num_rows
+    return (
+        isinstance(found, dict)
+        and bool(found)
+        and all(
+            isinstance(name, str) and isinstance(part, Tensor) and _is_input(part, num_rows)
+            for name, part in found.items()
+        )
+    )
