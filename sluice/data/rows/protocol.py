@@ -10,6 +10,7 @@ Shape legend: N = examples of a source, B = chosen examples.
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,12 +91,13 @@ def gather(source: RowSource | Tensor, rows: Tensor) -> ModelInput:
     )
 
 
-def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
-    """Return the targets of the chosen examples.
+def gather_tensor(source: RowSource | Tensor, rows: Tensor, *, what: str) -> Tensor:
+    """Return the chosen rows of a source that must return one tensor.
 
     Args:
         source: A tensor (N, ...) or another row source.
         rows: Positions of the examples, int64 (B,).
+        what: What the rows are, for the message.
 
     Raises:
         ContractError: The source did not return one tensor with B entries.
@@ -104,9 +106,24 @@ def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
     if isinstance(found, Tensor):
         return found
     raise ContractError(
-        f"The source of the targets must return one tensor, got {describe_input(found)}.",
+        f"The {what} must be one tensor, got {describe_input(found)}.",
         fix="Only inputs may be a dict; stack several targets along the last axis.",
     )
+
+
+def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
+    """Return the targets of the chosen examples, as ``gather_tensor`` does."""
+    return gather_tensor(source, rows, what="targets")
+
+
+def spread_rows(num_rows: int, max_rows: int) -> Tensor:
+    """Return at most ``max_rows`` evenly spaced positions of ``num_rows``, int64.
+
+    Neighbouring rows of a time series are nearly equal; evenly spaced rows cover the whole period.
+    """
+    if num_rows <= max_rows:
+        return torch.arange(num_rows)
+    return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
 
 
 def all_rows(source: RowSource | Tensor) -> ModelInput:
@@ -115,7 +132,14 @@ def all_rows(source: RowSource | Tensor) -> ModelInput:
         return source
     if isinstance(source, DictRows):
         return source.tensors
-    return gather(source, torch.arange(len(source)))
+    return gather(source, _all(source))
+
+
+def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
+    """Return every row of a source that must return one tensor; see ``gather_tensor``."""
+    if isinstance(source, Tensor):
+        return source
+    return gather_tensor(source, _all(source), what=what)
 
 
 def in_memory(found: ModelInput) -> Tensor | DictRows:
@@ -154,13 +178,17 @@ def split_input(found: ModelInput, size: int) -> Iterator[ModelInput]:
 
 
 def describe_input(found: object) -> str:
-    """Return type and shapes as text, such as ``{'ids': int64 (32, 17), 'mask': bool (32, 17)}``."""
+    """Return types and shapes as text, such as ``{'ids': int64 (32, 17)}``."""
     if isinstance(found, Tensor):
         return f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
     if isinstance(found, Mapping):
         inner = ", ".join(f"{name!r}: {describe_input(part)}" for name, part in found.items())
         return f"{{{inner}}}"
     return type(found).__name__
+
+
+def _all(source: RowSource) -> Tensor:
+    return torch.arange(len(source))
 
 
 def _is_input(found: object, num_rows: int) -> TypeGuard[ModelInput]:
