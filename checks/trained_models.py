@@ -168,7 +168,7 @@ def _prediction_spread(
     for member in trained.members:
         model = load_member(member, workload, pipeline.model, state.store)
         test = tests[member.fold_id]
-        spread = prediction_spread(predict(model, test.x), test.y, pipeline.poc.predictions)
+        spread = prediction_spread(predict(model, test.x), test.targets, pipeline.poc.predictions)
         rows.append(
             {
                 "seed": member.seed,

@@ -60,7 +60,7 @@ def labelled_losses(
     if not known:
         return None
     rows_P = np.array([at for at, _ in known])
-    y = examples.y[[nth[at] for at, _ in known]]
+    y = examples.targets[[nth[at] for at, _ in known]]
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 

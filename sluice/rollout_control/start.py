@@ -94,7 +94,7 @@ def _agreement(
             f"sluice registry promote {model} {number}",
         )
     workload, _ = rebuild_workload(version)
-    x = workload.examples(frame, folds[-1].test).x.numpy()[-_NEWEST_ROWS:].astype(np.float32)
+    x = workload.examples(frame, folds[-1].test).tensor.numpy()[-_NEWEST_ROWS:].astype(np.float32)
 
     def predictions(deployed: DeployedModel) -> NDArray[np.float64]:
         starts = range(0, len(x), _BATCH)

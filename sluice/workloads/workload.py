@@ -27,6 +27,7 @@ from sluice.base.settings import Settings
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
 from sluice.data.rows.protocol import (
+    DictRows,
     ModelInput,
     RowSource,
     all_rows,
@@ -58,6 +59,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether inputs and targets are tensors, or a dict of tensors."""
+        return isinstance(self.x, Tensor | DictRows) and isinstance(self.y, Tensor)
 
     @property
     def inputs(self) -> ModelInput:

@@ -20,6 +20,10 @@ ModelInput = Tensor | dict[str, Tensor]
 """Input of a network for B examples: one tensor (B, ...), or several by the names of the
 parameters of ``forward()``."""
 
+_PART_BYTES = 4 * 2**20
+"""Bytes of input that are read at once. The activations of a network are many times as large. It
+affects the bits of predictions, so it is not a setting."""
+
 
 @runtime_checkable
 class RowSource(Protocol):
@@ -126,6 +130,23 @@ def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
 
 
+def read_in_parts(source: RowSource | Tensor, *, max_rows: int) -> Iterator[ModelInput]:
+    """Yield the inputs of all examples, in order, in parts that bound memory.
+
+    A tensor is split into parts of ``max_rows``. A part of another source has as many rows as fit
+    into 4 MiB, judged by its first row, at most ``max_rows``.
+    """
+    if isinstance(source, Tensor):
+        yield from source.split(max_rows)
+        return
+    if len(source) == 0:
+        return
+    row_bytes = sum(part.nbytes for part in input_parts(gather(source, torch.arange(1))))
+    num_rows = max(1, min(max_rows, _PART_BYTES // max(1, row_bytes)))
+    for start in range(0, len(source), num_rows):
+        yield gather(source, torch.arange(start, min(start + num_rows, len(source))))
+
+
 def all_rows(source: RowSource | Tensor) -> ModelInput:
     """Return the input of every example; for samples that fit into memory."""
     if isinstance(source, Tensor):
@@ -175,6 +196,12 @@ def split_input(found: ModelInput, size: int) -> Iterator[ModelInput]:
     """Yield parts of at most ``size`` examples."""
     for start in range(0, input_length(found), size):
         yield slice_input(found, start, start + size)
+
+
+def flat_input(found: ModelInput) -> Tensor:
+    """Return an input as a matrix (B, P); the tensors of a dict side by side, by name."""
+    flat = [part.reshape(len(part), -1) for part in input_parts(found)]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
 
 def describe_input(found: object) -> str:
