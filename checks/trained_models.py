@@ -177,7 +177,7 @@ def _prediction_spread(
     for member in trained.members:
         model = load_member(member, workload, inputs.model, state.store)
         test = tests[member.fold_id]
-        spread = prediction_spread(predict(model, test.x), test.y, limits)
+        spread = prediction_spread(predict(model, test.x), test.targets, limits)
         rows.append(
             {
                 "seed": member.seed,

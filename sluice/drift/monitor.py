@@ -286,7 +286,7 @@ class _SignalEvaluator:
         workload, networks = load_members(inputs.version, members, inputs.store)
         examples = workload.examples(inputs.frame, RowRange(start=start, stop=rows.stop))
         output = torch.stack([predict(network, examples.x) for network in networks]).mean(dim=0)
-        losses = workload.losses(output, examples.y).double().numpy()
+        losses = workload.losses(output, examples.targets).double().numpy()
         return pd.Series(losses, index=labels[examples.rows])
 
     def _serving(

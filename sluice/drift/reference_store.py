@@ -119,7 +119,7 @@ def store_references(
             losses = pd.DataFrame(
                 {
                     "row": row_labels(frame.index)[examples.rows],
-                    "loss": workload.losses(output, examples.y).double().numpy(),
+                    "loss": workload.losses(output, examples.targets).double().numpy(),
                 }
             )
     output_NO = np.concatenate(outputs)

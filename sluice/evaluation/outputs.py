@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sluice.base.errors import ContractError
 from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import RowSource, move_input, read_in_parts
 from sluice.evaluation.unseen_members import latest_unseen
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
@@ -32,14 +33,19 @@ class FoldOutput:
     output: Tensor
 
 
-def predict(model: nn.Module, x: Tensor) -> Tensor:
+def predict(model: nn.Module, x: Tensor | RowSource) -> Tensor:
     """Return the model's outputs (B, ...) in evaluation mode, without gradients, on the CPU."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()
     work = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
     with torch.inference_mode(), explain_out_of_memory(work, prediction_memory_advice):
-        output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
+        output = torch.cat(
+            [
+                model(move_input(part, device)).cpu()
+                for part in read_in_parts(x, max_rows=BATCH_ROWS)
+            ]
+        )
     model.train(was_training)
     return output
 
@@ -102,7 +108,7 @@ def examples_of(
 
 def require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
     """Raise an error unless the output has the expected shape; ``who`` is for the message."""
-    want = workload.output_shape(examples.y)
+    want = workload.output_shape(examples.targets)
     if tuple(output.shape) != want:
         raise ContractError(
             f"Predictions for {len(examples)} test rows must have shape {want}, got "

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import short
@@ -214,7 +215,7 @@ def _count_reproduced(
         examples = own.examples(frame, RowRange(start=int(at[0]), stop=int(at[-1]) + 1))
         if not np.array_equal(examples.rows, at):
             continue  # rows without an example cannot be compared either
-        losses = own.losses(predict(built.load(member), examples.x), examples.y).numpy()
+        losses = own.losses(predict(built.load(member), examples.x), examples.targets).numpy()
         wrong = ~np.isclose(losses, own_losses["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
@@ -311,7 +312,7 @@ def _require_same_target(
     same_rows = np.array_equal(
         row_labels(frame.index)[ours.rows], row_labels(own_frame.index)[theirs.rows]
     )
-    if not same_rows or ours.y.shape != theirs.y.shape or not bool((ours.y == theirs.y).all()):
+    if not same_rows or not torch.equal(ours.targets, theirs.targets):
         raise ContractError(
             f"Production and candidate must predict the same target; their targets differ on fold "
             f"{fold.fold_id}.",

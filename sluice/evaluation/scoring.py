@@ -216,7 +216,7 @@ def _collect(
             [frame[column].iloc[part.examples.rows].astype(str).to_numpy(np.str_) for part in first]
         ),
     )
-    has_classes = workload.mistakes(first[0].output, first[0].examples.y) is not None
+    has_classes = workload.mistakes(first[0].output, first[0].examples.targets) is not None
     return Scores(
         losses=losses,
         mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
@@ -242,7 +242,7 @@ def _per_example(
     part: FoldOutput,
 ) -> NDArray[np.float64]:
     with wrap_user_errors(f"{name}() of the workload"):
-        found, count = measure(part.output, part.examples.y), len(part.examples)
+        found, count = measure(part.output, part.examples.targets), len(part.examples)
     if found is None or found.shape != (count,):
         raise ContractError(
             f"The workload's {name} must have shape ({count},), one per example, got "

@@ -23,6 +23,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
+from sluice.data.rows.protocol import read_in_parts
 from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
@@ -58,6 +59,10 @@ class FoldRule:
     """Output of the rule for the fold's test examples, with the shape of the model's output."""
 
 
+_MAX_READ_ROWS = 4096
+"""Maximum number of examples that are read at once."""
+
+
 class _Inapplicable(Exception):
     """A rule does not apply to this workload."""
 
@@ -75,9 +80,9 @@ class _Rows:
     def of(cls, examples: Examples, settings: SimpleRuleSettings) -> "_Rows":
         """Return the rows of these examples."""
         return cls(
-            y=examples.y,
+            y=examples.targets,
             rows=examples.rows,
-            input_NK=_inputs(examples.x, settings.max_inputs),
+            input_NK=_read_inputs(examples, settings.max_inputs),
         )
 
 
@@ -157,7 +162,7 @@ def _with_past(
     except ContractError:  # too close to the start for a window
         return rows
     return _Rows(
-        y=torch.cat([past.y, rows.y]),
+        y=torch.cat([past.targets, rows.y]),
         rows=np.concatenate([past.rows, rows.rows]),
         input_NK=None,
     )
@@ -338,6 +343,17 @@ def _logistic(
     share_NC = np.full((len(input_NK), num_classes), floor)
     share_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
     return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
+
+
+def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | None:
+    """Return at most ``max_inputs`` inputs of each example (N, K); None for dicts and token ids."""
+    parts = []
+    for part in read_in_parts(examples.x, max_rows=_MAX_READ_ROWS):
+        values = _inputs(part, max_inputs) if isinstance(part, Tensor) else None
+        if values is None:
+            return None
+        parts.append(values)
+    return np.concatenate(parts)
 
 
 def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:

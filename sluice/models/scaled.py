@@ -5,6 +5,20 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import (
+    ModelInput,
+    RowSource,
+    describe_input,
+    gather,
+    gather_tensor,
+    spread_rows,
+)
+
+_MAX_FIT_ROWS = 8192
+"""Maximum number of rows of a row source that the scaling is fitted on. The error of a mean is then
+about a hundredth of a standard deviation. It affects the bits, so it is not a setting."""
+
 
 class Scaled(nn.Module):
     """A network with fixed scaling of inputs and outputs: maps raw inputs to raw predictions.
@@ -16,7 +30,7 @@ class Scaled(nn.Module):
 
     Args:
         network: From standardised inputs (B, ..., D) to standardised outputs (B, O), or (B,) where
-            O is 1.
+            O is 1. A dict of inputs is passed by keyword.
         num_features: D.
         num_outputs: O.
         scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
@@ -52,8 +66,8 @@ class Scaled(nn.Module):
     def fit(
         cls,
         network: nn.Module,
-        x: Tensor,
-        y: Tensor,
+        x: Tensor | RowSource,
+        y: Tensor | RowSource,
         *,
         num_outputs: int,
         scale_inputs: bool,
@@ -62,38 +76,63 @@ class Scaled(nn.Module):
         """Wrap ``network`` with the statistics of the train rows only.
 
         A column that is constant in the train rows gets the standard deviation 1: it becomes zero
-        and cannot explode in a later row. The data checks report constant columns.
+        and cannot explode in a later row. The data checks report constant columns. The statistics
+        of a row source that is not a tensor are those of at most 8,192 evenly spaced rows.
 
         Args:
             network: Network to wrap.
-            x: Inputs of the train rows (N, ..., D).
+            x: Inputs of the train rows (N, ..., D), or a row source.
             y: Targets of the train rows (N, O), or (N,) for a single output; any shape if they are
                 not scaled.
             num_outputs: O.
             scale_inputs: Standardise the inputs.
             scale_target: Standardise the target.
+
+        Raises:
+            ContractError: ``scale_inputs`` with a dict of inputs.
         """
+        first = gather(x, torch.arange(1))
+        if scale_inputs and not isinstance(first, Tensor):
+            raise ContractError(
+                f"scale_inputs requires one tensor as input, got {describe_input(first)}.",
+                cause="A dict of inputs holds ids and masks, which must not be scaled.",
+                fix="Set scale_inputs = False in the workload, and scale inside the network.",
+            )
         scaled = cls(
             network,
-            num_features=x.shape[-1],
+            num_features=first.shape[-1] if isinstance(first, Tensor) else 0,
             num_outputs=num_outputs,
             scale_inputs=scale_inputs,
             scale_target=scale_target,
         )
         if scale_inputs:
-            scaled.x_mean, scaled.x_std = _moments(x)
+            scaled.x_mean, scaled.x_std = _moments(_fit_values(x))
         if scale_target:
-            scaled.y_mean, scaled.y_std = _moments(y if y.ndim > 1 else y[:, None])
+            targets = _fit_values(y)
+            scaled.y_mean, scaled.y_std = _moments(
+                targets if targets.ndim > 1 else targets[:, None]
+            )
         return scaled
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ModelInput) -> Tensor:
         """Return predictions (B, O) or (B,) in target units for raw inputs (B, ..., D)."""
-        if self.scale_inputs:
-            x = (x - self.x_mean) / self.x_std
-        output: Tensor = self.network(x)
+        if isinstance(x, dict):
+            output: Tensor = self.network(**x)
+        else:
+            if self.scale_inputs:
+                x = (x - self.x_mean) / self.x_std
+            output = self.network(x)
         if self.scale_target:
             output = output * self.y_std + self.y_mean
         return output
+
+
+def _fit_values(source: Tensor | RowSource) -> Tensor:
+    """Return the values to fit the scaling on: all of a tensor, evenly spaced rows of a source."""
+    if isinstance(source, Tensor):
+        return source
+    rows = spread_rows(len(source), _MAX_FIT_ROWS)
+    return gather_tensor(source, rows, what="values to be scaled")
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:

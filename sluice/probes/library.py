@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from sluice.base.errors import ContractError, SettingsError
@@ -49,12 +50,14 @@ def _run(name: str, subject: Subject) -> ProbeResult:
 def _causality(subject: Subject) -> ProbeResult:
     causal = getattr(subject.workload, "causal", None)
     few = subject.few
-    return probe_causality(subject.network, few.x, causal=causal, y=few.y, seed=subject.seed)
+    return probe_causality(
+        subject.network, few.tensor, causal=causal, y=few.targets, seed=subject.seed
+    )
 
 
 def _padding(subject: Subject) -> ProbeResult:
     pad_id = getattr(subject.workload, "pad_id", None)
-    x = subject.few.x
+    x = subject.few.tensor
     padded = padding_of(x, subject.network, pad_id=pad_id)
     if padded is None:
         kind = "numbers" if x.is_floating_point() else "tokens"
@@ -73,11 +76,12 @@ def _padding(subject: Subject) -> ProbeResult:
 
 def _padded_rows(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
     """Return the first train rows with padding, and the positions of the padding."""
-    padded = padding_of(subject.train.x, subject.network, pad_id=pad_id)
+    x = subject.sample.tensor
+    padded = padding_of(x, subject.network, pad_id=pad_id)
     assert padded is not None
     mixed = (padded.any(dim=1) & ~padded.all(dim=1)).nonzero().flatten()
     rows = mixed[: len(subject.few)]
-    return subject.train.x[rows], padded[rows]
+    return x[rows], padded[rows]
 
 
 def _tokenizers(subject: Subject) -> ProbeResult:
@@ -98,9 +102,9 @@ def _tokenizers(subject: Subject) -> ProbeResult:
 
 
 def _gradients(subject: Subject) -> ProbeResult:
-    few, rows = subject.few, slice(0, _GRADIENT_ROWS)
+    few = subject.few.take(torch.arange(min(_GRADIENT_ROWS, len(subject.few))))
     result = probe_gradients(
-        subject.network, subject.workload.loss, few.x[rows], few.y[rows], seed=subject.seed
+        subject.network, subject.workload.loss, few.tensor, few.targets, seed=subject.seed
     )
     provider = getattr(subject.workload, "custom_functions", None)
     functions = {} if provider is None else provider()
@@ -117,7 +121,7 @@ def _schedule(subject: Subject) -> ProbeResult:
 
 
 def _modes(subject: Subject) -> ProbeResult:
-    return probe_modes(subject.network, subject.few.x, seed=subject.seed)
+    return probe_modes(subject.network, subject.few.tensor, seed=subject.seed)
 
 
 def _seeds(subject: Subject) -> ProbeResult:
@@ -126,7 +130,7 @@ def _seeds(subject: Subject) -> ProbeResult:
 
 def _shards(subject: Subject) -> ProbeResult:
     rows, batch = len(subject.train), subject.training.batch_rows
-    y = subject.train.y
+    y = subject.train.targets
     one_label = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
     return probe_shards(
         split_rows(rows, batch_rows=batch, world=_RANKS, seed=subject.seed),

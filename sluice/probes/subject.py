@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from sluice.base.errors import ContractError
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.scaled import Scaled
@@ -12,6 +14,7 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FEW_ROWS = 8
+_SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,14 @@ class Subject:
     @cached_property
     def few(self) -> Examples:
         """The first training examples."""
-        rows = slice(0, _FEW_ROWS)
-        return Examples(x=self.train.x[rows], y=self.train.y[rows], rows=self.train.rows[rows])
+        return self.train.take(torch.arange(min(_FEW_ROWS, len(self.train))))
+
+    @cached_property
+    def sample(self) -> Examples:
+        """All training examples, or the first ones of a source that is not in memory."""
+        if self.train.is_in_memory:
+            return self.train
+        return self.train.take(torch.arange(min(_SAMPLE_ROWS, len(self.train))))
 
     @cached_property
     def network(self) -> Scaled:

@@ -87,7 +87,7 @@ def open_replay(version: Version, current: Workload) -> Replay:
     return Replay(
         frame=frame,
         rows_N=examples.rows,
-        x_NLD=examples.x.numpy().astype(np.float32),
+        x_NLD=examples.tensor.numpy().astype(np.float32),
         columns=workload.feature_columns,
         horizon_rows=workload.horizon_rows,
         keys=tuple(row_labels(frame.index[examples.rows]).tolist()),

@@ -62,7 +62,7 @@ def labelled_losses(
     if not labelled:
         return None
     rows_P = np.array([row for row, _ in labelled])
-    y = examples.y[[example_of_row[row] for row, _ in labelled]]
+    y = examples.targets[[example_of_row[row] for row, _ in labelled]]
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 

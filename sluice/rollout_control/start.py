@@ -96,7 +96,7 @@ def _measure_agreement(
             f"clients: sluice registry promote {model} {number}",
         )
     workload, _ = rebuild_workload(version)
-    x = workload.examples(frame, folds[-1].test).x.numpy()[-_MAX_ROWS:].astype(np.float32)
+    x = workload.examples(frame, folds[-1].test).tensor.numpy()[-_MAX_ROWS:].astype(np.float32)
 
     def predictions(deployed: DeployedModel) -> NDArray[np.float64]:
         batches = [x[start : start + _BATCH_ROWS] for start in range(0, len(x), _BATCH_ROWS)]

@@ -158,14 +158,14 @@ class BarsWorkload(Workload):
         metrics (no variation, no loss) are NaN.
         """
         output = output.detach()
-        error = (output - examples.y).double()
+        error = (output - examples.targets).double()
         traded = trading_metrics(
             self._position(output, examples, frame),
             frame["next_return"].to_numpy(np.float64)[examples.rows],
             rows_per_year=self.settings.position.rows_per_year,
         )
         return {
-            "loss": float(self.losses(output, examples.y).mean()),
+            "loss": float(self.losses(output, examples.targets).mean()),
             "mae": float(error.abs().mean()),
             **traded.numbers,
         }

@@ -133,7 +133,7 @@ class DigitsWorkload(Workload):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return pictures (N, 1, 64) and their digits (N,)."""
         windows = super().examples(frame, rows)
-        return Examples(x=windows.x, y=windows.y[:, 0].long(), rows=windows.rows)
+        return Examples(x=windows.x, y=windows.targets[:, 0].long(), rows=windows.rows)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return one logit per class."""
@@ -163,8 +163,8 @@ class DigitsWorkload(Workload):
         output = output.detach()
         # In double precision, in which fewer probabilities are rounded to 0.
         probability = output.double().softmax(dim=1).numpy()
-        found = classification_metrics(examples.y.numpy(), probability)
-        return {"loss": float(self.losses(output, examples.y).mean()), **found.numbers}
+        found = classification_metrics(examples.targets.numpy(), probability)
+        return {"loss": float(self.losses(output, examples.targets).mean()), **found.numbers}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the pixels.
@@ -178,7 +178,7 @@ class DigitsWorkload(Workload):
         from sklearn.linear_model import LogisticRegression
 
         known = [self.examples(frame, part) for part in (fold.train, fold.val)]
-        digit_N = torch.cat([part.y for part in known]).numpy()
+        digit_N = torch.cat([part.targets for part in known]).numpy()
         if len(np.unique(digit_N)) < len(CLASSES):
             raise ContractError(
                 f"Logistic regression requires every digit in its {digit_N.size} train and "
@@ -186,6 +186,6 @@ class DigitsWorkload(Workload):
                 fix="Start the first test window later, or provide more rows.",
             )
         model = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
-        model.fit(torch.cat([part.x[:, 0] for part in known]).double().numpy(), digit_N)
-        test = self.examples(frame, fold.test).x[:, 0].double().numpy()
+        model.fit(torch.cat([part.tensor[:, 0] for part in known]).double().numpy(), digit_N)
+        test = self.examples(frame, fold.test).tensor[:, 0].double().numpy()
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))

@@ -1,5 +1,8 @@
 """Builds the network of a workload with scaling fitted on the train rows."""
 
+import torch
+from torch import Tensor
+
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.models.build import require_network
 from sluice.models.scaled import Scaled
@@ -24,11 +27,9 @@ def prepare_model(
     Raises:
         SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
     """
-    output_shape = workload.output_shape(train.y)
-    # An output (N,) has one value per example, not N outputs.
-    num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
+    num_features, num_outputs = _sizes(workload, train)
     with RandomStream(derive_seed(seed, "init")).active():
-        network = workload.build_model(train.x.shape[-1], num_outputs, settings)
+        network = workload.build_model(num_features, num_outputs, settings)
     require_network(network, f"build_model() of {type(workload).__name__}")
     return Scaled.fit(
         network,
@@ -38,3 +39,14 @@ def prepare_model(
         scale_inputs=workload.scale_inputs,
         scale_target=workload.scale_target,
     )
+
+
+def _sizes(workload: Workload, train: Examples) -> tuple[int, int]:
+    """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
+    first = train.take(torch.arange(1))
+    # The whole tensor where there is one: output_shape() may look at all values, such as classes.
+    targets = train.y if isinstance(train.y, Tensor) else first.targets
+    output_shape = workload.output_shape(targets)
+    # An output (N,) has one value per example, not N outputs.
+    num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
+    return first.x.shape[-1] if isinstance(first.x, Tensor) else 0, num_outputs

@@ -63,7 +63,7 @@ def _inputs(
     frame = pd.DataFrame(values, columns=columns).reindex(columns=list(every), fill_value=0.0)
     rows = RowRange(start=len(values) - 2, stop=len(values))
     try:
-        x = workload.examples(frame, rows).x
+        x = workload.examples(frame, rows).tensor
         return x.numpy(), x.dtype
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise _not_windows(who, f"{type(error).__name__} for a small table of numbers") from error

@@ -26,6 +26,16 @@ from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
+from sluice.data.rows.protocol import (
+    DictRows,
+    ModelInput,
+    RowSource,
+    all_rows,
+    all_tensor,
+    gather,
+    gather_targets,
+    in_memory,
+)
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.best_epoch import best_epoch
@@ -33,20 +43,55 @@ from sluice.workloads.best_epoch import best_epoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Tensors of one split, in row order.
+    """Inputs and targets of one split, in row order.
 
-    ``x`` is (N, L, D) for sequences, or any other input of the model, including integer dtypes
-    (token ids for ``nn.Embedding``, pixels; then set ``scale_inputs = False``). ``y`` is (N, O) or
-    any other target of the loss. ``rows`` (N,) are the positions of the examples in the feature
-    frame.
+    ``x`` is a tensor (N, L, D) for sequences, or any other input of the model, including integer
+    dtypes (token ids for ``nn.Embedding``, pixels; then set ``scale_inputs = False``). Instead of a
+    tensor it may be any row source, which reads the rows of a batch when they are needed, such as
+    images from a folder; see ``sluice.data.rows``. ``y`` is (N, O) or any other target of the
+    loss, or a row source of targets. ``rows`` (N,) are the positions of the examples in the
+    feature frame.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Tensor | RowSource
+    y: Tensor | RowSource
     rows: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether inputs and targets are tensors, or a dict of tensors."""
+        return isinstance(self.x, Tensor | DictRows) and isinstance(self.y, Tensor)
+
+    @property
+    def inputs(self) -> ModelInput:
+        """Inputs of all examples in memory; only for few examples, as returned by ``take``."""
+        return all_rows(self.x)
+
+    @property
+    def tensor(self) -> Tensor:
+        """Inputs of all examples as one tensor in memory (N, ...).
+
+        Raises:
+            ContractError: The inputs are a dict.
+        """
+        return all_tensor(self.x, what="inputs")
+
+    @property
+    def targets(self) -> Tensor:
+        """Targets of all examples in memory, (N, O) or any other shape."""
+        return all_tensor(self.y, what="targets")
+
+    def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
+        """Return chosen examples in memory, in the order of ``positions`` (B,)."""
+        index = torch.as_tensor(positions)
+        return Examples(
+            x=in_memory(gather(self.x, index)),
+            y=gather_targets(self.y, index),
+            rows=self.rows[index.cpu().numpy()],
+        )
 
 
 class WorkloadSettings(Settings):
@@ -202,7 +247,7 @@ class Workload(ABC):
         frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
     ) -> Mapping[str, float]:
         """Return metrics of predictions on one split; by default only the loss."""
-        return {"loss": float(self.losses(output.detach(), examples.y).mean())}
+        return {"loss": float(self.losses(output.detach(), examples.targets).mean())}
 
     def mistakes(
         self,
@@ -224,7 +269,8 @@ class Workload(ABC):
         targets; the gate then compares with the best of several simple rules
         (``sluice.evaluation.simple_rules``), including this one.
         """
-        known, test = self.examples(frame, fold.train).y, self.examples(frame, fold.test).y
+        known = self.examples(frame, fold.train).targets
+        test = self.examples(frame, fold.test).targets
         if known.is_floating_point():
             return known.mean(dim=0, keepdim=True).expand_as(test).clone()
         shape = self.output_shape(test)

@@ -104,8 +104,8 @@ class SplitScaling(Wine):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return examples scaled by themselves."""
         found = super().examples(frame, rows)
-        x = (found.x - found.x.mean(dim=0)) / found.x.std(dim=0)
-        return Examples(x=x, y=found.y, rows=found.rows)
+        x = (found.tensor - found.tensor.mean(dim=0)) / found.tensor.std(dim=0)
+        return Examples(x=x, y=found.targets, rows=found.rows)
 
 
 class LastRowAlone(Wine):
@@ -114,7 +114,7 @@ class LastRowAlone(Wine):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return inputs (N, D)."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x[:, -1], y=found.y, rows=found.rows)
+        return Examples(x=found.tensor[:, -1], y=found.targets, rows=found.rows)
 
 
 class RandomAugmentation(Digits):
@@ -123,8 +123,8 @@ class RandomAugmentation(Digits):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return noisy examples."""
         found = super().examples(frame, rows)
-        noise = torch.from_numpy(np.random.default_rng().normal(size=found.x.shape))
-        return Examples(x=found.x + noise.float(), y=found.y, rows=found.rows)
+        noise = torch.from_numpy(np.random.default_rng().normal(size=found.tensor.shape))
+        return Examples(x=found.tensor + noise.float(), y=found.targets, rows=found.rows)
 
 
 class LabelsFromOne(Digits):
@@ -141,7 +141,7 @@ class TokensOutside(DigitTokens):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return tokens from 11 to 27, where 0 to 26 are known."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x + 11, y=found.y, rows=found.rows)
+        return Examples(x=found.tensor + 11, y=found.targets, rows=found.rows)
 
 
 class UnseenNames(Diabetes):
@@ -154,7 +154,7 @@ class UnseenNames(Diabetes):
         """Return numbers (N, 1) and targets; 0 is an unknown patient."""
         found = super().examples(frame, rows)
         number = np.where(found.rows < self.num_listed, found.rows + 1, 0)
-        return Examples(x=torch.from_numpy(number)[:, None], y=found.y, rows=found.rows)
+        return Examples(x=torch.from_numpy(number)[:, None], y=found.targets, rows=found.rows)
 
 
 class OverlappingFolds(Cancer):

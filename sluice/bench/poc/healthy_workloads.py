@@ -83,7 +83,7 @@ class FlatTarget(Diabetes):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and targets (N,)."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x, y=found.y[:, 0], rows=found.rows)
+        return Examples(x=found.tensor, y=found.targets[:, 0], rows=found.rows)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return squared error (N,)."""
@@ -128,7 +128,7 @@ class RawPixels(DigitImages):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images with values as in an image file."""
         found = super().examples(frame, rows)
-        return Examples(x=scaled_pixels(found.x * 16), y=found.y, rows=found.rows)
+        return Examples(x=scaled_pixels(found.tensor * 16), y=found.targets, rows=found.rows)
 
 
 class WideTable(Digits):

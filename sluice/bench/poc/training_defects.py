@@ -108,7 +108,7 @@ class MetricsOfAnother(Diabetes):
     def metrics(self, output: Tensor, examples: Examples, frame: pd.DataFrame) -> dict[str, float]:
         """Return a metric weighted by a missing column."""
         weight = float(frame["weight"].mean())
-        return {"loss": weight * float(self.losses(output, examples.y).mean())}
+        return {"loss": weight * float(self.losses(output, examples.targets).mean())}
 
 
 class HeadlineMissing(Cancer):
@@ -122,7 +122,7 @@ class BaselineOfAnother(Wine):
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the mean class number."""
-        test = self.examples(frame, fold.test).y
+        test = self.examples(frame, fold.test).targets
         return test.double().mean().expand(len(test), 1)
 
 

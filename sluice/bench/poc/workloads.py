@@ -112,7 +112,7 @@ class Classes(Table):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and labels (N,)."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x, y=found.y[:, 0].long(), rows=found.rows)
+        return Examples(x=found.tensor, y=found.targets[:, 0].long(), rows=found.rows)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the shape of the logits (N, C)."""
@@ -173,7 +173,7 @@ class DigitImages(Digits):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images and labels."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x.reshape(-1, 1, 8, 8) / 16, y=found.y, rows=found.rows)
+        return Examples(x=found.tensor.reshape(-1, 1, 8, 8) / 16, y=found.targets, rows=found.rows)
 
 
 class DigitLines(Digits):
@@ -184,7 +184,7 @@ class DigitLines(Digits):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return sequences and labels."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x.reshape(-1, 8, 8) / 16, y=found.y, rows=found.rows)
+        return Examples(x=found.tensor.reshape(-1, 8, 8) / 16, y=found.targets, rows=found.rows)
 
 
 class DigitTokens(Digits):
@@ -195,7 +195,7 @@ class DigitTokens(Digits):
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return tokens (N, 64) and labels."""
         found = super().examples(frame, rows)
-        return Examples(x=found.x[:, 0].long(), y=found.y, rows=found.rows)
+        return Examples(x=found.tensor[:, 0].long(), y=found.targets, rows=found.rows)
 
 
 class ShortBarsSettings(BarsSettings):

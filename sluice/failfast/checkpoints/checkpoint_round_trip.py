@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -204,4 +205,4 @@ def _require_tensors(model: Scaled) -> None:
 def _drop_single_batch(examples: Examples, batch_rows: int) -> Examples:
     """Drop the last example if it would be a batch of one, which batch norm does not accept."""
     keep = len(examples) - (len(examples) % batch_rows == 1 and len(examples) > 1)
-    return Examples(x=examples.x[:keep], y=examples.y[:keep], rows=examples.rows[:keep])
+    return examples.take(np.arange(keep))

@@ -5,12 +5,22 @@ from torch import Tensor
 
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import (
+    ModelInput,
+    RowSource,
+    describe_input,
+    flat_input,
+)
 from sluice.failfast.data.constant_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
+from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
+
+_MAX_READ_ROWS = 256
+"""Maximum number of examples of a split that are read from a source that is not in memory."""
 
 
 def check_features(
@@ -52,14 +62,21 @@ def check_features(
         return broken
     train = workload.examples(frame, folds[0].train)
     val = workload.examples(frame, folds[0].val)
-    broken = _unusable(workload, frame, folds[0], train, val)
+    counts = len(train), len(val)
+    broken = _unusable_form(folds[0], train, val)
+    if broken is not None:
+        return broken
+    num_read = min(len(train), _MAX_READ_ROWS)
+    note = "" if train.is_in_memory else f" {num_read} train examples were read."
+    train, val = _read(train), _read(val)
+    broken = _unusable_values(workload, frame, folds[0], train, val)
     if broken is not None:
         return broken
     train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
     found = [
         finding
         for finding in (
-            find_constant_target(workload, train.y),
+            find_constant_target(workload, train.targets),
             find_target_copies(workload, frame, train, settings),
             find_constant_features(workload, frame, train_rows, settings),
         )
@@ -72,13 +89,13 @@ def check_features(
     return Finding(
         outcome="pass",
         summary=f"{len(frame)} rows, {len(workload.feature_columns)} features; fold 0 has "
-        f"{len(train)} train and {len(val)} validation examples, x {tuple(train.x.shape[1:])}, "
-        f"y {tuple(train.y.shape[1:])}.",
+        f"{counts[0]} train and {counts[1]} validation examples, x {_example_shape(train.inputs)}, "
+        f"y {_example_shape(train.targets)}.{note}",
         numbers={
             "rows": len(frame),
             "features": len(workload.feature_columns),
-            "train_examples": len(train),
-            "val_examples": len(val),
+            "train_examples": counts[0],
+            "val_examples": counts[1],
         },
     )
 
@@ -157,10 +174,20 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
     return None
 
 
-def _unusable(
-    workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
-) -> Finding | None:
-    """Return a finding for the first fault in the examples of a fold, or None."""
+def _example_shape(found: ModelInput) -> str:
+    """Return the shape of one example; of a dict the shapes by name."""
+    if isinstance(found, Tensor):
+        return str(tuple(found.shape[1:]))
+    return str({name: tuple(part.shape[1:]) for name, part in found.items()})
+
+
+def _read(examples: Examples) -> Examples:
+    """Return the examples, or evenly spaced ones of a source that is not in memory."""
+    return examples if examples.is_in_memory else sample_evenly(examples, _MAX_READ_ROWS)
+
+
+def _unusable_form(fold: Fold, train: Examples, val: Examples) -> Finding | None:
+    """Return a finding for examples of the wrong type, length or rows, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
         wrong = _wrong_form(examples)
         if not wrong and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
@@ -175,11 +202,19 @@ def _unusable(
                 fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
                 "row positions in the feature frame.",
             )
-        for name, tensor, must_be_finite in (
-            ("x", examples.x, workload.scale_inputs),
-            ("y", examples.y, workload.scale_target),
+    return None
+
+
+def _unusable_values(
+    workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
+) -> Finding | None:
+    """Return a finding for non-finite values, or splits of different types or shapes, or None."""
+    for split, examples in (("train", train), ("val", val)):
+        for name, values, must_be_finite in (
+            ("x", examples.inputs, workload.scale_inputs),
+            ("y", examples.targets, workload.scale_target),
         ):
-            if must_be_finite and (index := _first_non_finite(tensor)) is not None:
+            if must_be_finite and (index := _first_non_finite(flat_input(values))) is not None:
                 label = frame.index[examples.rows[index]]
                 return Finding(
                     outcome="fail",
@@ -198,8 +233,11 @@ def _wrong_form(examples: Examples) -> str:
     if not isinstance(examples, Examples):
         return f"examples() must return Examples, got {type(examples).__name__}"
     for name in ("x", "y"):
-        if not isinstance(getattr(examples, name), Tensor):
-            return f"{name} must be a tensor, got {type(getattr(examples, name)).__name__}"
+        source = getattr(examples, name)
+        if isinstance(source, dict):
+            return f"{name} must be a tensor or a row source, got a dict; wrap it in DictRows"
+        if not isinstance(source, Tensor | RowSource):
+            return f"{name} must be a tensor or a row source, got {type(source).__name__}"
     lengths = (len(examples.x), len(examples.y), len(examples.rows))
     if len(set(lengths)) > 1 or 0 in lengths:
         return "x, y and rows must have the same length and not be empty, got {}, {} and {}".format(
@@ -217,19 +255,30 @@ def _first_non_finite(tensor: Tensor) -> int | None:
 
 def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> Finding | None:
     """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
-    for name in ("x", "y"):
-        one, two = getattr(train, name), getattr(val, name)
-        alike = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
-        if one.dtype != two.dtype or one.ndim != two.ndim or not alike:
+    pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
+    for name, (in_train, in_val) in pairs.items():
+        if not _alike(in_train, in_val):
             return Finding(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id}: {name} is {one.dtype} {tuple(one.shape)} in train "
-                f"and {two.dtype} {tuple(two.shape)} in val.",
+                summary=f"Fold {fold.fold_id}: {name} is {describe_input(in_train)} in train "
+                f"and {describe_input(in_val)} in val.",
                 kind="shape mismatch",
                 cause="examples() encodes each split separately.",
                 fix="Use the same columns, categories and dtype for every split.",
             )
     return None
+
+
+def _alike(one: ModelInput, two: ModelInput) -> bool:
+    """Return whether names, dtypes and axes are equal; sequences may differ in length."""
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        same = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
+        return one.dtype == two.dtype and one.ndim == two.ndim and same
+    if isinstance(one, Tensor) or isinstance(two, Tensor):
+        return False
+    return one.keys() == two.keys() and all(
+        part.dtype == two[name].dtype and part.ndim == two[name].ndim for name, part in one.items()
+    )
 
 
 def _same_width(one: Tensor, two: Tensor) -> bool:

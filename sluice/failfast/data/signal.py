@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sluice.base.seeding import derive_seed
 from sluice.config.poc_settings import PocSettings
+from sluice.data.rows.protocol import flat_input, input_parts
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.finding import Finding
@@ -83,12 +84,13 @@ def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed
         Phipson and Smyth (2010), "Permutation P-values Should Never Be Zero", on p-values.
     """
     rows = min(
-        settings.signal_rows, max(_MIN_CONCLUSIVE_ROWS, _MAX_VALUES // max(1, train.x[0].numel()))
+        settings.signal_rows,
+        max(_MIN_CONCLUSIVE_ROWS, _MAX_VALUES // max(1, _num_values(sample_evenly(train, 1)))),
     )
     chosen = _complete(sample_evenly(train, rows))
     if len(chosen) < _MIN_ROWS:
         return too_few_examples(len(chosen), _MIN_ROWS)
-    if bool((chosen.y == chosen.y[:1]).all()):
+    if bool((chosen.targets == chosen.targets[:1]).all()):
         return Finding(
             outcome="insufficient",
             summary=f"All targets of {len(chosen)} examples are equal.",
@@ -122,9 +124,9 @@ def find_signal(
             *(rng.permuted(np.arange(len(examples))) for _ in range(num_permutations)),
         ]
     )
-    targets = _targets(examples.y, rng)
+    targets = _targets(examples.targets, rng)
     best_K = np.full(len(order_KN), -np.inf)
-    for map_NM in _maps(examples.x, rng):
+    for map_NM in _maps(_input_tensor(examples), rng):
         value_M, basis_NM = _axes(map_NM)
         for target_NO in targets:
             best_K = np.maximum(best_K, _explained(value_M, basis_NM, target_NO, order_KN))
@@ -134,6 +136,17 @@ def find_signal(
         critical_r2=float(np.quantile(shuffled_K, 1 - alpha)),
         p_value=float((1 + (shuffled_K >= real).sum()) / (1 + len(shuffled_K))),
     )
+
+
+def _input_tensor(examples: Examples) -> Tensor:
+    """Return the inputs as one tensor; a dict side by side (N, P)."""
+    x = examples.inputs
+    return x if isinstance(x, Tensor) else flat_input(x)
+
+
+def _num_values(examples: Examples) -> int:
+    """Return the number of values of one input."""
+    return _input_tensor(examples)[0].numel()
 
 
 def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
@@ -271,12 +284,12 @@ def _ranks(value_NO: Floats) -> Floats:
 def _complete(examples: Examples) -> Examples:
     """Drop examples with a non-finite value, which other checks report."""
     good = torch.ones(len(examples), dtype=torch.bool)
-    for values in (examples.x, examples.y):
+    for values in (*input_parts(examples.inputs), examples.targets):
         if values.is_floating_point():
             good &= torch.isfinite(values).reshape(len(values), -1).all(dim=1).cpu()
     if bool(good.all()):
         return examples
-    return Examples(x=examples.x[good], y=examples.y[good], rows=examples.rows[good.numpy()])
+    return examples.take(good.nonzero().flatten())
 
 
 def _judge(
@@ -305,16 +318,16 @@ def _judge(
 
 def _why_inconclusive(examples: Examples) -> str:
     """Return why a real signal may have been missed; empty when that is unlikely."""
-    num_rows, num_values = len(examples), examples.x[0].numel()
+    x, num_rows, num_values = _input_tensor(examples), len(examples), _num_values(examples)
     if num_rows < _MIN_CONCLUSIVE_ROWS:
         return f"{num_rows} examples are few"
     # Bytes are pixels, which are numbers; wider integers may be tokens.
-    if not examples.x.is_floating_point() and examples.x.dtype is not torch.uint8:
+    if not x.is_floating_point() and x.dtype is not torch.uint8:
         return "inputs are integers, and the order of tokens may be decisive"
     if num_values > _MAX_INPUT_VALUES:
         return f"inputs have {num_values} values"
-    if not examples.y.is_floating_point() and examples.y.ndim == 1:
-        num_classes = len(torch.unique(examples.y))
+    if not examples.targets.is_floating_point() and examples.targets.ndim == 1:
+        num_classes = len(torch.unique(examples.targets))
         if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
             return f"{num_classes} classes share {num_rows} examples"
     return ""

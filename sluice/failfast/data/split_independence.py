@@ -4,19 +4,22 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
+from sluice.data.rows.protocol import ModelInput, input_length, input_parts, spread_rows
 from sluice.findings.finding import Finding
 from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
 _ROUNDING = 1e-5
 """Allowed difference of an example that is computed in blocks of another size [std]."""
+
+_MAX_READ_ROWS = 64
+"""Maximum number of common examples that are read from a source that is not in memory."""
 
 _Part = tuple[str, pd.DataFrame, RowRange]
 
@@ -107,18 +110,30 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
     common, in_usual, in_other = np.intersect1d(usual.rows, other.rows, return_indices=True)
     if common.size == 0:
         return 0, ""
-    for name in ("x", "y"):
-        one, two = (
-            getattr(examples, name)[torch.from_numpy(index)]
-            for examples, index in ((usual, in_usual), (other, in_other))
-        )
-        differs = _differing(one, two)
+    if not (usual.is_in_memory and other.is_in_memory):
+        read = spread_rows(common.size, _MAX_READ_ROWS).numpy()
+        common, in_usual, in_other = common[read], in_usual[read], in_other[read]
+    one, two = usual.take(in_usual), other.take(in_other)
+    pairs = {"x": (one.inputs, two.inputs), "y": (one.targets, two.targets)}
+    for name, (value, again) in pairs.items():
+        differs = _differing_input(value, again)
         if differs.any():
             first = int(differs.argmax())
             return common.size, (
                 f"{name} of {differs.sum()} of {common.size} examples, first of row {common[first]}"
             )
     return common.size, ""
+
+
+def _differing_input(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:
+    """Return a mask (N,) of the examples that differ in any of their tensors."""
+    parts = tuple(zip(input_parts(one), input_parts(two), strict=False))
+    same_names = isinstance(one, Tensor) == isinstance(two, Tensor) and (
+        isinstance(one, Tensor) or isinstance(two, Tensor) or one.keys() == two.keys()
+    )
+    if not same_names:
+        return np.ones(input_length(one), bool)
+    return np.asarray(np.logical_or.reduce([_differing(*pair) for pair in parts]))
 
 
 def _differing(one: Tensor, two: Tensor) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
 
@@ -12,6 +13,9 @@ _Values = NDArray[np.float64]
 
 _MAX_RELATIVE_GAP = 0.1
 """Largest gap to correlation 1 of a copy, relative to that of the target's previous row."""
+
+_MAX_READ_ROWS = 4096
+"""Maximum number of targets that are read from a source that is not in memory."""
 
 _MIN_ROWS = 10
 
@@ -90,7 +94,8 @@ def _near_copies(near: dict[str, float], target: str, min_correlation: float) ->
 
 def _is_own_row(values: _Values, train: Examples, min_correlation: float) -> bool:
     """Return whether each example's y is the target column of its own row, scaled or not."""
-    y = train.y.detach().double().reshape(len(train.y), -1).numpy()
+    train = sample_evenly(train, _MAX_READ_ROWS) if not train.is_in_memory else train
+    y = train.targets.detach().double().reshape(len(train), -1).numpy()
     if y.shape[1] != 1:
         return False
     own = values[train.rows]

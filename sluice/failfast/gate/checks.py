@@ -63,7 +63,7 @@ def _mini_training(inputs: GateInputs) -> Finding:
     )
     if mini.failed is not None:
         return finding
-    losses = inputs.workload.losses(predict(mini.model, mini.examples.x), mini.examples.y)
+    losses = inputs.workload.losses(predict(mini.model, mini.examples.x), mini.examples.targets)
     hardest = find_hard_examples(
         losses.double().numpy(),
         mini.examples.rows,
@@ -78,7 +78,9 @@ def _predictions(inputs: GateInputs) -> Finding:
     if inputs.mini.failed is not None:
         return _no_predictions()
     held_out = inputs.held_out
-    return check_predictions(predict(inputs.mini.model, held_out.x), held_out.y, inputs.settings)
+    return check_predictions(
+        predict(inputs.mini.model, held_out.x), held_out.targets, inputs.settings
+    )
 
 
 def _scoring(inputs: GateInputs) -> Finding:

@@ -91,12 +91,12 @@ def check_gradient_flow(
     stream = RandomStream(derive_seed(seed, "poc_gradient_flow"))
     with stream.active(), record_activity(model) as recorder:
         with record_normalisers(model) as states:
-            output = model(batch.x)
+            output = model(batch.inputs)
         ranges, vanishing = judge_normalisers(states)
         if vanishing is not None and vanishing.outcome == "fail":
             return vanishing
-        loss = workload.loss(output, batch.y)
-        wrong = _wrong_loss(loss, workload.losses(output.detach(), batch.y), len(batch))
+        loss = workload.loss(output, batch.targets)
+        wrong = _wrong_loss(loss, workload.losses(output.detach(), batch.targets), len(batch))
         if wrong is not None:
             return wrong
         loss.backward()
@@ -219,7 +219,8 @@ def _missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradien
 
 def _windows_of_one_row(batch: Examples, missing_gradients: MissingGradients) -> Finding | None:
     names = sorted(missing_gradients.parameters)
-    if batch.x.ndim != 3 or batch.x.shape[1] != 1 or not names:
+    inputs = batch.inputs
+    if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != 1 or not names:
         return None
     if not all("weight_hh" in name for name in names):
         return None

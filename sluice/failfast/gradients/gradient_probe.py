@@ -72,9 +72,8 @@ class GradientProbe:
             self.model.zero_grad(set_to_none=True)
             rows = order.roll(-step * batch_rows)[:batch_rows]
             recorder.start_pass()
-            loss = workload.loss(
-                self.model(train.x.index_select(0, rows)), train.y.index_select(0, rows)
-            )
+            batch = train.take(rows)
+            loss = workload.loss(self.model(batch.inputs), batch.targets)
             if not bool(torch.isfinite(loss)):
                 return
             loss.backward()

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
-from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
+from sluice.data.rows.protocol import slice_input, split_input, spread_rows
+from sluice.failfast.learning.example_sampling import format_shape
 from sluice.findings.finding import Finding
 from sluice.findings.responses import respond
 from sluice.workloads.workload import Examples
@@ -53,7 +54,7 @@ def find_batch_dependence(
         Ten forward passes, eight of them with one example.
     """
     with RandomStream(derive_seed(seed, "poc_asked_again")).active(), torch.inference_mode():
-        again = model(batch.x)
+        again = model(batch.inputs)
         if not _agree(output, again, output, settings):
             return _nondeterministic(output, again, batch, settings)
         index, alone = _predict_separately(model, batch, tuple(output.shape[1:]))
@@ -66,16 +67,16 @@ def _predict_separately(
     model: nn.Module, batch: Examples, output_shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return positions in the batch, and their outputs without the rest of the batch."""
-    all_positions = torch.arange(len(batch))
-    positions = Examples(x=all_positions, y=all_positions, rows=batch.rows)
-    chosen = sample_evenly(positions, _NUM_SINGLE_EXAMPLES).x
+    x, all_positions = batch.inputs, torch.arange(len(batch))
+    chosen = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
-        single = [model(batch.x[i : i + 1]) for i in chosen.tolist()]
+        single = [model(slice_input(x, i, i + 1)) for i in chosen.tolist()]
         if all(tuple(part.shape) == (1, *output_shape) for part in single):
             return chosen, torch.cat(single)
     except _BATCH_OF_ONE_ERRORS:
         pass
-    return all_positions, torch.cat([model(half) for half in batch.x.split((len(batch) + 1) // 2)])
+    halves = split_input(x, (len(batch) + 1) // 2)
+    return all_positions, torch.cat([model(half) for half in halves])
 
 
 def _agree(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) -> bool:
@@ -112,7 +113,7 @@ def _batch_dependent(
     batch: Examples,
     settings: PocSettings,
 ) -> Finding:
-    rows = Examples(x=batch.x[index], y=batch.y[index], rows=batch.rows[index.numpy()])
+    rows = batch.take(index)
     apart = "alone" if len(index) < len(batch) else f"with {(len(batch) + 1) // 2} of the batch"
     suspects = _suspects(model)
     cause = respond("batch dependence").cause

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sluice.base.seeding import RandomStream
+from sluice.data.rows.protocol import input_length, split_input
 from sluice.workloads.workload import Examples
 
 
@@ -32,9 +33,9 @@ def calibrate_buffers(
     calibrated = copy.deepcopy(model)
     calibrated.train()
     before = [buffer.clone() for buffer in calibrated.buffers()]
-    batches = examples.x.split(batch_rows)
+    batches = tuple(split_input(examples.inputs, batch_rows))
     # A last batch of one example has no standard deviation.
-    batches = tuple(batch for batch in batches if len(batch) > 1) or batches
+    batches = tuple(batch for batch in batches if input_length(batch) > 1) or batches
     with RandomStream(seed).active(), torch.no_grad():
         for index in range(num_passes):
             calibrated(batches[index % len(batches)])

@@ -1,23 +1,20 @@
 """Samples of real examples for the checks."""
 
-import numpy as np
-import torch
+from torch import Tensor
 
+from sluice.data.rows.protocol import ModelInput, spread_rows
 from sluice.workloads.workload import Examples
 
 
 def sample_evenly(examples: Examples, num_examples: int) -> Examples:
-    """Return at most ``num_examples`` evenly spaced examples, in order.
-
-    Neighbouring rows of a time series are nearly equal; evenly spaced rows cover the whole period.
-    """
-    if len(examples) <= num_examples:
+    """Return at most ``num_examples`` evenly spaced examples in memory, in order."""
+    if len(examples) <= num_examples and examples.is_in_memory:
         return examples
-    chosen = np.linspace(0, len(examples) - 1, num_examples).round().astype(np.int64)
-    index = torch.from_numpy(chosen)
-    return Examples(x=examples.x[index], y=examples.y[index], rows=examples.rows[chosen])
+    return examples.take(spread_rows(len(examples), num_examples))
 
 
-def format_shape(value: torch.Tensor) -> str:
-    """Return the shape as text, such as (32, 22, 9)."""
-    return str(tuple(value.shape))
+def format_shape(value: ModelInput) -> str:
+    """Return the shape as text, such as (32, 22, 9); of a dict the shapes by name."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    return str({name: tuple(part.shape) for name, part in value.items()})

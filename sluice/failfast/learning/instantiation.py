@@ -43,22 +43,22 @@ def check_instantiation(
     model = prepare_model(workload, model_settings, train, seed=seed)
     model.eval()
     with torch.inference_mode():
-        output = model(batch.x)
+        output = model(batch.inputs)
     if not isinstance(output, Tensor):
         return Finding(
             outcome="fail",
             summary=f"The model must return one tensor, got {type(output).__name__} "
-            f"for an input of {format_shape(batch.x)}.",
+            f"for an input of {format_shape(batch.inputs)}.",
             kind="shape mismatch",
         )
-    required = workload.output_shape(batch.y)
+    required = workload.output_shape(batch.targets)
     if tuple(output.shape) != required:
         cause, fix = _explain_shape(workload, batch, output, required)
         return Finding(
             outcome="fail",
             summary=f"The output must have the shape {required} for targets of "
-            f"{format_shape(batch.y)}, got {format_shape(output)} for an input of "
-            f"{format_shape(batch.x)}.",
+            f"{format_shape(batch.targets)}, got {format_shape(output)} for an input of "
+            f"{format_shape(batch.inputs)}.",
             kind="shape mismatch",
             cause=cause,
             fix=fix,
@@ -77,12 +77,12 @@ def check_instantiation(
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return Finding(
         outcome="pass",
-        summary=f"Input {format_shape(batch.x)}, output {format_shape(output)}, "
+        summary=f"Input {format_shape(batch.inputs)}, output {format_shape(output)}, "
         f"{num_parameters:,} parameters.",
         numbers={
-            "num_features": batch.x.shape[-1],
+            "num_features": model.num_features,
             "num_parameters": num_parameters,
-            "input_shape": format_shape(batch.x),
+            "input_shape": format_shape(batch.inputs),
             "output_shape": format_shape(output),
         },
     )
@@ -103,7 +103,7 @@ def _explain_shape(
 ) -> tuple[str, str]:
     """Return cause and fix of a wrong output shape; "" selects the general response."""
     as_targets = type(workload).output_shape is Workload.output_shape
-    if as_targets and not batch.y.is_floating_point():
+    if as_targets and not batch.targets.is_floating_point():
         return (
             "The targets are integers, and the workload does not override output_shape().",
             "For classes write an output_shape() that returns (len(y), number of classes), and "
@@ -111,7 +111,7 @@ def _explain_shape(
         )
     if tuple(output.shape) != (*required, 1):
         return "", ""
-    if batch.y.ndim > 1:
+    if batch.targets.ndim > 1:
         return "", f"{_FLATTEN}."
     return "", f"{_FLATTEN}, or add a last axis of 1 to the targets, as Workload.examples() does."
 
@@ -121,9 +121,13 @@ def _locate_non_finite(workload: Workload, model: nn.Module, batch: Examples) ->
     weights = [name for name, value in values if not bool(torch.isfinite(value).all())]
     if weights:
         return f"NaN or infinity in {', '.join(weights)}"
-    if batch.x.is_floating_point() and not bool(torch.isfinite(batch.x).all()):
-        bad_D = (~torch.isfinite(batch.x)).flatten(0, -2).any(dim=0).nonzero().flatten().tolist()
+    x = batch.inputs
+    if isinstance(x, dict):
+        named = [name for name, part in x.items() if not bool(torch.isfinite(part).all())]
+    else:
+        bad_D = (~torch.isfinite(x)).reshape(-1, x.shape[-1]).any(dim=0).nonzero().flatten()
         known = workload.feature_columns
-        named = [known[i] if len(known) == batch.x.shape[-1] else f"feature {i}" for i in bad_D]
+        named = [known[i] if len(known) == x.shape[-1] else f"feature {i}" for i in bad_D.tolist()]
+    if named:
         return f"NaN or infinity in the input, in {', '.join(named)}"
     return "weights and input are finite, so forward() produces them"

@@ -115,7 +115,7 @@ def run_mini_training(
     num_steps = settings.mini_epochs * math.ceil(len(subset) / training.batch_rows)
     real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
     step_share = num_steps / real_steps if real_steps else 1.0
-    baseline = measure_constant_baseline(workload, subset.y)
+    baseline = measure_constant_baseline(workload, subset.targets)
     short = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
     )

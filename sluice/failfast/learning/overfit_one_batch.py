@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
+from sluice.data.rows.protocol import ModelInput, flat_input
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.finding import Finding, Number
@@ -92,7 +93,7 @@ def check_overfit_one_batch(
         rate and one size.
     """
     candidates = sample_evenly(examples, _CANDIDATE_ROWS)
-    baseline = measure_constant_baseline(workload, candidates.y)
+    baseline = measure_constant_baseline(workload, candidates.targets)
     if baseline.problem and not _depends_on_output(workload, candidates):
         return Finding(
             outcome="fail",
@@ -118,9 +119,9 @@ def check_overfit_one_batch(
         seed=own,
     ).eval()
     attempts: list[_Attempt] = []
-    size = min(settings.overfit_rows, len(order), examples.x.shape[-1] + 1)
+    size = min(settings.overfit_rows, len(order), _linear_capacity(candidates))
     while size >= 2 and not (attempts and attempts[-1].succeeded):
-        batch = _select(candidates, order[:size])
+        batch = candidates.take(order[:size])
         attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=own))
         size = size // 2 if size > 3 else size - 1
     return _judge(attempts, settings)
@@ -128,8 +129,8 @@ def check_overfit_one_batch(
 
 def _depends_on_output(workload: Workload, examples: Examples) -> bool:
     """Return whether the loss is a differentiable function of the output."""
-    output = torch.zeros(workload.output_shape(examples.y), requires_grad=True)
-    return bool(workload.losses(output, examples.y).requires_grad)
+    output = torch.zeros(workload.output_shape(examples.targets), requires_grad=True)
+    return bool(workload.losses(output, examples.targets).requires_grad)
 
 
 def _overfit(
@@ -141,8 +142,8 @@ def _overfit(
     *,
     seed: int,
 ) -> _Attempt:
-    baseline_loss = constant_baseline_loss(workload, batch.y)
-    lowest = grouped_constant_loss(workload, batch.y, np.arange(len(batch)))
+    baseline_loss = constant_baseline_loss(workload, batch.targets)
+    lowest = grouped_constant_loss(workload, batch.targets, np.arange(len(batch)))
     depth = baseline_loss - lowest
     if lowest < 0:
         depth = min(depth, unit)
@@ -175,17 +176,18 @@ def _minimise(
     max_steps: int,
 ) -> tuple[float, int]:
     """Return the lowest loss during the minimisation and the step at which it was reached."""
+    x, y = batch.inputs, batch.targets
     parameters = [p for p in model.parameters() if p.requires_grad]
     lowest = (math.inf, 0)
     if not parameters:
-        return float(workload.losses(model(batch.x), batch.y).detach().mean()), 0
+        return float(workload.losses(model(x), y).detach().mean()), 0
     optimizer = torch.optim.Adam(parameters, lr=rate)
     # cudnn does not support the backward pass of a recurrent layer in eval mode.
     with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         for step in range(max_steps + 1):
-            output = model(batch.x)
-            value = float(workload.losses(output.detach(), batch.y).mean())
-            loss = workload.loss(output, batch.y)
+            output = model(x)
+            value = float(workload.losses(output.detach(), y).mean())
+            loss = workload.loss(output, y)
             if not math.isfinite(value) or not loss.requires_grad:
                 break
             lowest = min(lowest, (value, step))
@@ -262,9 +264,10 @@ def _not_measured(summary: str) -> Finding:
     )
 
 
-def _select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:
-    index = torch.from_numpy(chosen)
-    return Examples(x=examples.x[index], y=examples.y[index], rows=examples.rows[chosen])
+def _linear_capacity(examples: Examples) -> int:
+    """Return how many examples a linear model of one row of the input could fit."""
+    x = examples.inputs
+    return (x.shape[-1] if isinstance(x, Tensor) else flat_input(x).shape[1]) + 1
 
 
 def _select_distinct(examples: Examples) -> NDArray[np.int64]:
@@ -274,7 +277,7 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
     predecessor, by the product of the distances of input and target. A repeated input or target
     has distance 0; examples with repeated targets follow when no others remain.
     """
-    x_NP, y_NP = _standardised_input(examples.x), _target(examples.y)
+    x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
     gap_x_N = np.full(len(x_NP), np.inf)
     gap_y_N = np.full(len(x_NP), np.inf)
     chosen = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
@@ -295,10 +298,10 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
     return np.array(chosen, np.int64)
 
 
-def _standardised_input(x: Tensor) -> NDArray[np.float64]:
+def _standardised_input(x: ModelInput) -> NDArray[np.float64]:
     """Return whole inputs next to their last row, because a model may use only that row."""
-    whole_NP = x.detach().cpu().double().reshape(len(x), -1)
-    if x.ndim == 3:
+    whole_NP = flat_input(x).detach().cpu().double()
+    if isinstance(x, Tensor) and x.ndim == 3:
         last_NP = x[:, -1].detach().cpu().double()
         weight = math.sqrt(whole_NP.shape[1] / last_NP.shape[1])
         return np.hstack([_standardised(whole_NP), weight * _standardised(last_NP)])

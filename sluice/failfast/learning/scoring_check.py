@@ -56,7 +56,7 @@ def check_scoring(
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
     rule = workload.baseline(frame, fold)
-    required = workload.output_shape(workload.examples(frame, fold.test).y)
+    required = workload.output_shape(workload.examples(frame, fold.test).targets)
     if not isinstance(rule, Tensor) or tuple(rule.shape) != tuple(required):
         got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
         seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
@@ -93,7 +93,7 @@ def _compare_with_simple_rule(
         return ""
     rule = best_rule(workload, frame, fold, SimpleRuleSettings())
     best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
-    ours = float(workload.losses(output, held_out.y).double().mean())
+    ours = float(workload.losses(output, held_out.targets).double().mean())
     if ours <= best + _NEAR_SHARE * (default - best):
         return ""
     return (

@@ -222,7 +222,7 @@ def test_tokens_that_are_longer_in_one_split_are_no_mismatch() -> None:
     [
         (lambda e: (e.x, e.y), "must return Examples, got tuple"),
         (lambda e: replace(e, y=e.y[1:]), "the same length and not be empty, got 225, 224 and 225"),
-        (lambda e: replace(e, x=e.x.numpy()), "x must be a tensor, got ndarray"),
+        (lambda e: replace(e, x=e.x.numpy()), "x must be a tensor or a row source, got ndarray"),
         (lambda e: replace(e, rows=e.rows + 400), "rows must be within 0:228, got 403 to 627"),
     ],
 )

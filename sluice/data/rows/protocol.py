@@ -1,0 +1,231 @@
+"""The row protocol: how inputs are read for chosen examples.
+
+A *row source* has a length, and returns the input of a network for chosen examples. A tensor of
+shape (N, ...) is a row source. Other sources read files, so that their rows never are in memory
+together.
+
+Shape legend: N = examples of a source, B = chosen examples.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+
+ModelInput = Tensor | dict[str, Tensor]
+"""Input of a network for B examples: one tensor (B, ...), or several by the names of the
+parameters of ``forward()``."""
+
+_PART_BYTES = 4 * 2**20
+"""Bytes of input that are read at once. The activations of a network are many times as large. It
+affects the bits of predictions, so it is not a setting."""
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Inputs of N examples, read when they are needed.
+
+    Reading must be a function of the chosen rows only: the same rows give the same bits, in any
+    process, at any time.
+    """
+
+    def __len__(self) -> int:
+        """Return N, which must not change."""
+        ...
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        """Return the input of the chosen examples, in the order of ``rows``.
+
+        Args:
+            rows: Positions of the examples, int64 (B,), from 0 to N - 1; may repeat.
+        """
+        ...
+
+
+class DictRows:
+    """A dict of tensors in memory as a row source.
+
+    Args:
+        tensors: Tensors (N, ...) by the names of the parameters of ``forward()``.
+
+    Raises:
+        ContractError: There is no tensor, or the lengths differ.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        lengths = {name: len(tensor) for name, tensor in tensors.items()}
+        if len(set(lengths.values())) != 1:
+            raise ContractError(
+                f"A dict of inputs needs tensors of one length, got {lengths or 'no tensor'}.",
+                fix="Return a tensor with one entry per example for every parameter of forward().",
+            )
+        self.tensors = dict(tensors)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def __getitem__(self, rows: Tensor, /) -> dict[str, Tensor]:
+        return {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+
+
+def gather(source: RowSource | Tensor, rows: Tensor) -> ModelInput:
+    """Return the input of the chosen examples.
+
+    Args:
+        source: A tensor (N, ...) or another row source.
+        rows: Positions of the examples, int64 (B,).
+
+    Raises:
+        ContractError: The source returned something other than tensors with B entries.
+    """
+    if isinstance(source, Tensor):
+        return source.index_select(0, rows.to(source.device))
+    found = source[rows]
+    if _is_input(found, len(rows)):
+        return found
+    raise ContractError(
+        f"{type(source).__name__} must return a tensor with {len(rows)} entries, or a dict of such "
+        f"tensors by name, for {len(rows)} rows; got {describe_input(found)}.",
+        cause="Its __getitem__ gets the positions of all examples of a batch at once.",
+        fix="Return one entry per position, in the order of the positions.",
+    )
+
+
+def gather_tensor(source: RowSource | Tensor, rows: Tensor, *, what: str) -> Tensor:
+    """Return the chosen rows of a source that must return one tensor.
+
+    Args:
+        source: A tensor (N, ...) or another row source.
+        rows: Positions of the examples, int64 (B,).
+        what: What the rows are, for the message.
+
+    Raises:
+        ContractError: The source did not return one tensor with B entries.
+    """
+    found = gather(source, rows)
+    if isinstance(found, Tensor):
+        return found
+    raise ContractError(
+        f"The {what} must be one tensor, got {describe_input(found)}.",
+        fix="Only inputs may be a dict; stack several targets along the last axis.",
+    )
+
+
+def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
+    """Return the targets of the chosen examples, as ``gather_tensor`` does."""
+    return gather_tensor(source, rows, what="targets")
+
+
+def spread_rows(num_rows: int, max_rows: int) -> Tensor:
+    """Return at most ``max_rows`` evenly spaced positions of ``num_rows``, int64.
+
+    Neighbouring rows of a time series are nearly equal; evenly spaced rows cover the whole period.
+    """
+    if num_rows <= max_rows:
+        return torch.arange(num_rows)
+    return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
+
+
+def read_in_parts(source: RowSource | Tensor, *, max_rows: int) -> Iterator[ModelInput]:
+    """Yield the inputs of all examples, in order, in parts that bound memory.
+
+    A tensor is split into parts of ``max_rows``. A part of another source has as many rows as fit
+    into 4 MiB, judged by its first row, at most ``max_rows``.
+    """
+    if isinstance(source, Tensor):
+        yield from source.split(max_rows)
+        return
+    if len(source) == 0:
+        return
+    row_bytes = sum(part.nbytes for part in input_parts(gather(source, torch.arange(1))))
+    num_rows = max(1, min(max_rows, _PART_BYTES // max(1, row_bytes)))
+    for start in range(0, len(source), num_rows):
+        yield gather(source, torch.arange(start, min(start + num_rows, len(source))))
+
+
+def all_rows(source: RowSource | Tensor) -> ModelInput:
+    """Return the input of every example; for samples that fit into memory."""
+    if isinstance(source, Tensor):
+        return source
+    if isinstance(source, DictRows):
+        return source.tensors
+    return gather(source, _all(source))
+
+
+def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
+    """Return every row of a source that must return one tensor; see ``gather_tensor``."""
+    if isinstance(source, Tensor):
+        return source
+    return gather_tensor(source, _all(source), what=what)
+
+
+def in_memory(found: ModelInput) -> Tensor | DictRows:
+    """Return gathered inputs as a row source."""
+    return found if isinstance(found, Tensor) else DictRows(found)
+
+
+def input_parts(found: ModelInput) -> tuple[Tensor, ...]:
+    """Return the tensors of an input, in the order of their names."""
+    return (found,) if isinstance(found, Tensor) else tuple(found[name] for name in sorted(found))
+
+
+def move_input(found: ModelInput, device: torch.device) -> ModelInput:
+    """Return the input on a device."""
+    if isinstance(found, Tensor):
+        return found.to(device)
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def slice_input(found: ModelInput, start: int, stop: int) -> ModelInput:
+    """Return the examples ``start`` to ``stop`` of an input, without a copy."""
+    if isinstance(found, Tensor):
+        return found[start:stop]
+    return {name: tensor[start:stop] for name, tensor in found.items()}
+
+
+def input_length(found: ModelInput) -> int:
+    """Return B, the number of examples of an input."""
+    return len(input_parts(found)[0])
+
+
+def split_input(found: ModelInput, size: int) -> Iterator[ModelInput]:
+    """Yield parts of at most ``size`` examples."""
+    for start in range(0, input_length(found), size):
+        yield slice_input(found, start, start + size)
+
+
+def flat_input(found: ModelInput) -> Tensor:
+    """Return an input as a matrix (B, P); the tensors of a dict side by side, by name."""
+    flat = [part.reshape(len(part), -1) for part in input_parts(found)]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+
+def describe_input(found: object) -> str:
+    """Return types and shapes as text, such as ``{'ids': int64 (32, 17)}``."""
+    if isinstance(found, Tensor):
+        return f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+    if isinstance(found, Mapping):
+        inner = ", ".join(f"{name!r}: {describe_input(part)}" for name, part in found.items())
+        return f"{{{inner}}}"
+    return type(found).__name__
+
+
+def _all(source: RowSource) -> Tensor:
+    return torch.arange(len(source))
+
+
+def _is_input(found: object, num_rows: int) -> TypeGuard[ModelInput]:
+    if isinstance(found, Tensor):
+        return found.ndim > 0 and len(found) == num_rows
+    return (
+        isinstance(found, dict)
+        and bool(found)
+        and all(
+            isinstance(name, str) and isinstance(part, Tensor) and _is_input(part, num_rows)
+            for name, part in found.items()
+        )
+    )

@@ -1,0 +1,108 @@
+"""Workloads whose inputs are read when they are needed, as files would be."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from sluice.data.folds import RowRange
+from sluice.data.rows.protocol import DictRows, ModelInput, gather
+from sluice.workloads.digits import DigitsWorkload
+from sluice.workloads.workload import Examples
+
+
+@dataclass(eq=False)
+class LazyRows:
+    """Rows in memory behind the interface of a source that reads files."""
+
+    rows: Tensor | DictRows
+    requests: list[int] = field(default_factory=list)
+    """Number of rows of every request."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        self.requests.append(len(rows))
+        return gather(self.rows, rows)
+
+
+class LazyDigits(DigitsWorkload):
+    """Digits whose pictures and classes are read row by row."""
+
+    sources: ClassVar[list[LazyRows]] = []
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        x, y = LazyRows(found.tensor), LazyRows(found.targets)
+        self.sources.append(x)
+        return Examples(x=x, y=y, rows=found.rows)
+
+
+class TwoInputs(nn.Module):
+    """Classifier of pixels where a mask says which of them to use."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def forward(self, pixels: Tensor, mask: Tensor) -> Tensor:
+        return self.layers(pixels * mask)
+
+
+class DictDigits(DigitsWorkload):
+    """Digits as a dict of pixels and a mask of the bright ones."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        pixels = found.tensor[:, 0]
+        x = LazyRows(DictRows({"pixels": pixels, "mask": pixels > 0.05}))
+        return Examples(x=x, y=found.targets, rows=found.rows)
+
+    def build_model(self, num_features, num_outputs, settings):
+        return TwoInputs(settings.hidden)
+
+
+class BrokenRow(LazyDigits):
+    """One picture of the train rows has another dtype when it is read alone."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        return Examples(x=Unreadable(found.x.rows), y=found.targets, rows=found.rows)
+
+
+class Unreadable(LazyRows):
+    """A source that returns one row too few."""
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        return super().__getitem__(rows)[1:]
+
+
+class DictWithoutWrapper(DigitsWorkload):
+    """Returns a plain dict instead of a row source."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        return Examples(x={"pixels": found.tensor}, y=found.targets, rows=found.rows)
+
+
+class DependsOnSplit(LazyDigits):
+    """Pictures are centred with the mean of their split."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        centred = found.x.rows - found.x.rows.mean()
+        return Examples(x=LazyRows(centred), y=found.y, rows=found.rows)
+
+
+class NotFinite(LazyDigits):
+    """The pictures of one class are NaN."""
+
+    scale_inputs = True
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        x = torch.where(found.targets[:, None, None] == 3, torch.nan, found.x.rows)
+        return Examples(x=LazyRows(x), y=found.y, rows=found.rows)
