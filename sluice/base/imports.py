@@ -143,8 +143,7 @@ def _describe_shadowing(top: str, module: ModuleType) -> str:
         return ""
     return (
         f"Python imported {imported_file} and not {file}: the standard library and installed "
-        f"packages are "
-        "searched first."
+        f"packages are searched first."
     )
 
 

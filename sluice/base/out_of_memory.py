@@ -78,11 +78,10 @@ def memory_advice(steps: Sequence[str]) -> str:
     """
     settings_to_try = f"Try in this order: {'; '.join(steps)}. " if steps else ""
     return (
-        f"{settings_to_try}micro_batch_rows accumulates gradients and gives the same gradient "
-        f"as the full "
-        "batch; a network with batch normalization needs a smaller training.batch_rows instead. "
-        "'sluice doctor batch-size PIPELINE' measures the largest batch that fits. Otherwise "
-        "reduce the width or depth of the network, or use a machine with more memory."
+        f"{settings_to_try}micro_batch_rows accumulates gradients and gives the same gradient as "
+        "the full batch; a network with batch normalization needs a smaller training.batch_rows "
+        "instead. 'sluice doctor batch-size PIPELINE' measures the largest batch that fits. "
+        "Otherwise reduce the width or depth of the network, or use a machine with more memory."
     )
 
 
@@ -90,8 +89,7 @@ def prediction_memory_advice() -> str:
     """Return the advice for predictions (without gradients) that run out of memory."""
     return (
         "Predictions are always computed in fp32 and with this number of rows, whatever the "
-        "training "
-        "settings are. Use a smaller network, return smaller outputs from forward(), or "
+        "training settings are. Use a smaller network, return smaller outputs from forward(), or "
         "use a device with more memory (training.device: cpu)."
     )
 

@@ -81,8 +81,7 @@ class ComputeSettings(Settings):
         if storage_path is not None and has_credential(storage_path):
             raise ValueError(
                 "storage_path must not contain credentials, because Ray writes it into the "
-                "results: "
-                "set them in the environment of this process and in "
+                "results: set them in the environment of this process and in "
                 "runtime_env.env_vars (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or use roles "
                 "of the machines"
             )
@@ -103,7 +102,6 @@ class ComputeSettings(Settings):
         if self.gpus_per_worker > 1 and self.gpus_per_worker % 1 != 0:
             raise ValueError(
                 "gpus_per_worker must be at most 1 or an integer, because a fraction is a part "
-                "of one "
-                f"GPU; got {self.gpus_per_worker:g}"
+                f"of one GPU; got {self.gpus_per_worker:g}"
             )
         return self

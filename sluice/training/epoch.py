@@ -162,10 +162,9 @@ def non_finite_error(
         )
     return TrainingFailed(
         what,
-        cause=f"The most likely cause is a too high learning rate (peak "
-        f"{settings.learning_rate:g}). "
-        "Otherwise the loss takes the logarithm of 0, divides by 0, or overflows on extreme "
-        "outputs.",
+        cause="The most likely cause is a too high learning rate (peak "
+        f"{settings.learning_rate:g}). Otherwise the loss takes the logarithm of 0, divides by 0, "
+        "or overflows on extreme outputs.",
         fix=f"Lower learning_rate (try {settings.learning_rate / 10:g}) or clip_norm "
         f"(now {settings.clip_norm:g}); then clamp the arguments of log, exp and division in the "
         "loss, and check rare rows for NaN and infinity.",

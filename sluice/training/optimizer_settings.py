@@ -91,9 +91,8 @@ def with_argument(
     current = arguments.get(name)
     if not _has_index(current, index) or not isinstance(value, int | float):
         raise ValueError(
-            f"'optimizer_arguments.{path}' must replace a number of a list by a number, but "
-            f"the new "
-            f"value is {value!r} and '{name}' is {current!r}: write the whole list of '{name}' "
+            f"'optimizer_arguments.{path}' must replace a number of a list by a number, but the "
+            f"new value is {value!r} and '{name}' is {current!r}: write the whole list of '{name}' "
             "under optimizer_arguments"
         )
     assert isinstance(current, list)  # checked by _has_index

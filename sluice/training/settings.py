@@ -193,8 +193,7 @@ class TrainSettings(Settings):
         ge=0,
         le=64,
         description="Number of processes that gather batches in advance; 0 for none. Does not "
-        "affect "
-        "the result.",
+        "affect the result.",
     )
     trace: bool = Field(
         True,
