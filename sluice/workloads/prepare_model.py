@@ -1,4 +1,4 @@
-"""Builds the network of a workload with scaling fitted on the train rows."""
+"""Builds the network of a workload, with its scaling fitted on the train rows."""
 
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.models.build import require_network
@@ -16,7 +16,8 @@ def prepare_model(
     nor changed.
 
     Args:
-        workload: Builds the network and declares what is scaled.
+        workload: Workload that builds the network and declares whether inputs and target are
+            scaled.
         settings: Architecture and size.
         train: Train examples only.
         seed: Base seed, from which the seed of the initialisation is derived.
@@ -25,7 +26,7 @@ def prepare_model(
         SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
     """
     output_shape = workload.output_shape(train.y)
-    # An output (N,) has one value per example, not N outputs.
+    # The shape (N,) means one output per example, not N outputs.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
     with RandomStream(derive_seed(seed, "init")).active():
         network = workload.build_model(train.x.shape[-1], num_outputs, settings)
