@@ -193,10 +193,12 @@ class StudyDriver:
         """Record a start event if the trial that the study starts next has got a worker."""
         for number in [n for n in self._without_worker if not self._needs_worker(controller, n)]:
             del self._without_worker[number]
-        number = self._study.next_to_start()
-        trial = None if number is None else self._trial.get(number)
-        if number is not None and trial is not None and tune_trials.has_worker(controller, trial):
-            self._start(number)
+        next_number = self._study.next_to_start()
+        if next_number is None:
+            return
+        trial = self._trial.get(next_number)
+        if trial is not None and tune_trials.has_worker(controller, trial):
+            self._start(next_number)
 
     def _start(self, number: int) -> None:
         """Record a start event of a trial if it is the one that the study starts next."""

@@ -43,7 +43,7 @@ def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
         assert first == WorkerLost(
             key="x",
             description="process ended with status 3 and no result",
-            cause="It could not start, or the workload's code called exit.",
+            cause="The process could not start, or the workload's code called exit.",
             num_losses=1,
             will_retry=True,
         )

@@ -104,7 +104,9 @@ def test_invalid_boxes_are_rejected() -> None:
         Boxes(image=[1], label=[1], corners=[[0, 0, 1]])
     with pytest.raises(ContractError, match=r"\(2,\) and \(4, 2\)"):
         Boxes(image=[1, 1], label=[1, 1], corners=[[0, 0], [0, 0], [1, 1], [1, 1]])
-    with pytest.raises(ContractError, match=r"Each of 1 detections needs one score, got the shape \(2,\)"):
+    with pytest.raises(
+        ContractError, match=r"Each of 1 detections needs one score, got the shape \(2,\)"
+    ):
         detection_metrics(ONE, found((0, 0, 1, 1)), [0.5, 0.6])
     with pytest.raises(ContractError, match=r"1 of 1 that are not, first row 0: \[5.0, 5.0, 2.0"):
         detection_metrics(found((5, 5, 2, 2)), ONE, [0.5])
