@@ -1,4 +1,4 @@
-"""Content-addressed files: stored under their SHA-256 and verified on every read."""
+"""Stores files under the SHA-256 of their content, and verifies it on every read."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, IntegrityError, StorageError
 from sluice.base.files import read_regular, write_atomic
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST_FORM = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactStore:
@@ -18,7 +18,7 @@ class ArtifactStore:
 
     @property
     def root(self) -> Path:
-        """The folder."""
+        """Folder of the store."""
         return self._root
 
     def has(self, digest: str) -> bool:
@@ -29,11 +29,12 @@ class ArtifactStore:
         """Return the path of the content with this digest, whether it exists or not.
 
         Raises:
-            ContractError: Not a digest. A stored name must never lead out of the folder.
+            ContractError: ``digest`` is not a digest. The check guarantees that the path is inside
+                the folder of the store.
         """
-        if _DIGEST.fullmatch(digest) is None:
+        if _DIGEST_FORM.fullmatch(digest) is None:
             raise ContractError(
-                f"An artifact is named by 64 hexadecimal digits, got {digest[:80]!r}.",
+                f"The name of an artifact must be 64 hexadecimal digits, got {digest[:80]!r}.",
                 fix="Pass the digest that put returned.",
             )
         return self._root / digest[:2] / digest
@@ -42,16 +43,16 @@ class ArtifactStore:
         """Store ``content`` and return its digest.
 
         Raises:
-            StorageError: The store cannot be written. No partial file is left.
+            StorageError: The file cannot be written. No partial file is left.
         """
         digest = digest_bytes(content)
         path = self.path(digest)
-        if not self._holds(path, content):
+        if not self._has_content(path, content):
             write_atomic(path, content)
         return digest
 
     def get(self, digest: str) -> bytes:
-        """Return the content.
+        """Return the content with this digest.
 
         Raises:
             IntegrityError: The file is missing, or its bytes do not match ``digest``.
@@ -81,8 +82,11 @@ class ArtifactStore:
         return content
 
     @staticmethod
-    def _holds(path: Path, content: bytes) -> bool:
+    def _has_content(path: Path, content: bytes) -> bool:
+        """Return whether the file exists and has this content, so that no write is necessary."""
         try:
             return read_regular(path) == content
-        except OSError:  # missing or unreadable: the following write reports any problem
+        except (
+            OSError
+        ):  # The file is missing or unreadable; in the second case the write reports the error.
             return False

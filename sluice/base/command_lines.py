@@ -1,7 +1,9 @@
 """Rewrites the commands in messages so that the user can run them as printed.
 
-Messages contain commands such as ``sluice run NAME``. The program may not be on the PATH, and a
-pipeline given as a file is not known by its name; both are replaced when a message is printed.
+Messages contain commands such as ``sluice run NAME``. As written, such a command fails if the
+program is not on the PATH, or if NAME is a pipeline that the user selected by its file. Before a
+message is printed, this module therefore replaces 'sluice' by the path of the program, and NAME by
+the path of the file.
 """
 
 import os
@@ -15,13 +17,18 @@ import yaml
 
 from sluice.base.yaml_text import load_yaml
 
-_OF_A_PIPELINE = (
+_PIPELINE_COMMANDS = (
     "run|poc|tune|serve|dev|rollout rehearse|suites list|suites show|suites add|suites run"
 )
-"""Commands that take the name or file of a pipeline; the others take the name of a model."""
+"""Commands that take the name or file of a pipeline, as alternatives of a regular expression."""
 
-_GROUPS = "bench|dev|doctor|drift|gate|judge|list|poc|registry|rollout|run|serve|suites|trace|tune"
-_COMMAND = re.compile(rf"(?<![\w./-])sluice(?= (?:{_GROUPS})\b(?! is| has|:))")
+_COMMAND_NAMES = (
+    "bench|dev|doctor|drift|gate|judge|list|poc|registry|rollout|run|serve|suites|trace|tune"
+)
+"""All commands, as alternatives of a regular expression."""
+
+_COMMAND = re.compile(rf"(?<![\w./-])sluice(?= (?:{_COMMAND_NAMES})\b(?! is| has|:))")
+"""Matches 'sluice' at the start of a command, but not in a sentence such as 'sluice run is ...'."""
 
 
 def make_commands_runnable(text: str, arguments: Sequence[str], *, program: str) -> str:
@@ -29,15 +36,15 @@ def make_commands_runnable(text: str, arguments: Sequence[str], *, program: str)
 
     Args:
         text: The message.
-        arguments: Arguments of the running command. Pipeline files among them replace the names
-            of these pipelines in the message.
+        arguments: Arguments of the running command. If they contain the file of a pipeline, the
+            file replaces the name of this pipeline in the message.
         program: Command that starts this program; see ``program_name``.
 
     >>> make_commands_runnable("Run: sluice run demo", [], program=".venv/bin/sluice")
     'Run: .venv/bin/sluice run demo'
     """
-    for name, file in _named_files(arguments):
-        pattern = rf"(\bsluice (?:{_OF_A_PIPELINE})) {re.escape(name)}(?![\w-]|\.\w)"
+    for name, file in _pipeline_files(arguments):
+        pattern = rf"(\bsluice (?:{_PIPELINE_COMMANDS})) {re.escape(name)}(?![\w-]|\.\w)"
         text = re.sub(pattern, rf"\1 {file.replace(chr(92), chr(92) * 2)}", text)
     return _COMMAND.sub(lambda _: program, text)
 
@@ -51,28 +58,30 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
         path: The environment variable PATH.
 
     Returns:
-        'sluice' if it resolves to this program on the PATH, or if the program was started in
-        another way. Otherwise the path of the program, relative to the working folder if below it.
+        'sluice' if this name is found on the PATH and is this program, or if the program was
+        started neither as a file 'sluice' nor with 'python -m'. Otherwise the path of the program,
+        which is relative if the program is inside the working folder.
     """
     started = Path(started_as)
     if started.name == "__main__.py":
-        return f"{_from(Path(sys.executable), cwd)} -m sluice"
+        return f"{_relative_path(Path(sys.executable), cwd)} -m sluice"
     if started.name != "sluice":
         return "sluice"
-    found = shutil.which("sluice", path=path)
-    if found is not None and os.path.realpath(found) == os.path.realpath(cwd / started):
+    on_path = shutil.which("sluice", path=path)
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(cwd / started):
         return "sluice"
-    return _from(started, cwd)
+    return _relative_path(started, cwd)
 
 
-def _from(file: Path, cwd: Path) -> str:
+def _relative_path(file: Path, cwd: Path) -> str:
+    """Return the path relative to the working folder if it is inside; otherwise absolute."""
     file = Path(os.path.abspath(cwd / file))
     return str(file.relative_to(cwd)) if file.is_relative_to(cwd) else str(file)
 
 
-def _named_files(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return name and file of each pipeline whose file is among the arguments."""
-    found = []
+def _pipeline_files(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the name and file of each pipeline whose file is among the arguments."""
+    pipelines = []
     for argument in arguments:
         if not argument.endswith((".yaml", ".yml")):
             continue
@@ -80,5 +89,5 @@ def _named_files(arguments: Sequence[str]) -> list[tuple[str, str]]:
             name = load_yaml(Path(argument).read_text())["attributes"]["name"]
         except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
             continue
-        found.append((str(name), argument))
-    return found
+        pipelines.append((str(name), argument))
+    return pipelines

@@ -1,6 +1,9 @@
-"""Content digests: equal content has an equal digest, on every machine and in every version.
+"""Computes content digests, which are equal for equal content on every machine.
 
-Every digest is the SHA-256 of a canonical byte form, in lower-case hexadecimal (64 characters).
+A digest also does not depend on the versions of Python and the libraries.
+
+Every digest is the SHA-256 of the content in a canonical byte form, written as 64 lower-case
+hexadecimal digits.
 """
 
 import hashlib
@@ -35,20 +38,20 @@ def digest_json(value: Any) -> str:
 def digest_frame(frame: pd.DataFrame) -> str:
     """Return the digest of a table: index, column order, dtypes and values.
 
-    The digest does not depend on the file format: a new Parquet writer does not change it.
+    The digest does not depend on the file format, so that a new version of the Parquet writer does
+    not change it.
     """
     sha = hashlib.sha256()
-    for name, series in [
-        (str(frame.index.name), frame.index.to_series()),
-        *((str(c), frame[c]) for c in frame.columns),
-    ]:
+    index = (str(frame.index.name), frame.index.to_series())
+    columns = [(str(column), frame[column]) for column in frame.columns]
+    for name, series in [index, *columns]:
         sha.update(json.dumps([name, str(series.dtype), len(series)]).encode())
         sha.update(_column_bytes(series))
     return sha.hexdigest()
 
 
 def digest_files(paths: Mapping[str, Path]) -> str:
-    """Return the digest of several files by name."""
+    """Return one digest of several files, which covers their names and contents."""
     return digest_json({name: digest_bytes(path.read_bytes()) for name, path in paths.items()})
 
 
@@ -58,6 +61,7 @@ def short(digest: str) -> str:
 
 
 def _column_bytes(series: "pd.Series[Any]") -> bytes:
+    """Return the values in canonical form: little-endian numbers, times in ns, others as JSON."""
     values = series.to_numpy()
     if values.dtype.kind in "fiub":
         return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()

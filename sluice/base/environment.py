@@ -15,6 +15,7 @@ from sluice.base.digests import digest_bytes
 from sluice.base.settings import Record
 
 UNKNOWN = "unknown"
+"""Commit of a folder that is not in a git repository."""
 
 LIBRARIES = (
     "torch",
@@ -32,9 +33,10 @@ LIBRARIES = (
 """Distributions that can change a result or a decision; the lock files determine all others."""
 
 GIT_TIMEOUT_S = 20.0
+"""Time limit of one git command [s]."""
 
 MAX_DIFF_BYTES = 4 * 1024 * 1024
-"""Maximum length of a stored diff [bytes]; a diff of a binary file may be longer and is cut."""
+"""Maximum length of a stored diff [bytes]; a longer one, such as of a binary file, is cut."""
 
 
 class GitState(Record):
@@ -61,21 +63,21 @@ class Environment(Record):
 def read_git(cwd: Path, *, store: ArtifactStore | None) -> GitState:
     """Return commit, dirty state and diff digest of the repository around ``cwd``.
 
-    The diff covers tracked files. Untracked files make the state dirty and are listed by name at
-    the end of the diff. If a store is given, the diff is stored there. A diff longer than
-    ``MAX_DIFF_BYTES`` is cut and ends with the length and digest of the whole diff.
+    The diff covers tracked files. Untracked files also make the state dirty, but only their names
+    are listed, at the end of the diff. If a store is given, the diff is stored there. A diff longer
+    than ``MAX_DIFF_BYTES`` is cut and ends with the length and digest of the whole diff.
     """
     commit = _git(cwd, "rev-parse", "--verify", "--quiet", "HEAD")
     status = _git(cwd, "status", "--porcelain")
     if status is None:
         return GitState(commit=UNKNOWN, dirty=None, diff=None)
-    name = UNKNOWN if commit is None else commit.decode().strip()
+    commit_name = UNKNOWN if commit is None else commit.decode().strip()
     if not status.strip():
-        return GitState(commit=name, dirty=False, diff=None)
-    tracked = _git(cwd, "diff", "--binary", "HEAD") if commit is not None else b""
-    diff = _bounded((tracked or b"") + b"\n# git status --porcelain\n" + status)
+        return GitState(commit=commit_name, dirty=False, diff=None)
+    tracked_diff = _git(cwd, "diff", "--binary", "HEAD") if commit is not None else b""
+    diff = _limit_length((tracked_diff or b"") + b"\n# git status --porcelain\n" + status)
     digest = store.put(diff) if store is not None else digest_bytes(diff)
-    return GitState(commit=name, dirty=True, diff=digest)
+    return GitState(commit=commit_name, dirty=True, diff=digest)
 
 
 def read_environment() -> Environment:
@@ -104,7 +106,8 @@ def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
     return versions
 
 
-def _bounded(diff: bytes) -> bytes:
+def _limit_length(diff: bytes) -> bytes:
+    """Cut a long diff and append the length and digest of the whole diff."""
     if len(diff) <= MAX_DIFF_BYTES:
         return diff
     end = f"\n# cut: {len(diff):,} bytes in all, SHA-256 {digest_bytes(diff)}\n"
@@ -116,7 +119,7 @@ def _git(cwd: Path, *arguments: str) -> bytes | None:
     # Git hooks set GIT_DIR and similar variables, which would select another repository.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ["git", "--no-optional-locks", *arguments],
             cwd=cwd,
             env=environ,
@@ -126,4 +129,4 @@ def _git(cwd: Path, *arguments: str) -> bytes | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return completed.stdout if completed.returncode == 0 else None

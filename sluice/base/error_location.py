@@ -1,4 +1,4 @@
-"""Where an exception was raised, and whether the user's code or Sluice's own raised it."""
+"""Finds where an exception was raised, and whether the user's code or Sluice raised it."""
 
 import re
 import sysconfig
@@ -9,101 +9,113 @@ from typing import Literal
 
 from sluice.base.errors import escape_unprintable
 
-_SHOWN = 300
-"""Characters of an exception's own message that are shown."""
+_MAX_SHOWN = 300
+"""Maximum length of an exception's message in a description [characters]."""
 
 
-_ENGINES = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"})
-"""Libraries that call the user's code or are called by it; their lines are not reported."""
+_ENGINE_PACKAGES = frozenset(
+    {"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"}
+)
+"""Packages that call the user's code or are called by it; their lines are not reported."""
 
 
-_SHIPPED = ("sluice.workloads.", "sluice.bench.poc.")
-"""Shipped workloads count as user code."""
+_SHIPPED_WORKLOADS = ("sluice.workloads.", "sluice.bench.poc.")
+"""Modules of Sluice that count as user code, because they are examples of it."""
 
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
+"""Folders of the standard library and of installed packages."""
 
 
 _CALL_WORDS = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)\b")
-"""Python's message when a call does not fit a function's parameters."""
+"""Matches Python's message for a call with arguments that a function does not accept."""
 
 
-_CALLS_BACK = frozenset({"_call_impl", "backward"})
+_CALLBACK_FUNCTIONS = frozenset({"_call_impl", "backward"})
 """Functions of torch through which Sluice runs a user's network, forward and backward."""
 
 
 def is_own_defect(error: BaseException) -> bool:
-    """Return whether Sluice's own code raised, and nothing of the user's that it called.
+    """Return whether an exception is a defect of Sluice, and not of the user's code.
 
-    A call that does not fit the user's function, an exception inside a network's layers and one in
-    the backward pass are the user's, although no line of the user's is on the stack.
+    The innermost line of user code or of Sluice's code on the stack decides. Three kinds of
+    exceptions belong to the user's code although its lines may not be on the stack: a call with
+    arguments that the user's function does not accept, an exception inside a layer of torch, and
+    an exception in the backward pass.
     """
     if isinstance(error, TypeError) and _CALL_WORDS.search(message_of(error)):
         return False
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        owner = _owner(frame)
+        owner = _code_owner(frame)
         if owner in ("user", "sluice"):
             return owner == "sluice"
-        if owner == "engine" and frame.f_code.co_name in _CALLS_BACK:
+        if owner == "engine" and frame.f_code.co_name in _CALLBACK_FUNCTIONS:
             return False
     return False
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the kind of exception and its message on one line, cut where it gets long."""
+    """Return the class of the exception and its message on one line; a long message is cut."""
     message = message_of(error)
-    kind = type(error).__name__
-    return (
-        f"{kind}: {message[:_SHOWN]}{'...' if len(message) > _SHOWN else ''}" if message else kind
-    )
+    class_name = type(error).__name__
+    if not message:
+        return class_name
+    return f"{class_name}: {message[:_MAX_SHOWN]}{'...' if len(message) > _MAX_SHOWN else ''}"
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception on one line; empty when the class fails to give one."""
+    """Return the message of an exception on one line; empty if its ``__str__`` fails."""
     try:
         text = str(error)
-    except Exception:  # the user's own class may fail to describe itself
+    except Exception:  # __str__ of a class of the user may fail
         return ""
-    return escape_unprintable(" ".join(text[: 20 * _SHOWN].split()))
+    return escape_unprintable(" ".join(text[: 20 * _MAX_SHOWN].split()))
 
 
 def locate_error(error: BaseException, *, defect: bool = False) -> str:
-    """Return "at file:line in function": the user's innermost line, else ours or a library's.
+    """Return "at file:line in function" for the line that explains the exception best.
+
+    This is the innermost line of the user's code on the stack. If the stack has none, it is the
+    innermost line of Sluice, or otherwise of a library.
 
     Args:
         error: The exception.
-        defect: Name Sluice's innermost line instead, because it raised.
+        defect: Prefer the innermost line of Sluice, because the exception is a defect of Sluice.
     """
     lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return _place(reversed(lines), first="sluice" if defect else "user")
+    return _innermost_place(reversed(lines), preferred="sluice" if defect else "user")
 
 
 def locate_running_code(frame: FrameType | None) -> str:
     """Return "at file:line in function" of the user's innermost line that is running now."""
-    return _place(traceback.walk_stack(frame))
+    return _innermost_place(traceback.walk_stack(frame))
 
 
-def _place(
-    innermost_first: Iterable[tuple[FrameType, int]], first: Literal["user", "sluice"] = "user"
+def _innermost_place(
+    innermost_first: Iterable[tuple[FrameType, int]], preferred: Literal["user", "sluice"] = "user"
 ) -> str:
-    """Return the innermost line of ``first``, else of the user's, of ours, of a library's."""
-    found: dict[str, str] = {}
+    """Return the innermost line of the ``preferred`` owner, or else of the next owner in order.
+
+    The order is the user, Sluice, a library.
+    """
+    place_by_owner: dict[str, str] = {}
     for frame, line in innermost_first:
         place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
-        found.setdefault(_owner(frame), place)
-    for owner in (first, "user", "sluice", "library"):
-        if owner in found:
-            return found[owner]
+        place_by_owner.setdefault(_code_owner(frame), place)
+    for owner in (preferred, "user", "sluice", "library"):
+        if owner in place_by_owner:
+            return place_by_owner[owner]
     return "at an unknown place"
 
 
-def _owner(frame: FrameType) -> Literal["user", "library", "sluice", "engine"]:
+def _code_owner(frame: FrameType) -> Literal["user", "library", "sluice", "engine"]:
+    """Return who owns the code of a frame; 'engine' for packages whose lines are not reported."""
     module = str(frame.f_globals.get("__name__", ""))
     package = module.partition(".")[0]
-    if module.startswith(_SHIPPED):
+    if module.startswith(_SHIPPED_WORKLOADS):
         return "user"
     if package == "sluice":
         return "sluice"
-    if package in _ENGINES or frame.f_code.co_filename.startswith("<"):
+    if package in _ENGINE_PACKAGES or frame.f_code.co_filename.startswith("<"):
         return "engine"
     return "library" if frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) else "user"

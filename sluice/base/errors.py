@@ -32,17 +32,23 @@ from sluice.base.redaction import redact
 from sluice.base.terminal_text import escape_control_characters
 
 EXIT_GATE_BLOCKED = 1
-EXIT_INTERRUPTED = 130
-"""Shell convention: 128 plus the number of SIGINT."""
+"""Exit code of a command that a failed gate stopped."""
+
 EXIT_USER_ERROR = 2
+"""Exit code after an error that the user can correct."""
+
 EXIT_INTERNAL_ERROR = 3
+"""Exit code after an error inside Sluice."""
+
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, by convention of the shell: 128 plus the number of SIGINT."""
 
 
 def escape_unprintable(text: str) -> str:
     """Return text that can be encoded as UTF-8 and is safe to print on a terminal.
 
-    Other characters are replaced by backslash escapes, such as an undecodable byte in a file name
-    or a terminal escape code in the reason of an imported receipt.
+    All other characters are replaced by backslash escapes. Examples are an undecodable byte in a
+    file name, and a terminal escape code in the reason of an imported receipt.
     """
     return escape_control_characters(text.encode("utf-8", "backslashreplace").decode())
 
@@ -59,7 +65,8 @@ class SluiceError(Exception):
     exit_code: ClassVar[int] = EXIT_INTERNAL_ERROR
 
     def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
-        # A message may contain a URL or a server's response, and is logged and stored.
+        # A message may contain credentials, as a part of a URL or of a server's response, and it
+        # is logged and stored.
         self.what, self.fix, self.cause = (
             redact(escape_unprintable(text)) for text in (what, fix, cause)
         )
@@ -69,12 +76,13 @@ class SluiceError(Exception):
         return " ".join(part for part in (self.what, self.cause, self.fix) if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickling drops keyword-only arguments by default, and errors cross process boundaries.
-        return _rebuild, (type(self), self.what, self.fix, self.cause)
+        # Errors are pickled to pass them between processes; by default pickling loses keyword-only
+        # arguments.
+        return _rebuild_error, (type(self), self.what, self.fix, self.cause)
 
 
-def _rebuild(kind: type[SluiceError], what: str, fix: str, cause: str) -> SluiceError:
-    return kind(what, fix=fix, cause=cause)
+def _rebuild_error(error_class: type[SluiceError], what: str, fix: str, cause: str) -> SluiceError:
+    return error_class(what, fix=fix, cause=cause)
 
 
 class ContractError(SluiceError, ValueError):
@@ -102,7 +110,7 @@ class StorageError(SluiceError):
 
 
 class IntegrityError(StorageError):
-    """Stored bytes do not match the digest they are stored under."""
+    """Stored bytes do not match the digest that is their name."""
 
 
 class RegistryInconsistent(IntegrityError):
@@ -123,7 +131,7 @@ class GateBlocked(SluiceError):
 
 
 class PromotionConflict(GateBlocked):
-    """Another promotion or rollback moved the pointer first."""
+    """Another promotion or rollback changed the version in production first."""
 
 
 class RolloutConflict(GateBlocked):
@@ -147,8 +155,8 @@ class TrialFailed(TrainingFailed):
         what: As ``SluiceError``.
         fix: As ``SluiceError``.
         number: Number of the trial in its study.
-        config: Its configuration.
-        error: Exception that the trainable raised, as passed on by Ray; None if Ray lost it.
+        config: Configuration of the trial.
+        error: Exception raised by the trial, as received from Ray; None if Ray lost it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Atomic writes, file permissions, and reads restricted to regular files."""
+"""Writes files atomically, sets their permissions, and reads only regular files."""
 
 import contextlib
 import errno
@@ -18,12 +18,13 @@ DISK_FULL_MESSAGE = "No room left to write"
 
 
 PRIVATE_FOLDER_MODE, PRIVATE_FILE_MODE = 0o700, 0o600
-"""Permissions of folders and files that only their owner may read."""
+"""Permissions of folders and files that only their owner may read and write."""
 
-_ANY_FILE = 0o666
-"""Permissions of other files, before the user's umask is applied."""
+_PUBLIC_FILE_MODE = 0o666
+"""Permissions of files for all users, from which the umask of the user removes some."""
 
 _private_folders: set[Path] = set()
+"""Folders that ``make_folder`` creates with owner-only permissions in this process."""
 
 
 def mark_private(folder: Path) -> None:
@@ -42,35 +43,37 @@ def make_folder(folder: Path) -> None:
     """
     if folder.is_dir():
         return
-    for each in [*(f for f in reversed(folder.parents) if not f.exists()), folder]:
-        if each in _private_folders and not each.exists():
-            with contextlib.suppress(FileExistsError):  # another process was faster
-                each.mkdir(mode=PRIVATE_FOLDER_MODE)  # private from its creation on
-                each.chmod(PRIVATE_FOLDER_MODE)  # in case the umask removes bits of the owner
+    missing_parents = [parent for parent in reversed(folder.parents) if not parent.exists()]
+    for path in [*missing_parents, folder]:
+        if path in _private_folders and not path.exists():
+            with contextlib.suppress(FileExistsError):  # another process created it first
+                path.mkdir(mode=PRIVATE_FOLDER_MODE)  # at no time can other users read it
+                path.chmod(PRIVATE_FOLDER_MODE)  # in case the umask removed the owner's permissions
         else:
-            each.mkdir(exist_ok=True)
+            path.mkdir(exist_ok=True)
 
 
 def user_temporary_folder(base: Path) -> Path:
-    """Return this user's private folder inside a world-writable folder.
+    """Create this user's private folder inside a world-writable folder, and return its path.
 
     Args:
         base: World-writable folder, such as /tmp.
 
     Raises:
-        StorageError: Another user owns a folder or link of that name, or it cannot be created.
+        StorageError: Another user owns a folder or link of that name, or the folder cannot be
+            created.
     """
     folder = base / f"sluice-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=PRIVATE_FOLDER_MODE)
-        found = folder.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if ours:
+        folder_stat = folder.lstat()
+        is_own = stat.S_ISDIR(folder_stat.st_mode) and folder_stat.st_uid == os.getuid()
+        if is_own:
             folder.chmod(PRIVATE_FOLDER_MODE)
     except OSError as error:
         raise storage_error(folder, error) from error
-    if not ours:
+    if not is_own:
         raise StorageError(
             f"{folder} must be a folder that user {os.getuid()} owns, and it is not.",
             cause="Another user of this machine created it first.",
@@ -94,14 +97,15 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The folder is not writable or the disk is full. No partial file is left.
     """
-    _write(path, content, _ANY_FILE)
+    _write(path, content, _PUBLIC_FILE_MODE)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
     temporary: Path | None = None
     try:
         make_folder(path.parent)
-        # Not tempfile: its files are not readable by other users, and the folder may be shared.
+        # The tempfile module would create a file that other users cannot read, but the folder may
+        # be shared with them.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
@@ -109,11 +113,13 @@ def _write(path: Path, content: bytes, mode: int) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = None
-        _sync_folder(path.parent)  # makes the new name durable, as fsync does for the content
+        _sync_folder(
+            path.parent
+        )  # so that the new name survives a power failure, as the content does after fsync
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
-        # Also on Ctrl-C: no partial file is left.
+        # Also runs on Ctrl-C, so that no partial file is left.
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
@@ -122,8 +128,8 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
-    Pipes and devices are rejected: reading a pipe would block until its writer closes it, and a
-    device may never end.
+    Pipes and devices are rejected, because a read from a pipe would block until its writer closes
+    it, and a read from a device may never end.
 
     Args:
         path: The file; symbolic links are followed.
@@ -131,16 +137,17 @@ def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        OSError: It cannot be read, is a pipe, a socket, a device or a folder, or is too large.
+        OSError: The file cannot be read, is a pipe, a socket, a device or a folder, or is too
+            large.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe opens at once
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # no wait for a pipe
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        file_stat = os.fstat(handle)
+        if not stat.S_ISREG(file_stat.st_mode):
             raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, not a regular file")
-        if max_bytes is not None and found.st_size > max_bytes:
+        if max_bytes is not None and file_stat.st_size > max_bytes:
             raise OSError(
-                errno.EFBIG, f"it has {found.st_size:,} bytes, the maximum is {max_bytes:,}"
+                errno.EFBIG, f"it has {file_stat.st_size:,} bytes, the maximum is {max_bytes:,}"
             )
         with open(handle, "rb", closefd=False) as file:
             return file.read()
@@ -171,6 +178,7 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Write the names of a folder's files to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -195,10 +203,10 @@ def disk_full_error(path: Path, *, reason: str) -> StorageError:
 
 def free_bytes(path: Path) -> int:
     """Return the free space on the disk of a path, which need not exist [bytes]."""
-    place = path.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
@@ -210,7 +218,7 @@ def storage_error(path: Path, error: OSError) -> StorageError:
             f"Cannot write {path} ({error.strerror}).",
             fix="Make the folder writable, or point SLUICE_HOME at a writable folder.",
         )
-    if error.errno == errno.ENOENT:  # its folder was just created: /proc does not accept files
+    if error.errno == errno.ENOENT:  # although its folder was just created, such as in /proc
         return StorageError(
             f"Cannot write {path} ({error.strerror}).",
             cause="The folder cannot contain files (such as /proc), or it was just removed.",

@@ -1,4 +1,4 @@
-"""Layout of the state folder ``SLUICE_HOME``."""
+"""Defines the layout of the state folder ``SLUICE_HOME``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.files import mark_private
 
 DEFAULT_HOME = ".sluice"
+"""State folder if ``SLUICE_HOME`` is not set, relative to the working folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,30 +16,36 @@ class Home:
     """Paths inside the state folder ``SLUICE_HOME``."""
 
     root: Path
+    """The state folder."""
+
     registry_url: str
+    """Database URL of the registry."""
 
     registry_key: Path | None = None
-    """File of the key that signs the registry's log. None: nothing is signed."""
+    """File of the key that signs the registry's log; None if the log is not signed."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
-        """Read ``SLUICE_HOME`` (default ``.sluice``), ``SLUICE_REGISTRY_URL`` and ``..._KEY``.
+        """Read ``SLUICE_HOME``, ``SLUICE_REGISTRY_URL`` and ``SLUICE_REGISTRY_KEY``.
 
-        The folder is not created here. Whichever write creates it uses permissions 0700.
+        The folder is not created here; the first write creates it with permissions 0700.
 
         Raises:
             SettingsError: ``SLUICE_HOME`` is a URL.
         """
-        given = environ.get("SLUICE_HOME") or DEFAULT_HOME
-        if "://" in given:
+        home = environ.get("SLUICE_HOME") or DEFAULT_HOME
+        if "://" in home:
             raise SettingsError(
-                f"SLUICE_HOME must be a folder of this machine, got the URL {given!r}.",
+                f"SLUICE_HOME must be a folder of this machine, got the URL {home!r}.",
                 cause="State is written with atomic renames and file locks, which object stores "
                 "do not support.",
-                fix="Set a local folder; SLUICE_REGISTRY_URL may be a shared PostgreSQL.",
+                fix="Set a local folder; SLUICE_REGISTRY_URL may be the URL of a shared "
+                "PostgreSQL database.",
             )
-        root = (cwd / Path(given).expanduser()).resolve()
-        mark_private(root)  # contains rows, models, client samples and database passwords
+        root = (cwd / Path(home).expanduser()).resolve()
+        mark_private(
+            root
+        )  # The folder contains rows, models, client samples and database passwords.
         url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
         key = environ.get("SLUICE_REGISTRY_KEY")
         return cls(root=root, registry_url=url, registry_key=(cwd / key).resolve() if key else None)

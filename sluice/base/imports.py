@@ -1,8 +1,8 @@
 """Imports objects that the user names by import path: ``module:Name``.
 
-The user's folders come last on ``sys.path``, after the standard library and installed packages: a
-downloaded folder may contain a ``random.py``, which must not run only because a command is started
-there. Only commands that import user code add these folders.
+The user's folders are added at the end of ``sys.path``, after the standard library and installed
+packages. Otherwise a ``random.py`` in a downloaded folder would run as soon as a command is started
+in this folder. Only commands that import user code add these folders.
 """
 
 import importlib
@@ -26,9 +26,9 @@ def import_object(path: str, *, what: str) -> Any:
         what: Purpose of the object, for messages ("workload", "architecture").
 
     Raises:
-        SettingsError: The path is malformed, the module is not found (the message suggests the
-            nearest one) or fails to import (with the reason and the location), or it has no such
-            name (the message suggests the nearest one).
+        SettingsError: The path is malformed, the module is not found, the module raises during the
+            import, or it does not contain the name. The message contains the reason and the
+            location; for a misspelled module or name it suggests the nearest one.
     """
     module_name, colon, name = path.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
@@ -41,25 +41,25 @@ def import_object(path: str, *, what: str) -> Any:
     try:
         _add_working_folder(module_name)
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises while it loads
+    except (Exception, SystemExit) as error:  # The user's module may raise anything.
         raise explain_import_error(error, path, module_name, what=what) from error
-    found = resolve_attribute(module, name)
-    if found is None:
+    imported = resolve_attribute(module, name)
+    if imported is None:
         raise SettingsError(
             f"The {what} '{path}': module {module_name} has no '{name}'."
             + suggest_nearest(name, [n for n in vars(module) if not n.startswith("_")]),
             cause=_describe_shadowing(module_name.split(".")[0], module),
             fix="Correct the name after the colon.",
         )
-    return found
+    return imported
 
 
 def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
-    """Make the modules that a pipeline file names importable from the file's folder.
+    """Add the folder of a pipeline file to ``sys.path`` if it contains modules that the file names.
 
     Args:
-        folder: Folder of the pipeline file. If it contains one of the modules, it is added to the
-            end of ``sys.path``, before the working folder.
+        folder: Folder of the pipeline file. It is added near the end of ``sys.path``, before the
+            working folder.
         paths: Import paths in the file, 'module:Name'.
 
     Raises:
@@ -73,11 +73,11 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         if file is None:
             continue
         loaded = getattr(sys.modules.get(top), "__file__", None)
-        other = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
-        if other.exists() and not other.is_relative_to(folder):
+        used_file = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
+        if used_file.exists() and not used_file.is_relative_to(folder):
             raise SettingsError(
                 f"The module '{top}' of '{path}' is required from {file}, but this process already "
-                f"uses {other} under that name.",
+                f"uses {used_file} under that name.",
                 cause="Python keeps one module per name, so one of the two pipelines would run "
                 "the code of the other.",
                 fix=f"Rename {file.name}, or start a separate process for each pipeline.",
@@ -88,22 +88,23 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
 
 
 def _add_working_folder(module_name: str) -> None:
-    """Add the working folder to ``sys.path`` unless the module is an installed one.
+    """Add the working folder to ``sys.path`` unless the module is installed.
 
-    Libraries probe for optional packages: with the working folder on the path, they would import
-    files of those names from there even for a shipped pipeline.
+    Libraries try to import optional packages. If the working folder were always on the path, they
+    would import files with the names of these packages from it, even for a shipped pipeline.
     """
     top = module_name.partition(".")[0]
     importlib.invalidate_caches()
     loaded = sys.modules.get(top)
     spec = importlib.util.find_spec(top) if loaded is None else loaded.__spec__
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    own = [location for location in locations if location and _is_user_path(Path(location))]
-    if spec is None or own:
+    is_user_module = any(location and _is_user_path(Path(location)) for location in locations)
+    if spec is None or is_user_module:
         _add_search_folder(Path.cwd(), before_others=False)
 
 
 def _is_user_path(location: Path) -> bool:
+    """Return whether a file is in one of the folders that this module added to ``sys.path``."""
     return any(location.is_relative_to(folder) for folder in _search_folders)
 
 
@@ -111,13 +112,14 @@ def _add_search_folder(folder: Path, *, before_others: bool) -> None:
     """Add a folder to the end of ``sys.path``, or before the folders added earlier."""
     if str(folder) in sys.path:
         return
-    added = [sys.path.index(each) for each in _search_folders if each in sys.path]
-    sys.path.insert(min(added) if added and before_others else len(sys.path), str(folder))
+    added_positions = [sys.path.index(each) for each in _search_folders if each in sys.path]
+    is_first = before_others and bool(added_positions)
+    sys.path.insert(min(added_positions) if is_first else len(sys.path), str(folder))
     _search_folders.append(str(folder))
 
 
 def _require_not_shadowed(file: Path, top: str, path: str) -> None:
-    """Reject a module in the pipeline's folder if Python would import another of that name."""
+    """Reject a module of the pipeline's folder if Python would import another one of its name."""
     if top in sys.modules:
         return
     importlib.invalidate_caches()
@@ -134,14 +136,14 @@ def _require_not_shadowed(file: Path, top: str, path: str) -> None:
 
 
 def _describe_shadowing(top: str, module: ModuleType) -> str:
-    """Return the sentence that a module of the working folder is shadowed; '' if none is."""
+    """Return a sentence if the module was not imported from its file in the working folder."""
     file = next((f for f in (Path.cwd() / f"{top}.py", Path.cwd() / top) if f.exists()), None)
-    found = getattr(module, "__file__", None)
-    if file is None or found is None or Path(found).is_relative_to(Path.cwd()):
+    imported_file = getattr(module, "__file__", None)
+    if file is None or imported_file is None or Path(imported_file).is_relative_to(Path.cwd()):
         return ""
     return (
-        f"Python imported {found} and not {file}: the standard library and installed packages are "
-        "searched first."
+        f"Python imported {imported_file} and not {file}: the standard library and installed "
+        f"packages are searched first."
     )
 
 
@@ -149,23 +151,23 @@ _search_folders: list[str] = []
 """Folders added to ``sys.path`` by this module."""
 
 _pipeline_modules: dict[str, Path] = {}
-"""Files of modules found in a pipeline's folder by this process, by module name."""
+"""File of each module that this process found in a pipeline's folder, by module name."""
 
 
 def resolve_attribute(module: ModuleType, name: str) -> Any | None:
     """Return the attribute ``name`` of ``module``, which may be 'Outer.Inner'; None if missing."""
-    found: Any = module
+    attribute: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        attribute = getattr(attribute, part, None)
+    return attribute
 
 
 def _file_name_error(path: str, file: str, name: str, what: str) -> SettingsError:
     """Return the error for a file name such as 'sub/inner.py:Seq', with the path to use instead."""
     location = PurePath(file.removesuffix(".py"))
     if location.is_absolute():
-        here = Path.cwd()
-        location = location.relative_to(here) if location.is_relative_to(here) else location
+        cwd = Path.cwd()
+        location = location.relative_to(cwd) if location.is_relative_to(cwd) else location
     if location.is_absolute() or ".." in location.parts:
         fix = f"Start in the folder {location.parent} and write '{location.name}:{name}'."
     else:

@@ -9,49 +9,52 @@ if TYPE_CHECKING:
     import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+"""Folder where Linux shows the memory limit and usage of a container (control group, version 2)."""
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Return the available memory [bytes], within the container's limit if there is one.
+    """Return the available memory [bytes], with regard to the memory limit of a container.
 
     Args:
-        cgroup: Folder with the files of the control group; if it is missing, no limit applies.
+        cgroup: Folder with the files of the control group; if it is missing, there is no limit.
     """
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    limit = _number(cgroup / "memory.max")
-    used = _number(cgroup / "memory.current")
+    limit = _read_number(cgroup / "memory.max")
+    used = _read_number(cgroup / "memory.current")
     if limit is None or used is None:
         return free
-    return min(free, max(0, limit - used + _reclaimable(cgroup / "memory.stat")))
+    return min(free, max(0, limit - used + _reclaimable_bytes(cgroup / "memory.stat")))
 
 
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process and its children [bytes]; 0 if it has ended.
 
-    Shared memory is counted once per process: the sum is an upper bound, and fast to compute.
+    Memory shared by several of these processes is counted once for each, so the sum is an upper
+    bound. It is fast to compute.
     """
-    return _sum(pid, lambda process: int(process.memory_info().rss))
+    return _sum_over_family(pid, lambda process: int(process.memory_info().rss))
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the memory of a process and its children with shared memory counted once [bytes].
+    """Return the memory of a process and its children, with shared memory counted once [bytes].
 
-    On systems other than Linux, which do not report it, the same as ``resident_bytes``.
+    Only Linux reports this value; on other systems the result is the same as ``resident_bytes``.
 
     Cost:
-        The kernel visits all pages: about 10 ms per GiB.
+        About 10 ms per GiB, because the kernel visits all memory pages.
     """
 
-    def share(process: "psutil.Process") -> int:
-        full = process.memory_full_info()
-        return int(getattr(full, "pss", full.rss))
+    def proportional_share(process: "psutil.Process") -> int:
+        memory = process.memory_full_info()
+        return int(getattr(memory, "pss", memory.rss))
 
-    return _sum(pid, share)
+    return _sum_over_family(pid, proportional_share)
 
 
-def _sum(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
+def _sum_over_family(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
+    """Return the sum of a measure over a process and all its descendants."""
     import psutil
 
     try:
@@ -61,13 +64,13 @@ def _sum(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
         return 0
     total = 0
     for process in family:
-        with suppress(psutil.Error):  # it ended meanwhile
+        with suppress(psutil.Error):  # the process has ended
             total += measure(process)
     return total
 
 
-def _reclaimable(stat: Path) -> int:
-    # The page cache counts as used memory, and the system frees it on demand.
+def _reclaimable_bytes(stat: Path) -> int:
+    """Return the memory of the page cache, which counts as used but is freed on demand [bytes]."""
     try:
         lines = stat.read_text().splitlines()
     except OSError:
@@ -76,7 +79,8 @@ def _reclaimable(stat: Path) -> int:
     return int(values.get("inactive_file", 0))
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
+    """Return the number in a file; None if it is missing or contains the word 'max' (no limit)."""
     try:
         text = path.read_text().strip()
     except OSError:

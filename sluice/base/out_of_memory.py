@@ -10,27 +10,29 @@ from sluice.base.error_location import describe_error, locate_error
 from sluice.base.errors import OutOfMemory
 from sluice.base.memory import available_bytes
 
-_PHRASES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_ERROR_PHRASES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Phrases by which torch reports exhausted memory in a plain RuntimeError."""
 
-_REQUEST = re.compile(r"allocate (\d[\d.]*) ?(bytes|[KMGTP]i?B)")
+_REQUESTED_SIZE = re.compile(r"allocate (\d[\d.]*) ?(bytes|[KMGTP]i?B)")
+"""Matches the size of the rejected allocation in an error message."""
+
 _GIB = 2**30
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception reports that the memory of any device is exhausted."""
+    """Return whether an exception reports exhausted memory, of the machine or of an accelerator."""
     if isinstance(error, OutOfMemory | MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _PHRASES)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _ERROR_PHRASES)
 
 
 @contextmanager
 def explain_out_of_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
-    """Convert an out-of-memory error inside the block to an ``OutOfMemory`` that names the work.
+    """Convert an out-of-memory error in the block to ``OutOfMemory`` with advice.
 
     Args:
-        work: What the block computes, with its number of rows.
-        fix: Returns the first change to try. Called only when memory is exhausted.
+        work: What the block computes, with its number of rows; used in the message.
+        fix: Function that returns the first change to try; called only if memory is exhausted.
 
     Raises:
         OutOfMemory: An allocator rejected a request. Other exceptions pass unchanged.
@@ -44,16 +46,16 @@ def explain_out_of_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
 
 
 def out_of_memory_error(error: BaseException, work: str, *, fix: str = "") -> OutOfMemory:
-    """Return an error with the size of the request, the free memory and the first change to try.
+    """Return the error for exhausted memory: size of the request, free memory and advice.
 
     Args:
         error: Exception raised by the allocator.
         work: What was computed, with its number of rows where known.
-        fix: First change to try. Empty: the advice for a training with unknown settings.
+        fix: First change to try; if empty, the advice for a training with unknown settings is used.
     """
     return OutOfMemory(
         f"Out of memory in {work}: {describe_error(error).rstrip('.')} "
-        f"(raised {locate_error(error)}). {_amounts(str(error))}",
+        f"(raised {locate_error(error)}). {_describe_sizes(str(error))}",
         cause="The batch's activations, the weights with their gradients and optimizer moments, "
         "and the loaded rows together exceed the available memory.",
         fix=fix or memory_advice(MEMORY_SETTINGS),
@@ -65,44 +67,46 @@ MEMORY_SETTINGS = (
     "training.precision: bf16",
     "training.recompute_activations: true",
 )
-"""Setting changes that reduce memory, in the order to try them."""
+"""Changes of settings that reduce the memory, in the order in which to try them."""
 
 
 def memory_advice(steps: Sequence[str]) -> str:
-    """Return the advice for exhausted memory, beginning with the setting changes to try.
+    """Return the advice for exhausted memory, beginning with changes of settings.
 
     Args:
-        steps: Setting changes that are still possible; may be empty.
+        steps: Changes of settings that are still possible; may be empty.
     """
-    tried = f"Try in this order: {'; '.join(steps)}. " if steps else ""
+    settings_to_try = f"Try in this order: {'; '.join(steps)}. " if steps else ""
     return (
-        f"{tried}micro_batch_rows accumulates gradients and gives the same gradient as the full "
-        "batch; a network with batch normalization needs a smaller training.batch_rows instead. "
-        "'sluice doctor batch-size PIPELINE' measures the largest batch that fits. Otherwise "
-        "reduce the width or depth of the network, or use a machine with more memory."
+        f"{settings_to_try}micro_batch_rows accumulates gradients and gives the same gradient as "
+        "the full batch; a network with batch normalization needs a smaller training.batch_rows "
+        "instead. 'sluice doctor batch-size PIPELINE' measures the largest batch that fits. "
+        "Otherwise reduce the width or depth of the network, or use a machine with more memory."
     )
 
 
 def prediction_memory_advice() -> str:
     """Return the advice for predictions (without gradients) that run out of memory."""
     return (
-        "Predictions are always computed in fp32 and with this number of rows; no training "
-        "setting changes that. Use a smaller network, return smaller outputs from forward(), or "
+        "Predictions are always computed in fp32 and with this number of rows, whatever the "
+        "training settings are. Use a smaller network, return smaller outputs from forward(), or "
         "use a device with more memory (training.device: cpu)."
     )
 
 
-def _amounts(message: str) -> str:
-    found = _REQUEST.search(message)
+def _describe_sizes(message: str) -> str:
+    """Return the part of the message about the requested and the free memory."""
+    match = _REQUESTED_SIZE.search(message)
     requested = ""
-    if found:
-        number, unit = found.groups()
+    if match:
+        number, unit = match.groups()
         amount = f"{float(number) / _GIB:.2f} GiB" if unit == "bytes" else f"{number} {unit}"
         requested = f"One allocation requested {amount}; "
-    return f"{requested or 'There are '}{_free(message)}."
+    return f"{requested or 'There are '}{_describe_free_memory(message)}."
 
 
-def _free(message: str) -> str:
+def _describe_free_memory(message: str) -> str:
+    """Return the free memory of the device on which the allocation failed."""
     if "CUDA" in message and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return f"{free / _GIB:.2f} of {total / _GIB:.2f} GiB of GPU memory were free"

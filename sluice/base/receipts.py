@@ -1,7 +1,8 @@
-"""Receipts: a gate's decision as data, which later stages read and verify before they act.
+"""Defines receipts, which store a gate's decision for the stages that require it.
 
-A receipt identifies its subject by digest. ``require`` rejects a receipt that is missing, failed,
-or about another subject. There is no override.
+A receipt identifies its subject, such as the data and the config, by digests. A later stage calls
+``require``, which raises if the receipt is missing, not passed, or about another subject. No option
+skips this check.
 """
 
 from collections.abc import Mapping
@@ -16,19 +17,19 @@ from sluice.base.settings import Record
 
 
 class Receipt(Record):
-    """Decision of one gate, with the digests of the data, config, code and model it is about."""
+    """Decision of one gate, with the digests of the data, config, code or model it applies to."""
 
     gate: str = Field(description="raw_data, features, poc, search, promotion or approval.")
     outcome: str = Field(description="'pass', 'fail', 'insufficient', or a promotion verdict.")
     passed: bool
     subject: dict[str, str] = Field(description="Digest by role: data, config, code, model, ...")
     evidence: dict[str, Any] = Field(description="Measured numbers, as plain JSON.")
-    reason: str = Field(description="Reason of the outcome, one sentence.")
+    reason: str = Field(description="Reason of the outcome in one sentence.")
     decided_at: datetime = Field(description="Time of the decision, UTC.")
 
     @property
     def digest(self) -> str:
-        """Digest of all fields except the time: equal decisions have equal digests."""
+        """Digest of all fields except the time, so that equal decisions have equal digests."""
         return digest_json(self.model_dump(mode="json", exclude={"decided_at"}))
 
 
@@ -38,7 +39,7 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
     Args:
         receipt: The stored receipt; None if it is missing.
         gate: Name of the gate that must have passed.
-        subject: Digest by role of what the caller is about to use. Every role must match.
+        subject: Digests of what the caller is about to use, by role. Every role must match.
 
     Raises:
         GateBlocked: The receipt is missing, of another gate, not passed, or about another subject.
@@ -56,7 +57,7 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
     if not receipt.passed:
         raise GateBlocked(
             f"The outcome of the {gate} gate is {receipt.outcome}: {receipt.reason}",
-            fix="Correct what the gate reports, then run the gate again.",
+            fix="Correct the problem that the gate reports, then run the gate again.",
         )
     for role, digest in subject.items():
         if receipt.subject.get(role) != digest:

@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MASK = "***"
+"""Text that replaces a credential."""
 
 _VARIABLE = re.compile(r"\$\{\w*\}")
-_PLAIN = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
-"""Values that are not secrets."""
+"""Matches a reference to an environment variable."""
+_NOT_SECRET = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
+"""Values under the name of a secret that are placeholders, and therefore not masked."""
 
-_NAME = (
+_SECRET_NAME = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|pwd|secret|secret[_-]key|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|account[_-]?key|signing[_-]?key|AWSAccessKeyId|access[_-]key[_-]id"
     r"|X-Amz-Signature|X-Amz-Credential)"
@@ -28,69 +30,78 @@ _NAME = (
 )
 """Matches names of secret parameters or keys, but not 'pad_token' or 'num_tokens'."""
 
-_DATABASE = r"(?!https?:|ftp:|git:|ssh:|file:|s3:|gs:)"
-_PORT = r"(?!\d{1,5}(?:[/?#]|$))"
-_TEXT = r'(?:(?!://)(?:\\.|[^\s"<>\\]))*'
+# Parts of the pattern of a URL. The first excludes schemes in which a number after the colon may
+# be a port, the second excludes such a port, and the third matches a password.
+_NOT_WEB_SCHEME = r"(?!https?:|ftp:|git:|ssh:|file:|s3:|gs:)"
+_NOT_A_PORT = r"(?!\d{1,5}(?:[/?#]|$))"
+_PASSWORD_TEXT = r'(?:(?!://)(?:\\.|[^\s"<>\\]))*'
 
-_FORMS = tuple(
+_CREDENTIAL_FORMS = tuple(
     re.compile(rf"(?i){form}", re.MULTILINE)
     for form in (
-        # A URL with a password; for http and similar schemes, host:port/path@x has no password.
-        rf"(?:(?<![a-z0-9+.-]){_DATABASE}[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:"
-        rf"|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:{_PORT})(?P<value>{_TEXT})@",
+        # A URL with a password, and next an http URL with a token as the user. In http and similar
+        # schemes 'host:port/path@x' contains no password.
+        rf"(?:(?<![a-z0-9+.-]){_NOT_WEB_SCHEME}[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:"
+        rf"|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:{_NOT_A_PORT})(?P<value>{_PASSWORD_TEXT})@",
         r"https?://(?P<value>[^\s:/@?#\"<>]+)@",
         # Quoted key and value.
-        rf"(?<!\\)(?P<q>\\*[\"']){_NAME}(?P=q)\s*[:,]\s*(?P<v>\\*[\"'])"
+        rf"(?<!\\)(?P<q>\\*[\"']){_SECRET_NAME}(?P=q)\s*[:,]\s*(?P<v>\\*[\"'])"
         r"(?P<value>(?:(?!(?P=v))(?:\\.|.))*)",
-        # key='value', key="value" and key=value; the last extends to the end of the parameter.
-        rf"(?<![\w.-]){_NAME}(?:=|%3D)(?P<quote>['\"])(?P<value>(?:\\.|(?!(?P=quote)).)*)",
-        rf"(?<![\w.-]){_NAME}(?:=|%3D)(?P<value>(?:(?!%3B|%26)[^\s&;\"'<>])+)",
-        # libpq allows spaces around the sign.
+        # key='value' and key="value", and next key=value, which extends to the end of the
+        # parameter.
+        rf"(?<![\w.-]){_SECRET_NAME}(?:=|%3D)(?P<quote>['\"])(?P<value>(?:\\.|(?!(?P=quote)).)*)",
+        rf"(?<![\w.-]){_SECRET_NAME}(?:=|%3D)(?P<value>(?:(?!%3B|%26)[^\s&;\"'<>])+)",
+        # Keys of libpq, which allows spaces around the equals sign.
         r"(?<![\w.-])(?:ssl)?password\s+=\s*(?P<quote>')(?P<value>(?:\\.|[^'\\])*)",
         r"(?<![\w.-])(?:ssl)?password\s*=\s+(?P<value>[^\s'\"=]+)",
-        # A line of YAML, and headers.
-        rf"^[ \t]*(?:- )?{_NAME}:[ \t]+(?P<value>\S+)[ \t]*$",
+        # A line of YAML, the headers of HTTP, and last an option of a command line.
+        rf"^[ \t]*(?:- )?{_SECRET_NAME}:[ \t]+(?P<value>\S+)[ \t]*$",
         r"authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|digest|token)\s+|(?=\S*\d))"
         r"(?P<value>[^\s\"',;]+)",
         r"(?<![\w.-])bearer\s+(?P<value>(?=\S*\d)[\w.~+/=-]{16,})",
-        rf"(?<!\S)--?{_NAME}\s+(?P<value>[^\s-]\S*)",
+        rf"(?<!\S)--?{_SECRET_NAME}\s+(?P<value>[^\s-]\S*)",
     )
 )
 
-_SIGN = re.compile(r"[:=%\s\"']")
-"""Characters of which every form contains at least one; most log messages contain none."""
+_FORM_CHARACTER = re.compile(r"[:=%\s\"']")
+"""Matches a character that every form requires; most log messages contain none, which saves
+time."""
 
-_NUMBERS = (int, float, bool, type(None))
+_NUMBER_TYPES = (int, float, bool, type(None))
+"""Types of values that cannot be secrets."""
 
-_KEY = re.compile(rf"(?i){_NAME}")
-_OPTION = re.compile(rf"(?i)--?{_NAME}")
+_SECRET_KEY = re.compile(rf"(?i){_SECRET_NAME}")
+_SECRET_OPTION = re.compile(rf"(?i)--?{_SECRET_NAME}")
 
 
 def redact(text: str) -> str:
     """Return the text with ``***`` in place of every credential in it."""
-    if _SIGN.search(text) is None:
+    if _FORM_CHARACTER.search(text) is None:
         return text
-    for form in _FORMS:
-        text = form.sub(_masked, text)
+    for form in _CREDENTIAL_FORMS:
+        text = form.sub(_mask_value, text)
     return text
 
 
 def has_credential(text: str) -> bool:
-    """Return whether the text contains a credential, or the mask of a replaced one."""
+    """Return whether the text contains a credential, or the mask of a replaced credential."""
     return any(
-        _is_secret(found["value"]) or found["value"] == MASK
-        for form in _FORMS
-        for found in form.finditer(text)
+        _is_secret(match["value"]) or match["value"] == MASK
+        for form in _CREDENTIAL_FORMS
+        for match in form.finditer(text)
     )
 
 
 def redact_data(data: Any) -> Any:
-    """Return plain data, as read from JSON, with credentials in strings and under keys masked."""
+    """Return plain data, such as parsed JSON, with masked credentials.
+
+    Credentials are recognized in strings by their form, and in mappings by the key.
+    """
     if isinstance(data, str):
         return redact(data)
     if isinstance(data, Mapping):
         return {
-            key: value if type(value) in _NUMBERS else _redact_under(key, value)
+            key: value if type(value) in _NUMBER_TYPES else _redact_value(key, value)
             for key, value in data.items()
         }
     if isinstance(data, list | tuple):
@@ -98,54 +109,59 @@ def redact_data(data: Any) -> Any:
     return data
 
 
-def _redact_under(key: Any, value: Any) -> Any:
+def _redact_value(key: Any, value: Any) -> Any:
+    """Return the value of a key; the whole text is masked if the key is the name of a secret."""
     if not isinstance(value, str):
         return redact_data(value)
-    return MASK if _names_secret(str(key)) and _is_secret(value) else redact(value)
+    return MASK if _is_secret_key(str(key)) and _is_secret(value) else redact(value)
 
 
 @functools.lru_cache(1024)
-def _names_secret(key: str) -> bool:
-    return _KEY.fullmatch(key) is not None
+def _is_secret_key(key: str) -> bool:
+    return _SECRET_KEY.fullmatch(key) is not None
 
 
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a command line with credentials masked."""
-    found = [redact(word) for word in words]
-    for at, word in enumerate(words[:-1]):
-        if _OPTION.fullmatch(word):
-            found[at + 1] = MASK
-    return tuple(found)
+    """Return the arguments of a command line with masked credentials."""
+    redacted = [redact(word) for word in words]
+    for index, word in enumerate(words[:-1]):
+        if _SECRET_OPTION.fullmatch(word):
+            redacted[index + 1] = MASK
+    return tuple(redacted)
 
 
 def redact_logs() -> None:
-    """Redact all log messages and tracebacks of this process from now on."""
-    make = logging.getLogRecordFactory()
-    if getattr(make, "redacts", False):
+    """Redact all further log messages and tracebacks of this process."""
+    make_record = logging.getLogRecordFactory()
+    if getattr(make_record, "redacts", False):
         return
 
-    def redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make(*args, **kwargs)
+    def make_redacted_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
         if isinstance(record.msg, str | BaseException):
             try:
                 record.msg, record.args = redact(record.getMessage()), ()
-            except (TypeError, ValueError):  # logging reports the error when it formats the message
+            except (
+                TypeError,
+                ValueError,
+            ):  # logging itself reports the error in the message's format
                 return record
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = redact("".join(traceback.format_exception(record.exc_info[1]))[:-1])
         return record
 
-    redacted.redacts = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(redacted)
+    make_redacted_record.redacts = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make_redacted_record)
 
 
-def _masked(match: re.Match[str]) -> str:
+def _mask_value(match: re.Match[str]) -> str:
+    """Return the matched text with the mask in place of its value."""
     text = match[0]
     if not _is_secret(match["value"]):
         return text
-    start, end = (place - match.start() for place in match.span("value"))
+    start, end = (position - match.start() for position in match.span("value"))
     return text[:start] + MASK + text[end:]
 
 
 def _is_secret(value: str) -> bool:
-    return _VARIABLE.sub("", value) not in _PLAIN
+    return _VARIABLE.sub("", value) not in _NOT_SECRET

@@ -7,34 +7,37 @@ from pathlib import Path
 from sluice.base.errors import SettingsError, StorageError
 
 MAX_SECRET_BYTES = 2**20
-_OTHERS = 0o077
-_OTHERS_OF_ROOT = 0o027
-"""Forbidden permissions of a file owned by root: a mounted secret may be readable by the group."""
+"""Maximum size of a file with a secret [bytes]."""
+_FORBIDDEN_MODE = 0o077
+"""Forbidden permissions of other files: any permission of the group or of other users."""
+_FORBIDDEN_MODE_OF_ROOT = 0o027
+"""Forbidden permissions of a file owned by root: orchestrators mount it readable by the group."""
 
 
 def read_secret_file(path: Path, *, what: str) -> bytes:
     """Return the content of a file that only its owner may read.
 
-    A file owned by root may also be readable by its group, as orchestrators mount secrets.
+    A file owned by root may also be readable by its group, because orchestrators mount secrets with
+    these permissions.
 
     Args:
         path: The file, or a link to it.
         what: Noun for the file in messages, such as 'token file'.
 
     Raises:
-        StorageError: It cannot be read, or is not a regular file.
-        SettingsError: Other users may read or write it, or it is larger than 1 MiB.
+        StorageError: The file cannot be read, or is not a regular file.
+        SettingsError: Other users may read or write the file, or it is larger than 1 MiB.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
     except OSError as error:
-        raise _unreadable(path, what, error.strerror or str(error)) from None
+        raise _unreadable_error(path, what, error.strerror or str(error)) from None
     try:
         _require_private(os.fstat(handle), path, what)
         with open(handle, "rb", closefd=False) as file:
             content = file.read(MAX_SECRET_BYTES + 1)
     except OSError as error:
-        raise _unreadable(path, what, error.strerror or str(error)) from None
+        raise _unreadable_error(path, what, error.strerror or str(error)) from None
     finally:
         os.close(handle)
     if len(content) > MAX_SECRET_BYTES:
@@ -45,12 +48,12 @@ def read_secret_file(path: Path, *, what: str) -> bytes:
     return content
 
 
-def _require_private(found: os.stat_result, path: Path, what: str) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise _unreadable(path, what, "it is not a regular file")
-    mode = stat.S_IMODE(found.st_mode)
-    is_mounted = found.st_uid == 0 and os.geteuid() != 0
-    if mode & (_OTHERS_OF_ROOT if is_mounted else _OTHERS):
+def _require_private(file_stat: os.stat_result, path: Path, what: str) -> None:
+    if not stat.S_ISREG(file_stat.st_mode):
+        raise _unreadable_error(path, what, "it is not a regular file")
+    mode = stat.S_IMODE(file_stat.st_mode)
+    is_mounted = file_stat.st_uid == 0 and os.geteuid() != 0
+    if mode & (_FORBIDDEN_MODE_OF_ROOT if is_mounted else _FORBIDDEN_MODE):
         raise SettingsError(
             f"The {what} {path} must be readable only by its owner (mode 0600), but has mode "
             f"{mode:04o}.",
@@ -59,7 +62,7 @@ def _require_private(found: os.stat_result, path: Path, what: str) -> None:
         )
 
 
-def _unreadable(path: Path, what: str, why: str) -> StorageError:
+def _unreadable_error(path: Path, what: str, reason: str) -> StorageError:
     return StorageError(
-        f"The {what} {path} cannot be read ({why}).", fix="Use a file that this user can read."
+        f"The {what} {path} cannot be read ({reason}).", fix="Use a file that this user can read."
     )

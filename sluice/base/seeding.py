@@ -1,4 +1,4 @@
-"""Seeds and random generator states: the same base seed gives bit-identical results."""
+"""Seeds the random generators and stores their states, for bit-identical results."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,8 @@ RngState = dict[str, Tensor]
 def derive_seed(base: int, stage: str) -> int:
     """Return the seed of one stage: the first 63 bits of SHA-256 of ``base_stage``.
 
-    Two stages never share a random stream, and adding a stage does not change the others.
+    Different stages have independent random streams, so that adding a stage does not change the
+    random numbers of the others.
 
     >>> derive_seed(0, "init")
     2568297932293241440
@@ -37,10 +38,11 @@ def seed_everything(seed: int) -> None:
 
 
 class RandomStream:
-    """An independent stream of the global random generators.
+    """Random stream that is independent of other uses of the global random generators.
 
-    Code inside ``active`` draws from this stream and does not change the caller's state, so a
-    caller that draws random numbers between two epochs does not affect the training.
+    Code inside ``active`` draws random numbers from this stream and does not change the state of
+    the generators for the caller. A caller that draws random numbers between two epochs therefore
+    does not affect the training.
 
     Args:
         seed: Seed of the stream.
@@ -74,10 +76,10 @@ def rng_state() -> RngState:
     assert isinstance(numpy_state, dict)
     state = {
         "python": torch.tensor(words, dtype=torch.int64),
-        "python_gauss": _optional(gauss),
+        "python_gauss": _optional_tensor(gauss),
         "numpy": torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),
         "numpy_position": torch.tensor(numpy_state["state"]["pos"], dtype=torch.int64),
-        "numpy_gauss": _optional(numpy_state["gauss"] if numpy_state["has_gauss"] else None),
+        "numpy_gauss": _optional_tensor(numpy_state["gauss"] if numpy_state["has_gauss"] else None),
         "torch": torch.get_rng_state(),
     }
     # Reading the state of an unused device would initialize it, which takes seconds and memory.
@@ -112,28 +114,28 @@ def restore_rng(state: Mapping[str, Tensor]) -> None:
 def deterministic() -> Iterator[None]:
     """Use deterministic operations and one thread inside the block; restore both afterwards.
 
-    One thread, because the result of a multi-threaded sum depends on the number of threads, and
-    because other fold runs use the remaining cores.
+    A single thread is used because the result of a multi-threaded sum depends on the number of
+    threads, and because other fold runs use the remaining cores.
 
     Raises:
-        RuntimeError: From torch, inside the block: an operation has no deterministic version.
+        RuntimeError: Raised by torch inside the block: an operation has no deterministic version.
     """
-    before = torch.get_deterministic_debug_mode()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    threads = torch.get_num_threads()
-    # Not use_deterministic_algorithms: it imports the whole compiler to set one option, which
-    # takes over a second in every training process.
+    mode_before = torch.get_deterministic_debug_mode()
+    fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    threads_before = torch.get_num_threads()
+    # use_deterministic_algorithms would import the whole compiler of torch, which takes more than
+    # a second in every training process.
     torch.set_deterministic_debug_mode("error")
-    # Filling uninitialized memory guards against reading it; it costs time and does not change
-    # correct results.
+    # By default the deterministic mode fills new memory with fixed values, which takes time and
+    # does not change the results of a correct program.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode_before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
+        torch.set_num_threads(threads_before)
 
 
 def _seed_generators(seed: int) -> None:
@@ -142,5 +144,6 @@ def _seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _optional(value: float | None) -> Tensor:
+def _optional_tensor(value: float | None) -> Tensor:
+    """Return a scalar tensor that represents None as NaN."""
     return torch.tensor(float("nan") if value is None else value, dtype=torch.float64)

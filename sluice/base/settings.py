@@ -1,4 +1,4 @@
-"""Base classes of value objects: user settings (``Settings``) and stage outputs (``Record``)."""
+"""Base classes of values: ``Settings`` for user settings, ``Record`` for outputs of stages."""
 
 import difflib
 import re
@@ -10,12 +10,12 @@ from pydantic_core import ErrorDetails
 
 from sluice.base.errors import SettingsError
 
-_SHOWN = 200
+_MAX_SHOWN = 200
 """Maximum length of a value in a message [characters]; the value may be a whole file."""
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, rejects unknown keys and implicit conversions."""
+    """Base of every settings class; immutable, rejects unknown keys and implicit conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -24,7 +24,8 @@ class Settings(BaseModel):
         """Build the settings from plain values, as read from YAML.
 
         Args:
-            values: Value by key; a tuple field accepts a list if it is declared strict=False.
+            values: Value by key. A field of type tuple accepts a list if the field is declared with
+                strict=False.
             where: File or command that the values come from, for the error message.
 
         Raises:
@@ -50,22 +51,22 @@ class Settings(BaseModel):
 
 
 class Record(BaseModel):
-    """Base of every value that one stage passes to the next: immutable, stored as JSON.
+    """Base of every value that one stage passes to the next; immutable, stored as JSON.
 
-    NaN and infinity survive the round trip, because records of failures contain them.
+    The JSON preserves NaN and infinity, because records of failures contain them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
-_MIN_PART = 4
-"""Minimum length of a name to be matched as a part of a known name [characters]."""
+_MIN_PART_LENGTH = 4
+"""Minimum length of a name that is compared with parts of the known names [characters]."""
 
 
 def suggest_nearest(name: str, known: list[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or an empty string."""
-    longer = [each for each in known if len(name) >= _MIN_PART and name in each]
-    matches = longer or difflib.get_close_matches(name, known, n=1)
+    containing = [each for each in known if len(name) >= _MIN_PART_LENGTH and name in each]
+    matches = containing or difflib.get_close_matches(name, known, n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
@@ -87,26 +88,31 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
 
 
 def _describe_problem(problem: ErrorDetails) -> str:
-    """Describe one invalid value; messages of Sluice's own validators may include it already."""
-    got = problem["input"]
-    ours = problem.get("ctx", {}).get("error")
-    if isinstance(ours, ValueError | AssertionError):
-        message = str(ours).rstrip(".")
+    """Return the problem and the invalid value, unless the problem already contains the value."""
+    value = problem["input"]
+    validator_error = problem.get("ctx", {}).get("error")
+    if isinstance(validator_error, ValueError | AssertionError):
+        message = str(validator_error).rstrip(".")
         # A validator of several keys receives all of them; its message names the invalid ones.
-        several = isinstance(got, dict | BaseModel)
-        return f"{message}." if several or "got " in message else f"{message}, got {_shown(got)}."
-    return f"{problem['msg']}, got {_shown(got)}.{_hint(got)}"
+        is_complete = isinstance(value, dict | BaseModel) or "got " in message
+        return f"{message}." if is_complete else f"{message}, got {_format_value(value)}."
+    return f"{problem['msg']}, got {_format_value(value)}.{_yaml_number_hint(value)}"
 
 
 def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Return the keys of the settings class at a path inside the settings class ``cls``."""
     model: type[BaseModel] = cls
     for part in path:
         field = model.model_fields.get(str(part))
         if field is None:
             continue
         members = list(_nested_models(field.annotation))
-        tagged = [m for m in members if _discriminator(m) in path]
-        model = tagged[0] if tagged else members[0] if len(members) == 1 else model
+        # The path of an error in a member of a tagged union contains the discriminator's value.
+        tagged = [member for member in members if _discriminator(member) in path]
+        if tagged:
+            model = tagged[0]
+        elif len(members) == 1:
+            model = members[0]
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -124,16 +130,16 @@ def _discriminator(model: type[BaseModel]) -> Any:
     return None if kind is None else kind.default
 
 
-def _shown(value: Any) -> str:
-    """Format a value for a message; only the keys of a mapping, whose values may be secrets."""
+def _format_value(value: Any) -> str:
+    """Return a value as text; for a mapping only its keys, because its values may be secrets."""
     if isinstance(value, dict):
         return f"keys {', '.join(map(str, value)) or 'none'}"
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _hint(value: Any) -> str:
-    """Return a hint for a number such as 2e-3, which YAML reads as text without a decimal point."""
+def _yaml_number_hint(value: Any) -> str:
+    """Return a hint for a number such as 2e-3: YAML reads it as text without a decimal point."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
         return f" YAML reads that as text: write {value.lower().replace('e', '.0e', 1)}."
     return ""

@@ -1,4 +1,4 @@
-"""Parses untrusted JSON: limits the nesting depth and rejects duplicate keys."""
+"""Parses untrusted JSON with a limit of the nesting depth, and rejects duplicate keys."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from typing import Any
 MAX_JSON_DEPTH = 64
 """Maximum nesting of objects and lists [levels]; files written by Sluice have about ten."""
 
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
-"""Matches whole strings, which are skipped, and brackets."""
+_STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+"""Matches brackets, and whole strings so that the brackets inside them are skipped."""
 
 
 def parse_strict_json(text: bytes, *, finite: bool) -> Any:
@@ -28,17 +28,17 @@ def parse_strict_json(text: bytes, *, finite: bool) -> Any:
     try:
         return json.loads(
             text.decode("utf-8"),
-            object_pairs_hook=_distinct,
-            parse_constant=_refuse_constant if finite else None,
+            object_pairs_hook=_require_distinct_keys,
+            parse_constant=_reject_constant if finite else None,
         )
-    except RecursionError:  # the depth is checked above; an interpreter may have a small stack
+    except RecursionError:  # an interpreter may have a stack too small for the permitted depth
         raise ValueError("it is nested too deeply") from None
 
 
 def _require_shallow(text: bytes) -> None:
-    """Check the depth by counting brackets: the parser itself would exhaust the stack."""
+    """Check the depth by counting brackets, because the parser itself would exhaust the stack."""
     depth = 0
-    for token in _TOKENS.finditer(text):
+    for token in _STRINGS_AND_BRACKETS.finditer(text):
         first = token[0][:1]
         if first in b"[{":
             depth += 1
@@ -48,14 +48,15 @@ def _require_shallow(text: bytes) -> None:
             depth -= 1
 
 
-def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _require_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object as a dictionary; raise ValueError for a duplicate key."""
+    value_by_key = dict(pairs)
+    if len(value_by_key) != len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:80]!r} is duplicated")
-    return found
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {duplicate[:80]!r} is duplicated")
+    return value_by_key
 
 
-def _refuse_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")

@@ -2,8 +2,8 @@
 
 import re
 
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed; ESC is \x1b
+_UNSAFE_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed; \x1b is ESC
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional control characters
     "\u2028\u2029]"  # line and paragraph separator
 )
@@ -18,4 +18,4 @@ def escape_control_characters(text: str) -> str:
     >>> escape_control_characters("evil\x1b[2J\r\u202e")
     'evil\\x1b[2J\\r\\u202e'
     """
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNSAFE_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,2 +1,1 @@
-"""Execution backends: processes on this machine, or a Ray cluster. The only package that uses
-Ray."""
+"""Runs jobs in processes on this machine or on a Ray cluster. The adapter package to Ray."""

@@ -1,4 +1,4 @@
-"""Waits for clusters that start without a suitable machine because an autoscaler adds machines."""
+"""Waits until an autoscaler has added a machine that is large enough for a trial."""
 
 import json
 import time
@@ -13,25 +13,28 @@ from sluice.cluster.slots import count_slots
 Autoscaler = Literal["present", "absent", "unknown"]
 
 _POLL_S = 1.0
-_REPEAT_S = 60.0
-"""Time between two messages that report a waiting search."""
-_MANUAL_PREFIX = "node_"
-"""Ray's status reports a machine that was added by 'ray start', without an autoscaler, under its
-node id, which begins with this prefix."""
+"""Interval at which the cluster is checked for a large enough machine [s]."""
+_MESSAGE_INTERVAL_S = 60.0
+"""Time between two messages about a waiting search [s]."""
+_MANUAL_NODE_PREFIX = "node_"
+"""Prefix of node ids. Ray's status lists a machine that was added by 'ray start', without an
+autoscaler, under its node id."""
 _STATUS_KEY = b"__autoscaling_status"
+"""Key of Ray's internal store with the status of the autoscaler, version 1."""
 
 
 def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]) -> None:
     """Return when one trial fits on a machine of the cluster.
 
     If no machine is large enough and the cluster has an autoscaler, the resources of a trial are
-    requested, and a message is logged at once and then every minute until a machine is available.
+    requested, and a message is logged immediately and then every minute until a machine is
+    available.
     The function also waits if it cannot determine whether the cluster has an autoscaler.
 
     Args:
         ray: The ``ray`` module, connected to the cluster.
         compute: Resources that a trial reserves.
-        log: Receives each message, as a logger does.
+        log: Function that receives each message.
 
     Raises:
         SettingsError: No machine is large enough, and no autoscaler can add one.
@@ -42,14 +45,14 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
         autoscaler = find_autoscaler(ray) if compute.address is not None else "absent"
         if autoscaler == "absent":
             raise
-        _wait(ray, compute, autoscaler, log)
+        _wait_for_machine(ray, compute, autoscaler, log)
 
 
 def find_autoscaler(ray: Any) -> Autoscaler:
     """Return whether the connected cluster has an autoscaler.
 
-    Ray has no API for this. An autoscaler reports the configured type of each machine, while a
-    cluster without one reports each machine under its node id.
+    Ray has no API for this, so the names in Ray's status are inspected: with an autoscaler, the
+    name of a machine is its configured type; without one, it is its node id.
     """
     try:
         reports: list[list[str]] = ray.get(ray.remote(num_cpus=0)(_make_status_reader()).remote())
@@ -60,14 +63,14 @@ def find_autoscaler(ray: Any) -> Autoscaler:
 
 def _classify(reports: Sequence[Sequence[str]]) -> Autoscaler:
     names = [name for report in reports for name in report]
-    if any(not name.startswith(_MANUAL_PREFIX) for name in names):
+    if any(not name.startswith(_MANUAL_NODE_PREFIX) for name in names):
         return "present"
     return "absent" if names else "unknown"
 
 
 def _make_status_reader() -> Callable[[], list[list[str]]]:
-    # Run in a worker, because a driver behind 'ray://' cannot query the head node. Ray pickles a
-    # nested function by value.
+    # The function runs in a worker, because a driver that is connected by 'ray://' cannot query the
+    # head node. It is nested, because Ray pickles nested functions by value.
     key = _STATUS_KEY
 
     def read() -> list[list[str]]:
@@ -88,7 +91,7 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
     return read
 
 
-def _wait(
+def _wait_for_machine(
     ray: Any, compute: ComputeSettings, autoscaler: Autoscaler, log: Callable[[str], None]
 ) -> None:
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -96,30 +99,31 @@ def _wait(
     bundle = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         bundle["GPU"] = compute.gpus_per_worker
-    wanted = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
-    # The autoscaler adds machines for pending placement groups; Tune creates its own groups later.
+    required = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
+    # The autoscaler adds machines for pending placement groups. This one is only a request; Tune
+    # creates its own placement groups later.
     request = placement_group([bundle])
     started = time.monotonic()
-    logged_s = -_REPEAT_S
+    last_message_s = -_MESSAGE_INTERVAL_S
     try:
         while not request.wait(_POLL_S):
-            waited = time.monotonic() - started
-            if waited - logged_s >= _REPEAT_S:
-                logged_s = waited
-                log(_message(autoscaler, wanted, len(machine_resources(ray)), waited))
+            waited_s = time.monotonic() - started
+            if waited_s - last_message_s >= _MESSAGE_INTERVAL_S:
+                last_message_s = waited_s
+                log(_message(autoscaler, required, len(machine_resources(ray)), waited_s))
     finally:
         remove_placement_group(request)
 
 
-def _message(autoscaler: Autoscaler, wanted: str, num_machines: int, waited_s: float) -> str:
+def _message(autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float) -> str:
     status = (
         "The autoscaler was asked to add one."
         if autoscaler == "present"
-        else "It is unknown whether the cluster has an autoscaler; without one, the search waits "
-        "until a machine joins."
+        else "It is unknown whether the cluster has an autoscaler. Without one, the search waits "
+        "until a machine is added manually."
     )
     return (
-        f"No machine of the cluster has the {wanted} that a trial reserves ({num_machines} "
+        f"No machine of the cluster has the {required} that a trial reserves ({num_machines} "
         f"machines). {status} Waiting for {waited_s:.0f} s. If no machine can be that large, stop "
         "with Ctrl-C and lower compute.cpus_per_worker or compute.gpus_per_worker."
     )

@@ -1,8 +1,8 @@
-"""Jobs of a pool and the messages they send: the same interface on this machine and on a cluster.
+"""Jobs of a worker pool, and their messages; the interface of local and Ray pools.
 
 A job is pickled and sent to a worker process on any machine. While it runs it may emit progress
-messages; it ends by returning a result or raising an error. A job whose process or machine was lost
-is run again, so it must be able to resume from the files of an earlier attempt.
+messages, and it ends by returning a result or raising an error. If the process or machine of a job
+is lost, the job runs again, so it must be able to resume from the files of an earlier attempt.
 """
 
 import pickle
@@ -15,13 +15,14 @@ from typing import Any, Protocol
 from sluice.base.errors import SluiceError, TrainingFailed
 
 Emit = Callable[[Any], None]
+"""Function with which a job reports progress; it receives a picklable message."""
 
 
 class PoolJob(Protocol):
-    """A picklable piece of work. Its class must be in a module that the workers can import."""
+    """Interface of a job: picklable, with a class in a module that the workers can import."""
 
     def __call__(self, emit: Emit) -> Any:
-        """Do the work and return its result; report progress to ``emit``.
+        """Run the job and return its result; report progress by calls of ``emit``.
 
         Raises:
             SluiceError: The job failed.
@@ -47,34 +48,39 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """The process or the machine of a job ended unexpectedly."""
+    """Message that the process or the machine of a job ended unexpectedly."""
 
     key: Hashable
     description: str
-    """How the worker ended, as a phrase that follows 'its'."""
+    """How the worker ended, as a phrase that can follow 'its'."""
     cause: str
+    """Likely cause, as a sentence."""
     num_losses: int
-    """How often the worker of this job was lost so far."""
+    """Number of times that the worker of this job was lost so far."""
     will_retry: bool
-    """Whether the job runs again. If False, its retries are exhausted."""
+    """Whether the job runs again; False if its retries are exhausted."""
 
 
 JobMessage = JobProgress | JobResult | WorkerLost
+"""Message of a pool about one job, which is identified by its key."""
 
 
 class JobPool(Protocol):
-    """A set of workers that run jobs."""
+    """Interface of a set of workers that run jobs."""
 
     def has_capacity(self) -> bool:
         """Return whether another job can be submitted now."""
         ...
 
     def submit(self, key: Hashable, job: PoolJob) -> None:
-        """Start a job. Requires free capacity and a key that no running job has."""
+        """Start a job.
+
+        The pool must have capacity, and no running job may have the same key.
+        """
         ...
 
     def next_message(self) -> JobMessage | None:
-        """Wait for the next message of a job; return None if only the capacity changed.
+        """Wait for and return the next message of a job; None if only the capacity changed.
 
         Raises:
             SluiceError: Raised by a job.
@@ -83,7 +89,7 @@ class JobPool(Protocol):
 
 
 class RetryCounter:
-    """Counts how often the worker of each job was lost, and decides whether the job runs again."""
+    """Counts the lost workers of each job, and decides whether the job runs again."""
 
     def __init__(self, retries: int) -> None:
         self._retries = retries
@@ -103,22 +109,25 @@ class RetryCounter:
 
 
 def run_job(content: bytes, send: Callable[[bytes], None]) -> None:
-    """Run a pickled job in a worker; send its progress and its end for ``decode_message``."""
+    """Run a pickled job in a worker, and send its progress and its result or error.
 
-    def post(kind: str, value: object) -> None:
+    ``decode_message`` decodes what is sent.
+    """
+
+    def send_message(kind: str, value: object) -> None:
         send(pickle.dumps((kind, value)))
 
     try:
-        result = pickle.loads(content)(lambda message: post("progress", message))
+        result = pickle.loads(content)(lambda message: send_message("progress", message))
     except SluiceError as error:
-        post("error", error)
+        send_message("error", error)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent process has ended
     except Exception as error:  # process boundary: user code and imports may raise anything
         traceback.print_exc()
-        post("error", _unexpected(error))
+        send_message("error", _unexpected_error(error))
     else:
-        post("result", result)
+        send_message("result", result)
 
 
 def decode_message(key: Hashable, content: bytes) -> JobProgress | JobResult:
@@ -130,16 +139,14 @@ def decode_message(key: Hashable, content: bytes) -> JobProgress | JobResult:
     kind, value = pickle.loads(content)
     if kind == "error":
         raise value
-    return (
-        JobResult(key=key, result=value)
-        if kind == "result"
-        else JobProgress(key=key, message=value)
-    )
+    if kind == "result":
+        return JobResult(key=key, result=value)
+    return JobProgress(key=key, message=value)
 
 
-def _unexpected(error: Exception) -> TrainingFailed:
+def _unexpected_error(error: Exception) -> TrainingFailed:
     return TrainingFailed(
         f"A worker could not run its job: {type(error).__name__}: {error}.",
-        cause="Most likely the workers cannot import a module that this process imports.",
+        cause="The workers probably cannot import a module that this process imports.",
         fix="Put the code into a module that is importable on every machine of the cluster.",
     )

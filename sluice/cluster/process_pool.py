@@ -1,6 +1,6 @@
 """A pool of processes on this machine, for work that does not need Ray.
 
-Starting Ray takes seconds and half a gigabyte of memory, without a benefit here.
+Starting Ray takes seconds and half a gigabyte of memory, without a benefit on a single machine.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from sluice.cluster.slots import count_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
+class _RunningJob:
     process: WorkerProcess
     key: Hashable
     job: bytes
+    """The pickled job, which is sent again if the process is lost."""
 
 
 class ProcessPool:
@@ -32,8 +33,8 @@ class ProcessPool:
     def __init__(self, *, retries: int, imports: Sequence[str]) -> None:
         self._imports = imports
         self._retry_counter = RetryCounter(retries)
-        self._busy: dict[object, _Running] = {}
-        """Running jobs by the parent's end of the pipe."""
+        self._busy: dict[object, _RunningJob] = {}
+        """Running jobs, by the parent's end of the pipe of their process."""
         self._idle: list[WorkerProcess] = []
         self._all: list[WorkerProcess] = []
 
@@ -63,7 +64,7 @@ class ProcessPool:
         try:
             content = running.process.pipe.recv_bytes()
         except (EOFError, OSError):
-            return self._lost(running)
+            return self._replace_lost(running)
         message = decode_message(running.key, content)
         if isinstance(message, JobResult):
             del self._busy[running.process.pipe]
@@ -76,12 +77,13 @@ class ProcessPool:
 
     def _send(self, key: Hashable, job: bytes) -> None:
         process = self._idle.pop()
-        self._busy[process.pipe] = _Running(process=process, key=key, job=job)
-        # If the process has ended, ``next_message`` finds the pipe closed.
+        self._busy[process.pipe] = _RunningJob(process=process, key=key, job=job)
+        # If the process has ended, sending fails. ``next_message`` then finds the pipe closed.
         with contextlib.suppress(OSError):
             process.pipe.send_bytes(job)
 
-    def _lost(self, running: _Running) -> JobMessage:
+    def _replace_lost(self, running: _RunningJob) -> JobMessage:
+        """Replace a lost process, and run its job again unless its retries are exhausted."""
         del self._busy[running.process.pipe]
         self._all.remove(running.process)
         description, cause = running.process.exit_reason()
@@ -97,11 +99,11 @@ class ProcessPool:
 def open_process_pool(
     compute: ComputeSettings, *, max_workers: int, imports: Sequence[str]
 ) -> Iterator[ProcessPool]:
-    """Start up to ``max_workers`` processes, as many as fit; stop them at the end of the context.
+    """Start as many processes as fit, up to ``max_workers``; stop them at the end of the context.
 
     Args:
-        compute: ``cpus_per_worker`` determines how many fit on the cores.
-        max_workers: Number of jobs.
+        compute: Settings, of which ``cpus_per_worker`` determines how many processes fit.
+        max_workers: Number of jobs, which limits the number of processes.
         imports: Modules that a process imports before its first job.
 
     Raises:
@@ -118,9 +120,9 @@ def open_process_pool(
 
 
 def count_processes(compute: ComputeSettings) -> int:
-    """Return how many processes fit on the cores that this process may use.
+    """Return the number of processes that fit on the cores that this process may use.
 
     Raises:
-        SettingsError: Not even one fits.
+        SettingsError: Not even one process fits.
     """
     return count_slots([{"CPU": float(count_cores())}], compute)

@@ -1,6 +1,6 @@
-"""Checks that a Ray cluster answers at its address before anything is started.
+"""Checks that a Ray cluster answers at an address, before Ray tries to connect.
 
-Ray itself waits for minutes when no cluster answers, and then ends the process.
+If no cluster answers, Ray itself waits for minutes and then ends the process.
 """
 
 import re
@@ -9,19 +9,20 @@ import socket
 from sluice.base.errors import SettingsError
 
 _CONNECT_TIMEOUT_S = 5.0
-"""The port of a running cluster answers within milliseconds."""
+"""Time within which the port must answer [s]; that of a running cluster answers in milliseconds."""
 _PROBE_METHODS = {
     "": "/ray.rpc.NodeInfoGcsService/CheckAlive",
     "ray://": "/ray.rpc.RayletDriver/ClusterInfo",
 }
-"""A gRPC method by kind of address that only that kind serves; the request may be empty."""
+"""gRPC method that only this kind of server provides, by scheme of the address. The methods accept
+an empty request."""
 
 
 def require_cluster(address: str | None) -> None:
     """Refuse an address at which no Ray cluster answers.
 
     Args:
-        address: As in ``ComputeSettings``; None (this machine) and 'auto' are not checked.
+        address: Address as in ``ComputeSettings``; None (this machine) and 'auto' are not checked.
 
     Raises:
         SettingsError: The address is malformed, nothing answers within seconds, or the server is
@@ -32,27 +33,27 @@ def require_cluster(address: str | None) -> None:
     """
     if address is None or address == "auto":
         return
-    found = re.fullmatch(r"(ray://|)\[?([^\[\]/]+?)\]?:(\d+)", address)
-    if found is None:
+    match = re.fullmatch(r"(ray://|)\[?([^\[\]/]+?)\]?:(\d+)", address)
+    if match is None:
         raise SettingsError(
             f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
             fix="Correct the address, or omit it to use this machine.",
         )
     try:
-        socket.create_connection((found[2], int(found[3])), timeout=_CONNECT_TIMEOUT_S).close()
+        socket.create_connection((match[2], int(match[3])), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         raise unreachable(address, str(error)) from error
-    _require_ray(address, scheme=found[1])
+    _require_ray(address, scheme=match[1])
 
 
-def unreachable(address: str, why: str) -> SettingsError:
+def unreachable(address: str, reason: str) -> SettingsError:
     """Return the error for a cluster that cannot be reached."""
     return SettingsError(
-        f"The Ray cluster at '{address}' cannot be reached: {why}.",
+        f"The Ray cluster at '{address}' cannot be reached: {reason}.",
         cause="The cluster is not running, the address is wrong, a firewall blocks it, or it "
         "requires a token that this process does not have (RAY_AUTH_MODE, RAY_AUTH_TOKEN).",
-        fix="Start it with 'ray start --head', correct compute.address, or omit it to use this "
-        "machine.",
+        fix="Start the cluster with 'ray start --head', correct compute.address, or remove "
+        "compute.address to use this machine.",
     )
 
 
@@ -60,19 +61,18 @@ def _require_ray(address: str, *, scheme: str) -> None:
     import grpc
     from ray._private.grpc_utils import init_grpc_channel  # adds Ray's certificates and token
 
-    where = address.removeprefix(scheme)
-    with init_grpc_channel(where, [("grpc.enable_http_proxy", 0)]) as channel:
+    host_and_port = address.removeprefix(scheme)
+    with init_grpc_channel(host_and_port, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             channel.unary_unary(_PROBE_METHODS[scheme])(b"", timeout=_CONNECT_TIMEOUT_S)
         except grpc.RpcError as error:
-            # Any other status, such as that for an empty request or a missing token, comes from
-            # Ray.
-            not_ray = (
+            # Any other status comes from Ray, for example for an empty request or a missing token.
+            statuses_of_other_servers = (
                 grpc.StatusCode.UNIMPLEMENTED,
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.StatusCode.DEADLINE_EXCEEDED,
             )
-            if error.code() not in not_ray:
+            if error.code() not in statuses_of_other_servers:
                 return
             raise SettingsError(
                 f"The server at '{address}' is not a Ray head node ({error.code().name}).",

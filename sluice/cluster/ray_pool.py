@@ -1,4 +1,4 @@
-"""A pool of Ray actors, on this machine or a cluster."""
+"""A pool of Ray actors that run jobs, on this machine or a cluster."""
 
 import contextlib
 import pickle
@@ -22,15 +22,16 @@ from sluice.cluster.ray_session import count_actors, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared, write_probe_files
 
-_START_S = 120.0
-"""Longest wait for the first actor. An actor imports torch when it starts."""
+_START_TIMEOUT_S = 120.0
+"""Maximum wait for the first actor [s]. An actor imports torch when it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
+class _RunningJob:
     actor: Any
     key: Hashable
     job: bytes
+    """The pickled job, which runs again if the actor is lost."""
 
 
 class RayPool:
@@ -45,21 +46,23 @@ class RayPool:
         self, ray: Any, compute: ComputeSettings, *, probe_files: ProbeFiles, imports: Sequence[str]
     ) -> None:
         self._ray, self._retries = ray, compute.retries
-        self._make = _actor_type(ray, compute)
-        self._options = (worker_sys_path(), tuple(imports), probe_files)
+        self._actor_type = _make_actor_type(ray, compute)
+        self._actor_arguments = (worker_sys_path(), tuple(imports), probe_files)
         self._retry_counter = RetryCounter(compute.retries)
         self._starting: dict[Any, Any] = {}
-        """Starting actors by the reference of their first call."""
+        """Actors that are starting, by the object reference of their first call."""
         self._idle: list[Any] = []
-        self._busy: dict[Any, _Running] = {}
-        """Running jobs by the reference that resolves to their next messages."""
+        self._busy: dict[Any, _RunningJob] = {}
+        """Running jobs, by the object reference that resolves to their next messages."""
         self._retries_due: deque[tuple[Hashable, bytes]] = deque()
+        """Keys and pickled jobs that wait for an idle actor to run again."""
         self._received: deque[JobMessage | SluiceError] = deque()
+        """Messages and errors that were received and not returned yet."""
         self._failed_starts = 0
 
     def add(self) -> None:
         """Start one more actor."""
-        actor = self._make.remote(*self._options)
+        actor = self._actor_type.remote(*self._actor_arguments)
         self._starting[actor.check_folders.remote()] = actor
 
     def has_capacity(self) -> bool:
@@ -81,11 +84,11 @@ class RayPool:
         while self._retries_due and self._idle:
             self._run(*self._retries_due.popleft())
         if not self._received:
-            timeout = None if self._busy else _START_S
-            answers = [*self._busy, *self._starting]
-            done, _ = self._ray.wait(answers, num_returns=1, timeout=timeout)
+            timeout = None if self._busy else _START_TIMEOUT_S
+            references = [*self._busy, *self._starting]
+            done, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
             if not done:
-                raise _no_worker(f"none started within {_START_S:g} s")
+                raise _no_worker_error(f"none started within {_START_TIMEOUT_S:g} s")
             if done[0] in self._starting:
                 self._finish_start(done[0])
                 return None
@@ -97,22 +100,23 @@ class RayPool:
 
     def close(self) -> None:
         """Kill all actors."""
-        running = [each.actor for each in self._busy.values()]
-        for actor in [*self._starting.values(), *self._idle, *running]:
+        busy_actors = [running.actor for running in self._busy.values()]
+        for actor in [*self._starting.values(), *self._idle, *busy_actors]:
             self._ray.kill(actor)
 
     def _run(self, key: Hashable, job: bytes) -> None:
-        running = _Running(actor=self._idle.pop(), key=key, job=job)
+        running = _RunningJob(actor=self._idle.pop(), key=key, job=job)
         self._busy[running.actor.next_messages.remote(job)] = running
 
-    def _finish_start(self, answer: Any) -> None:
-        actor = self._starting.pop(answer)
+    def _finish_start(self, reference: Any) -> None:
+        """Add an actor that has started to the idle ones; replace it if its start failed."""
+        actor = self._starting.pop(reference)
         try:
-            missing = self._ray.get(answer)
+            missing = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
             if self._failed_starts > self._retries:
-                raise _no_worker(str(error).strip().splitlines()[-1]) from error
+                raise _no_worker_error(str(error).strip().splitlines()[-1]) from error
             self.add()
             return
         if missing is not None:
@@ -120,12 +124,13 @@ class RayPool:
             raise folder_not_shared(*missing)
         self._idle.append(actor)
 
-    def _receive(self, answer: Any) -> None:
-        running = self._busy.pop(answer)
+    def _receive(self, reference: Any) -> None:
+        """Decode the next messages of a running job; request more unless the job has ended."""
+        running = self._busy.pop(reference)
         try:
-            messages = self._ray.get(answer)
+            messages = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            self._received.append(self._lost(running, error))
+            self._received.append(self._replace_lost(running, error))
             return
         for content in messages:
             try:
@@ -137,14 +142,16 @@ class RayPool:
         else:
             self._idle.append(running.actor)
 
-    def _lost(self, running: _Running, error: Exception) -> WorkerLost:
-        # An actor that cannot be reached may still run, and two actors must not run one job.
+    def _replace_lost(self, running: _RunningJob, error: Exception) -> WorkerLost:
+        """Replace a lost actor, and queue its job again unless its retries are exhausted."""
+        # The actor is killed, because it may still run although it cannot be reached, and two
+        # actors must not run the same job.
         self._ray.kill(running.actor)
         self.add()
         lost = self._retry_counter.count(
             running.key,
             f"worker on Ray was lost ({type(error).__name__})",
-            "Most likely its memory ran out, or its machine was lost.",
+            "The memory of the worker probably ran out, or its machine was lost.",
         )
         if lost.will_retry:
             self._retries_due.append((running.key, running.job))
@@ -155,13 +162,15 @@ class RayPool:
 def open_ray_pool(
     compute: ComputeSettings, *, max_workers: int, imports: Sequence[str], folders: Sequence[Path]
 ) -> Iterator[RayPool]:
-    """Start or join Ray with up to ``max_workers`` actors; stop what was started at the end.
+    """Start or join Ray, and start up to ``max_workers`` actors; stop them at the end.
+
+    Ray itself is stopped only if this function started it.
 
     Args:
         compute: Cluster address, and the resources that each actor reserves.
         max_workers: Maximum number of jobs at a time.
         imports: Modules that an actor imports when it starts.
-        folders: Folders through which jobs exchange files; every actor must see the same ones.
+        folders: Folders through which jobs exchange files. Every actor must see the same folders.
 
     Raises:
         SettingsError: The cluster cannot be reached, or has fewer resources than one job reserves.
@@ -178,9 +187,9 @@ def open_ray_pool(
             pool.close()
 
 
-def _no_worker(why: str) -> TrainingFailed:
+def _no_worker_error(reason: str) -> TrainingFailed:
     return TrainingFailed(
-        f"No Ray worker could start: {why}.",
+        f"No Ray worker could start: {reason}.",
         cause="The machine has no memory or processes left, other jobs occupy the cluster, or a "
         "node cannot import sluice.",
         fix="Read the worker logs in Ray's session folder. On a cluster, install the same version "
@@ -188,9 +197,9 @@ def _no_worker(why: str) -> TrainingFailed:
     )
 
 
-def _actor_type(ray: Any, compute: ComputeSettings) -> Any:
-    # Ray pickles a nested class by value, so a worker needs only its path to import the modules of
-    # the jobs.
+def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
+    # The class is nested, because Ray pickles nested classes by value. So a worker can create it
+    # before it has the path from which it can import sluice.
     class Worker:
         def __init__(
             self, path: list[str], imports: tuple[str, ...], probe_files: ProbeFiles
@@ -214,7 +223,7 @@ def _actor_type(ray: Any, compute: ComputeSettings) -> Any:
             return None if folder is None else (folder, socket.gethostname())
 
         def next_messages(self, job: bytes | None) -> list[bytes]:
-            # In a separate thread, so that messages can be fetched while the job runs.
+            # The job runs in a separate thread, so that messages can be fetched while it runs.
             import threading
 
             if job is not None:

@@ -1,4 +1,4 @@
-"""The adapter to Ray: starts Ray on this machine or joins a cluster, and disconnects again."""
+"""Starts Ray on this machine or joins a cluster, and disconnects at the end."""
 
 import contextlib
 import importlib
@@ -20,18 +20,20 @@ from sluice.cluster.slots import count_slots
 
 T = TypeVar("T")
 _RESPONSE_TIMEOUT_S = 60.0
-"""Time within which a machine must start a worker [s]. Starting one takes a second on idle cores,
-and half a minute on a machine with eight processes per core."""
+"""Time within which a machine must start a worker [s]. The start takes a second on idle cores, and
+half a minute on a machine with eight processes per core."""
 _MAX_START_ATTEMPTS = 3
+"""Number of attempts to start Ray on this machine."""
 _NO_RUNTIME_ENV = "it cannot set up runtime_env, see runtime_env_setup-*.log on that machine"
 _CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Environment variable with which Ray decides whether other machines may join."""
 
 
 @contextlib.contextmanager
 def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterator[Any]:
-    """Start Ray here, or join the cluster at ``compute.address``; yield the module ``ray``.
+    """Start Ray on this machine or join the cluster of ``compute``; yield the module ``ray``.
 
-    A Ray session that is already active in this process is used and left running.
+    If a Ray session is already active in this process, it is used and not stopped.
 
     Args:
         compute: Address and runtime environment.
@@ -40,11 +42,11 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
     Raises:
         SettingsError: The cluster cannot be reached, or Ray cannot start.
     """
-    # Imported here: Ray takes half a second and only some work needs it.
+    # Imported here, because the import takes half a second and not every program needs Ray.
     import ray
 
-    own = not ray.is_initialized()
-    if compute.runtime_env is not None and not own:
+    is_active = ray.is_initialized()
+    if compute.runtime_env is not None and is_active:
         raise SettingsError(
             "compute.runtime_env is set, but Ray is already running in this process.",
             fix="Pass runtime_env to your own ray.init and remove it from compute, or call "
@@ -52,27 +54,27 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
         )
     if compute.address is not None:
         require_cluster(compute.address)
-        if not own:
+        if is_active:
             raise SettingsError(
                 f"compute.address is '{compute.address}', but Ray is already running in this "
                 "process.",
                 fix="Remove compute.address to use the running instance, or call ray.shutdown "
                 "first.",
             )
-    if own:
+    if not is_active:
         _start(ray, compute, num_cpus)
     try:
         yield ray
     finally:
-        if own:
+        if not is_active:
             ray.shutdown()
 
 
 def count_actors(ray: Any, compute: ComputeSettings) -> int:
-    """Return how many workers fit on the machines of the active Ray session.
+    """Return the number of workers that fit on the machines of the active Ray session.
 
     Raises:
-        SettingsError: Not even one fits.
+        SettingsError: Not even one worker fits.
     """
     return count_slots(machine_resources(ray), compute)
 
@@ -90,18 +92,19 @@ def has_several_machines() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MachineResponse(Generic[T]):
-    """The response of one machine that was called and still belongs to the cluster."""
+    """The response of one machine of the cluster to a function call."""
 
     host: str
     value: T | None = None
     """Return value of the function; None if it did not return."""
 
     error: str = ""
-    """Why the machine cannot run the function, such as a runtime environment that fails there."""
+    """Why the machine cannot run the function, for example because its runtime environment
+    fails."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether the machine neither returned a value nor failed in time."""
+        """Whether the machine neither returned a value nor an error in time."""
         return self.value is None and not self.error
 
 
@@ -109,10 +112,11 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
     """Call ``function`` in a worker of each machine of the active Ray session.
 
     Args:
-        function: Pickled by value if it is defined inside a function; must not return None.
+        function: Function that does not return None. It is pickled by value if it is nested in
+            another function.
 
     Returns:
-        One response for each machine, except machines that left the cluster meanwhile. Empty
+        One response for each machine, except machines that left the cluster during the call. Empty
         without a Ray session.
 
     Cost:
@@ -123,7 +127,7 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
 
     if not ray.is_initialized():
         return []
-    hosts = {node["NodeID"]: _host_of(node) for node in ray.nodes() if node["Alive"]}
+    hosts = {node["NodeID"]: _host_name(node) for node in ray.nodes() if node["Alive"]}
     pending = {
         ray.remote(
             num_cpus=0,
@@ -133,25 +137,27 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
     }
     done, missing = ray.wait(list(pending), num_returns=len(pending), timeout=_RESPONSE_TIMEOUT_S)
     responses: dict[str, MachineResponse[T]] = {}
-    for answer in done:
-        machine = pending[answer]
+    for reference in done:
+        machine = pending[reference]
         try:
-            responses[machine] = MachineResponse(hosts[machine], value=ray.get(answer))
+            responses[machine] = MachineResponse(hosts[machine], value=ray.get(reference))
         except ray.exceptions.RuntimeEnvSetupError:
-            # Ray's own error contains the values of environment variables.
+            # Ray's own error is not used, because it contains the values of environment variables.
             responses[machine] = MachineResponse(hosts[machine], error=_NO_RUNTIME_ENV)
         except ray.exceptions.RayError as error:
             responses[machine] = MachineResponse(hosts[machine], error=_last_line(error))
-    for answer in missing:
-        ray.cancel(answer, force=True)
-        responses[pending[answer]] = MachineResponse(hosts[pending[answer]])
+    for reference in missing:
+        ray.cancel(reference, force=True)
+        responses[pending[reference]] = MachineResponse(hosts[pending[reference]])
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     return [
-        each for machine, each in responses.items() if machine in alive or each.value is not None
+        response
+        for machine, response in responses.items()
+        if machine in alive or response.value is not None
     ]
 
 
-def _host_of(node: Mapping[str, Any]) -> str:
+def _host_name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
@@ -160,16 +166,16 @@ def _last_line(error: Exception) -> str:
 
 
 def dashboard_url(ray: Any) -> str:
-    """Return the address of the dashboard of the active Ray session; "" without one."""
+    """Return the address of the dashboard of the active Ray session; "" without a dashboard."""
     address: str = ray._private.worker.get_dashboard_url() or ""
     return address if "://" in address or not address else f"http://{address}"
 
 
 def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
-    """Start Ray on this machine with every port on 127.0.0.1 and token authentication.
+    """Start Ray on this machine, with every port on 127.0.0.1 and token authentication.
 
-    Ray makes its folder of sockets and logs writable for all users, so it is placed inside a
-    private folder of this user.
+    Ray makes its folder of sockets and logs writable for all users. Therefore that folder is
+    created inside a private folder of this user.
 
     Args:
         ray: The ``ray`` module.
@@ -184,13 +190,15 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     keep_token_private()
     base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
-    # Ray's processes inherit the environment, and workers inherit it from them.
-    own = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
-    before = ray_constants.ENABLE_RAY_CLUSTER, {name: os.environ.get(name) for name in own}
-    # Ray uses 127.0.0.1 only where it expects no other machine, as on macOS. With
-    # _node_ip_address="127.0.0.1" it selects another address and listens on all interfaces.
+    # Ray's processes inherit the environment of this process, and workers inherit it from them.
+    environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
+    previous_flag = ray_constants.ENABLE_RAY_CLUSTER
+    previous_values = {name: os.environ.get(name) for name in environment}
+    # Ray uses 127.0.0.1 only if it expects no other machines, as on macOS; this flag says so. The
+    # argument _node_ip_address="127.0.0.1" does not have this effect: Ray selects another address
+    # and listens on all interfaces.
     ray_constants.ENABLE_RAY_CLUSTER = False
-    os.environ.update(own)
+    os.environ.update(environment)
     try:
         _init_with_retries(
             ray,
@@ -202,9 +210,9 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
             logging_level="ERROR",
             job_config=_job_config(),
         )
-    finally:  # this process may join a cluster later
-        ray_constants.ENABLE_RAY_CLUSTER = before[0]
-        for name, value in before[1].items():
+    finally:  # restored, because this process may join a cluster later
+        ray_constants.ENABLE_RAY_CLUSTER = previous_flag
+        for name, value in previous_values.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -212,9 +220,10 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
 
 
 def _init_with_retries(ray: Any, **options: Any) -> None:
-    """Call ``ray.init`` again if Ray's processes did not start in time.
+    """Call ``ray.init``, and call it again if Ray's processes did not start in time.
 
-    Ray waits 30 s. On a busy machine the first start takes longer than the next one.
+    Ray waits 30 s for its processes. On a busy machine the first start may take longer, but the
+    next attempt is faster.
 
     Raises:
         RuntimeError: Ray did not start in three attempts.
@@ -238,13 +247,13 @@ def _init_with_retries(ray: Any, **options: Any) -> None:
 def _job_config() -> Any:
     """Return a job config with which Ray does not change ``sys.path`` of its workers.
 
-    By default Ray prepends the working folder, before the standard library.
+    By default Ray puts the working folder first, before the standard library.
     """
     from ray.job_config import JobConfig
 
     class UnchangedPath(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
-            return True  # Ray checks this before it prepends the working folder
+            return True  # Ray then does not add the working folder
 
     return UnchangedPath()
 
@@ -270,8 +279,8 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
         raise _refused_runtime_env(hide_values(str(error), runtime_env)) from None
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
-            why = hide_values(str(error), runtime_env)
-            raise unreachable(compute.address, why) from None
+            reason = hide_values(str(error), runtime_env)
+            raise unreachable(compute.address, reason) from None
         raise SettingsError(
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
@@ -279,7 +288,7 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
 
 
 def _try_runtime_env(ray: Any) -> None:
-    """Start one worker, so that an error in the environment shows before a study starts."""
+    """Start one worker, so that an error of the runtime environment is raised early."""
 
     def start() -> None:
         return None
@@ -287,12 +296,12 @@ def _try_runtime_env(ray: Any) -> None:
     ray.get(ray.remote(num_cpus=0, max_retries=0)(start).remote())
 
 
-def _refused_runtime_env(why: str) -> SettingsError:
-    lines = [line.strip() for line in why.strip().splitlines() if line.strip()]
+def _refused_runtime_env(reason: str) -> SettingsError:
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     return SettingsError(
-        f"The cluster cannot set up compute.runtime_env: {lines[-1] if lines else why}",
-        cause="A folder is too large to upload, a package cannot be installed there, or a URL "
-        "cannot be read by its machines.",
-        fix="Correct runtime_env; 'excludes' leaves files of working_dir out; the log "
-        "runtime_env_setup-*.log of Ray's session folder on that machine has the whole output.",
+        f"The cluster cannot set up compute.runtime_env: {lines[-1] if lines else reason}",
+        cause="A folder is too large to upload, a package cannot be installed on the cluster, or "
+        "its machines cannot read a URL.",
+        fix="Correct runtime_env. With 'excludes' you can omit files of working_dir. The whole "
+        "output is in runtime_env_setup-*.log of Ray's session folder on that machine.",
     )

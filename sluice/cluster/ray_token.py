@@ -1,4 +1,4 @@
-"""The token with which Ray's processes on this machine authenticate each other."""
+"""Protects the token with which Ray's processes on this machine authenticate each other."""
 
 import os
 import secrets
@@ -8,15 +8,16 @@ from sluice.base.files import PRIVATE_FILE_MODE, write_secret
 
 
 def ray_token_path() -> Path:
-    """Return the path of Ray's token file, which Ray itself would create readable for all users."""
+    """Return the path of Ray's token file."""
     return Path.home() / ".ray" / "auth_token"
 
 
 def keep_token_private() -> None:
-    """Create Ray's token if it is missing, and make the file readable for this user only.
+    """Create Ray's token file if it is missing, and make it readable for this user only.
 
-    Ray requires the token for every request unless ``RAY_AUTH_MODE=disabled``. A token that is set
-    in the environment (``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``) is used as it is.
+    Ray itself would create the file readable for all users. Ray requires the token for every
+    request unless ``RAY_AUTH_MODE=disabled``. If the environment sets the token
+    (``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``), this function does nothing.
 
     Raises:
         StorageError: The file cannot be written.

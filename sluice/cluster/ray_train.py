@@ -1,7 +1,7 @@
-"""The adapter to Ray Train: one model on several processes, on this machine or a cluster.
+"""Adapter to Ray Train: trains one model in several processes, on this machine or a cluster.
 
-Ray Train places the processes, forms a torch.distributed group, and restarts all of them when one
-dies. The training function and its checkpoints are Sluice's own; Ray Train stores none.
+Ray Train starts the processes (ranks), forms a torch.distributed group, and restarts all ranks when
+one dies. Sluice provides the training function and writes the checkpoints itself.
 """
 
 import contextlib
@@ -25,22 +25,24 @@ from sluice.cluster.stale_files import process_prefix, remove_stale_files
 T = TypeVar("T")
 Emit = Callable[[Any], None]
 RankFunction = Callable[[Emit], T]
-"""Function of a rank inside torch's process group; its messages are received by the caller of
-``run_on_ranks``."""
+"""Function that every rank calls inside torch's process group. The caller of ``run_on_ranks``
+receives the messages that it emits."""
 
 _POLL_S = 0.2
+"""Interval at which messages of the ranks are forwarded [s]."""
 _STOP_TIMEOUT_S = 10.0
-"""Longest wait for Ray Train to stop its ranks."""
+"""Maximum wait for Ray Train to stop its ranks [s]."""
 
 _COLLECTIVE_TIMEOUT_S = 1800
-"""Longest wait of a collective operation, such as while the first rank writes or computes test
-metrics."""
+"""Maximum wait of a collective operation [s]. Other ranks wait for example while the first rank
+writes files or computes test metrics."""
 _HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-"""How often Ray Train checks whether the ranks have finished; its default is 2 s."""
-_RANK_ENV = {
+"""Environment variable and value of the interval at which Ray Train checks whether the ranks have
+finished [s]. The default is 2 s."""
+_RANK_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
-    # DistributedDataParallel warns about find_unused_parameters.
+    # Suppresses the warning of DistributedDataParallel about find_unused_parameters.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
@@ -50,20 +52,20 @@ def run_on_ranks(
 ) -> T:
     """Call ``function`` in several cooperating processes; return the result of the first rank.
 
-    When a process or its machine is lost, all ranks are started again, up to ``compute.retries``
-    times; the function must resume from its own checkpoint. An error raised by the function is not
-    retried.
+    If a process or its machine is lost, all ranks are started again, up to ``compute.retries``
+    times. The function must therefore resume from its own checkpoint. An error that the function
+    raises is not retried.
 
     Args:
         function: An importable function, or a ``functools.partial`` of one.
         compute: Cluster address, number of processes (``ranks_per_training``), and resources of
-            each.
-        folder: Folder for Ray Train's run storage, which is removed at the end; shared by all
-            machines of a cluster.
+            each process.
+        folder: Folder in which Ray Train's storage is created; it is removed at the end. On a
+            cluster, all machines must share the folder.
         on_message: Called in this process with every message of any rank.
 
     Raises:
-        SettingsError: The cluster cannot be reached, or has no room for all ranks at once.
+        SettingsError: The cluster cannot be reached, or is too small for all ranks at once.
         SluiceError: Raised by the function, on any rank.
         TrainingFailed: The function raised another exception, processes were lost too often, or the
             process that relays messages was lost.
@@ -89,19 +91,20 @@ def run_on_ranks(
 
 
 class _RayTrainRun:
-    """Ray Train in a separate process on this machine.
+    """A run of Ray Train in a separate process on this machine.
 
-    In the main thread of this process it would disable Ctrl-C for good. In another thread it could
-    not be stopped, and it would crash the process when Ray is shut down meanwhile.
+    Ray Train does not run in this process for two reasons. In the main thread it would permanently
+    disable Ctrl-C. In another thread it could not be stopped, and it would crash the process if Ray
+    is shut down during the run.
     """
 
     def __init__(
         self, ray: Any, function: bytes, mailbox: Any, compute: ComputeSettings, storage: Path
     ) -> None:
         self._ray = ray
-        loop = _loop(function, mailbox)
+        rank_function = _make_rank_function(function, mailbox)
         task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=_on_this_node(ray))
-        self._result = task(_fit(loop, compute, storage)).remote()
+        self._result = task(_make_fit(rank_function, compute, storage)).remote()
 
     def wait(self, seconds: float) -> bool:
         """Return whether the run is still active after ``seconds``."""
@@ -109,9 +112,9 @@ class _RayTrainRun:
         return not done
 
     def end(self) -> None:
-        """Stop an active run and its ranks, and release their resources."""
+        """Stop the run and its ranks if it is still active, and release their resources."""
         if self.wait(0):
-            self._ray.cancel(self._result)  # like Ctrl-C: Ray Train stops its ranks
+            self._ray.cancel(self._result)  # has the effect of Ctrl-C: Ray Train stops its ranks
         if self.wait(_STOP_TIMEOUT_S):
             self._ray.cancel(self._result, force=True)
 
@@ -123,42 +126,40 @@ class _RayTrainRun:
         """
         import ray.train
 
-        lost: tuple[type[Exception], ...] = (
+        lost_errors: tuple[type[Exception], ...] = (
             self._ray.exceptions.RayError,
             ray.train.TrainingFailedError,
         )
         cause: Exception | None = None
         try:
             value: bytes | None = self._ray.get(self._result)
-        except lost as error:
+        except lost_errors as error:
             cause = error
         else:
             if value is not None:
                 return value
-        why = str(cause or "no rank returned a result").strip().splitlines()[-1:]
+        reason = str(cause or "no rank returned a result").strip().splitlines()[-1:]
         raise TrainingFailed(
             f"The processes that fit one model together were lost more than {retries} times: "
-            f"{why[0]}.",
-            cause="Most likely memory ran out, or a machine of the cluster was lost.",
-            fix="Lower batch_rows or set micro_batch_rows if memory is short, then run again: the "
+            f"{reason[0]}.",
+            cause="The memory probably ran out, or a machine of the cluster was lost.",
+            fix="If memory is short, lower batch_rows or set micro_batch_rows. Then run again: the "
             "training resumes from the last checkpoint.",
         ) from cause
 
 
-def _fit(
-    loop: Callable[[], bytes | None], compute: ComputeSettings, storage: Path
+def _make_fit(
+    rank_function: Callable[[], bytes | None], compute: ComputeSettings, storage: Path
 ) -> Callable[[], bytes | None]:
+    """Return the function that runs Ray Train and returns the pickled result of the first rank."""
     resources = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
-    use_gpu, ranks, retries = (
-        bool(compute.gpus_per_worker),
-        compute.ranks_per_training,
-        compute.retries,
-    )
+    use_gpu = bool(compute.gpus_per_worker)
+    ranks, retries = compute.ranks_per_training, compute.retries
     name, parent = storage.name, str(storage.parent)
 
-    # Ray pickles a nested function by value.
+    # The function is nested, because Ray pickles nested functions by value.
     def fit() -> bytes | None:
         import os
 
@@ -166,11 +167,11 @@ def _fit(
         import ray.train
         import ray.train.torch
 
-        # Ray Train selects version 1 or 2 of its classes at import.
+        # The type is Any, because Ray Train selects version 1 or 2 of its classes at import.
         api: Any = ray.train
         backend = "nccl" if use_gpu else "gloo"
         trainer = api.torch.TorchTrainer(
-            loop,
+            rank_function,
             torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_COLLECTIVE_TIMEOUT_S),
             scaling_config=api.ScalingConfig(
                 num_workers=ranks, use_gpu=use_gpu, resources_per_worker=resources
@@ -180,7 +181,7 @@ def _fit(
                 storage_path=parent,
                 failure_config=api.FailureConfig(max_failures=retries),
                 logging_config=api.LoggingConfig(log_level="ERROR"),
-                worker_runtime_env={"env_vars": _RANK_ENV},
+                worker_runtime_env={"env_vars": _RANK_ENVIRONMENT},
             ),
         )
         return trainer.fit().return_value  # type: ignore[no-any-return]
@@ -188,33 +189,35 @@ def _fit(
     return fit
 
 
-def _loop(function: bytes, mailbox: Any) -> Callable[[], bytes | None]:
+def _make_rank_function(function: bytes, mailbox: Any) -> Callable[[], bytes | None]:
+    """Return the function that Ray Train calls in every rank."""
     package = str(Path(sluice.__file__).parent.parent)
     path = [*(os.path.abspath(part) for part in sys.path), package]
     working_dir = os.getcwd()
 
-    # Ray pickles a nested function by value, so a rank needs only its path.
-    def loop() -> bytes | None:
+    # The function is nested, because Ray pickles nested functions by value. So a rank can load it
+    # before it has the path from which it can import sluice.
+    def run_rank() -> bytes | None:
         import contextlib
         import os
         import sys
 
         sys.path.extend(part for part in path if part not in sys.path)
-        with contextlib.suppress(OSError):  # Ray Train changes the working folder
-            os.chdir(working_dir)
+        with contextlib.suppress(OSError):
+            os.chdir(working_dir)  # Ray Train has changed the working folder
         from sluice.cluster.ray_train import serve
 
         return serve(function, mailbox)
 
-    return loop
+    return run_rank
 
 
 def serve(function: bytes, mailbox: Any) -> bytes | None:
-    """Run one rank: call the function and return its pickled result. Called in the rank's process.
+    """Call the function of a rank, in the process of the rank, and return its pickled result.
 
-    An error of the function is stored in ``mailbox``, and this process leaves the process group so
-    that the other ranks do not wait for it. They raise, Ray Train restarts all ranks, and each of
-    them returns at once.
+    If the function raises, the error is stored in ``mailbox``, and this process leaves the process
+    group. So the other ranks do not wait for it and raise ``RankLost``. Ray Train then restarts all
+    ranks, and each returns immediately because ``mailbox`` contains an error.
     """
     import ray
     from torch import distributed as dist
@@ -243,9 +246,9 @@ def serve(function: bytes, mailbox: Any) -> bytes | None:
 
 
 def open_mailbox(ray: Any) -> Any:
-    """Start the process that relays messages of the ranks.
+    """Start the process that receives messages of the ranks, and return its handle.
 
-    It runs on this machine, so that it cannot be lost alone.
+    The process runs on this machine, so it is not lost if another machine is lost.
     """
 
     class Mailbox:
@@ -288,7 +291,7 @@ def _get(ray: Any, reference: Any) -> Any:
     except ray.exceptions.RayError as error:
         raise TrainingFailed(
             f"The process that relays messages of the ranks was lost ({type(error).__name__}).",
-            cause="Most likely memory ran out on this machine and the system killed it.",
+            cause="The memory of this machine probably ran out, so the system killed the process.",
             fix="Free memory on this machine, then run again: the training resumes from the last "
             "checkpoint.",
         ) from error

@@ -1,7 +1,8 @@
-"""Ray's runtime environment on cluster workers: user code, packages and environment variables.
+"""Settings of Ray's runtime environment: code, packages and environment variables of workers.
 
-Settings are stored with every run, so they must not contain secrets: ``${NAME}`` in the value of an
-environment variable is replaced when the cluster is joined, and the value is not stored.
+Settings are stored with every run, so they must not contain secrets. Instead, the value of an
+environment variable may contain ``${NAME}``. It is replaced when the cluster is joined, and the
+replaced value is not stored.
 """
 
 import re
@@ -18,15 +19,17 @@ from sluice.cluster.process import WORKER_ENVIRONMENT
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4
-"""Shorter values of environment variables are words such as '1', not secrets."""
-_HIDE = BeforeValidator(redact_data)
-"""Masks a value before validation, because the error message repeats a refused value."""
+"""Minimum length of values that are hidden in messages. Shorter values, such as '1', are not
+secrets, and hiding them would make messages unreadable."""
+_REDACT = BeforeValidator(redact_data)
+"""Masks secrets in a value before validation, because the error message contains a refused
+value."""
 
 
 class RuntimeEnvSettings(Settings):
     """Ray's runtime environment of a job. Ray's documentation describes each field."""
 
-    # pydantic's messages would contain the original value, before it was masked.
+    # Otherwise pydantic's messages would contain the original value from before it was masked.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     working_dir: str | None = Field(
@@ -44,12 +47,12 @@ class RuntimeEnvSettings(Settings):
         description="Local package folders or wheels, or URLs of a .zip, that every worker can "
         "import.",
     )
-    env_vars: Annotated[dict[str, str], _HIDE] = Field(
+    env_vars: Annotated[dict[str, str], _REDACT] = Field(
         {},
-        description="Environment variables of every worker. ${NAME} is replaced by a variable of "
-        "this process; pass secrets this way.",
+        description="Environment variables of every worker. ${NAME} is replaced by the variable "
+        "NAME of this process; use it to pass secrets.",
     )
-    pip: Annotated[tuple[str, ...], _HIDE] = Field(
+    pip: Annotated[tuple[str, ...], _REDACT] = Field(
         (),
         strict=False,
         description="Requirements that pip installs on every machine before its first worker "
@@ -71,33 +74,36 @@ class RuntimeEnvSettings(Settings):
 def resolve_runtime_env(
     settings: RuntimeEnvSettings | None, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the ``runtime_env`` argument of ``ray.init``. It contains secrets: never log it.
+    """Return the ``runtime_env`` argument of ``ray.init``. It contains secrets, so never log it.
 
     Args:
-        settings: The user's settings; None for the variables that Sluice sets for all workers.
-        environ: The environment variables of this process.
+        settings: The user's settings. If None, the result contains only the environment variables
+            that Sluice sets for all workers.
+        environ: Environment variables of this process.
 
     Raises:
-        SettingsError: A folder or an environment variable does not exist here.
+        SettingsError: A folder or an environment variable does not exist on this machine.
     """
-    own = settings or RuntimeEnvSettings()
+    settings = settings or RuntimeEnvSettings()
     resolved: dict[str, Any] = {
         "env_vars": WORKER_ENVIRONMENT
-        | {name: _resolve(name, value, environ) for name, value in own.env_vars.items()}
+        | {name: _resolve(name, value, environ) for name, value in settings.env_vars.items()}
     }
-    if own.working_dir is not None:
-        resolved["working_dir"] = _local(own.working_dir, "working_dir")
-    if own.py_modules:
-        resolved["py_modules"] = [_local(path, "py_modules") for path in own.py_modules]
-    if own.excludes:
-        resolved["excludes"] = list(own.excludes)
-    if own.pip:
-        resolved["pip"] = list(own.pip)
+    if settings.working_dir is not None:
+        resolved["working_dir"] = _url_or_local_path(settings.working_dir, "working_dir")
+    if settings.py_modules:
+        resolved["py_modules"] = [
+            _url_or_local_path(path, "py_modules") for path in settings.py_modules
+        ]
+    if settings.excludes:
+        resolved["excludes"] = list(settings.excludes)
+    if settings.pip:
+        resolved["pip"] = list(settings.pip)
     return resolved
 
 
 def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
-    """Return ``text`` with the values of environment variables replaced by ``***``."""
+    """Return ``text`` with the values of the workers' environment variables replaced by ``***``."""
     values = set(runtime_env.get("env_vars", {}).values())
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= _MIN_HIDDEN_LENGTH:
@@ -119,7 +125,7 @@ def _resolve(name: str, value: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(replacement, value)
 
 
-def _local(path: str, name: str) -> str:
+def _url_or_local_path(path: str, name: str) -> str:
     if "://" in path or Path(path).expanduser().exists():
         return path if "://" in path else str(Path(path).expanduser().absolute())
     raise SettingsError(

@@ -8,14 +8,15 @@ from sluice.cluster.runtime_env import RuntimeEnvSettings
 
 
 class ComputeSettings(Settings):
-    """Machines and resources of trainings; they do not change a result, with two exceptions.
+    """Machines and resources of trainings.
 
-    Resources are reserved, not enforced, and a training uses one thread however many cores it
-    reserves: with more threads, sums are computed in another order. The exceptions: a GPU and a CPU
-    do not produce the same bits, nor do different numbers of ranks.
+    These settings do not affect results, with two exceptions: results on a GPU and on a CPU differ
+    by rounding, and so do results with different numbers of ranks. Resources are reserved, but not
+    enforced. A training always uses one thread, even if it reserves several cores, because the
+    rounding of sums depends on the number of threads.
     """
 
-    # pydantic's messages would contain the original value, before it was masked.
+    # Otherwise pydantic's messages would contain the original value from before it was masked.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     address: str | None = Field(
@@ -52,8 +53,8 @@ class ComputeSettings(Settings):
         3,
         ge=0,
         le=1000,
-        description="How often a training is resumed from its last checkpoint after its process "
-        "or machine was lost.",
+        description="Maximum number of times that a training is resumed from its last checkpoint "
+        "after its process or machine was lost.",
     )
 
     runtime_env: RuntimeEnvSettings | None = Field(
@@ -71,7 +72,7 @@ class ComputeSettings(Settings):
     @field_validator("storage_path", mode="before")
     @classmethod
     def _mask_credential(cls, storage_path: object) -> object:
-        # Masked before validation, because the error message repeats a refused value.
+        # Masked before validation, because the error message contains a refused value.
         return redact(storage_path) if isinstance(storage_path, str) else storage_path
 
     @field_validator("storage_path")
@@ -79,15 +80,15 @@ class ComputeSettings(Settings):
     def _refuse_credential(cls, storage_path: str | None) -> str | None:
         if storage_path is not None and has_credential(storage_path):
             raise ValueError(
-                "Ray writes the storage_path, with its credentials, into the results: remove them "
-                "from it and set them in the environment of this process and in "
+                "storage_path must not contain credentials, because Ray writes it into the "
+                "results: set them in the environment of this process and in "
                 "runtime_env.env_vars (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or use roles "
                 "of the machines"
             )
         return storage_path
 
     @model_validator(mode="after")
-    def _runtime_env_requires_address(self) -> "ComputeSettings":
+    def _require_address_for_runtime_env(self) -> "ComputeSettings":
         if self.runtime_env is not None and self.address is None:
             raise ValueError(
                 "runtime_env requires compute.address: without a cluster, workers run on this "
@@ -97,10 +98,10 @@ class ComputeSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _integer_gpus(self) -> "ComputeSettings":
+    def _require_valid_gpus(self) -> "ComputeSettings":
         if self.gpus_per_worker > 1 and self.gpus_per_worker % 1 != 0:
             raise ValueError(
-                "gpus_per_worker must be at most 1 or an integer, because a fraction is on one "
-                f"GPU; got {self.gpus_per_worker:g}"
+                "gpus_per_worker must be at most 1 or an integer, because a fraction is a part "
+                f"of one GPU; got {self.gpus_per_worker:g}"
             )
         return self

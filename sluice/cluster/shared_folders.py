@@ -10,12 +10,12 @@ from sluice.base.files import storage_error
 from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 ProbeFiles = tuple[tuple[Path, bytes], ...]
-"""Paths of the probe files written by this process, with their contents."""
+"""Paths and contents of the probe files that this process has written."""
 
 
 @contextlib.contextmanager
 def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
-    """Write a probe file into each folder; remove it at the end of the context.
+    """Write a probe file into each folder, which workers then try to read; remove it at the end.
 
     Raises:
         StorageError: A folder cannot be written.
@@ -38,13 +38,13 @@ def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
 
 
 def first_missing_folder(probe_files: ProbeFiles) -> Path | None:
-    """Return the first folder whose probe file this process cannot read. Called in a worker."""
+    """Return the first folder whose probe file this process, a worker, cannot read; else None."""
     for path, content in probe_files:
         try:
-            read = path.read_bytes()
+            read_content = path.read_bytes()
         except OSError:
             return path.parent
-        if read != content:
+        if read_content != content:
             return path.parent
     return None
 

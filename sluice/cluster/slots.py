@@ -1,4 +1,4 @@
-"""Counts slots: how many jobs fit on the machines at the same time."""
+"""Counts slots: the number of jobs that fit on the machines at the same time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,34 +6,34 @@ from collections.abc import Mapping, Sequence
 from sluice.base.errors import SettingsError
 from sluice.cluster.settings import ComputeSettings
 
-_ROUNDING = 1e-9
-"""Tolerance for float division, so that three shares of 1/3 fit."""
+_TOLERANCE = 1e-9
+"""Tolerance for rounding errors of a division, so that three shares of 1/3 fit on one GPU."""
 
 
 def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> int:
-    """Return how many jobs fit, each on one machine, at most ``compute.workers``.
+    """Return the number of jobs that fit, each on one machine, but at most ``compute.workers``.
 
     Args:
         machines: Amount of 'CPU' and 'GPU' of each machine; a missing entry counts as 0.
         compute: Resources that a job reserves.
 
     Raises:
-        SettingsError: No machine has room for a job.
+        SettingsError: No machine is large enough for a job.
     """
-    fits = sum(
+    num_slots = sum(
         min(
             _shares(machine.get("CPU", 0.0), compute.cpus_per_worker),
             _gpu_shares(machine.get("GPU", 0.0), compute.gpus_per_worker),
         )
         for machine in machines
     )
-    if fits >= 1:
-        return int(min(fits, compute.workers or fits))
+    if num_slots >= 1:
+        return int(min(num_slots, compute.workers or num_slots))
     raise _not_enough_resources(machines, compute)
 
 
 def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
-    """Refuse ranks that cannot all run at the same time; Ray would wait forever.
+    """Refuse settings with which not all ranks can run at the same time; Ray would wait forever.
 
     Args:
         machines: As for ``count_slots``.
@@ -46,7 +46,7 @@ def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetti
     slots = count_slots(machines, compute.model_copy(update={"workers": None}))
     if slots < ranks:
         raise SettingsError(
-            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, and there "
+            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, but there "
             f"are {slots}. Each rank reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) "
             f"and {compute.gpus_per_worker:g} GPU (gpus_per_worker) of one machine.",
             cause="A rank cannot span machines, so leftover CPUs on different machines cannot be "
@@ -57,13 +57,13 @@ def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetti
 
 
 def _shares(available: float, required: float) -> float:
-    return math.floor(available / required + _ROUNDING)
+    return math.floor(available / required + _TOLERANCE)
 
 
 def _gpu_shares(available: float, required: float) -> float:
     if required <= 0:
         return math.inf
-    # A fraction of a GPU is on one device: five jobs of 0.4 do not fit on two GPUs.
+    # A fraction cannot be split between GPUs: two GPUs have room for four jobs of 0.4, not five.
     return available * _shares(1.0, required) if required < 1 else _shares(available, required)
 
 
@@ -77,14 +77,16 @@ def _not_enough_resources(
     ):
         largest = max((machine.get(name, 0.0) for machine in machines), default=0.0)
         if not required <= largest:
-            where = "this machine" if len(machines) == 1 else f"the largest of {len(machines)}"
+            where = (
+                "this machine" if len(machines) == 1 else f"the largest of {len(machines)} machines"
+            )
             return SettingsError(
-                f"A training reserves {required:g} {name} ({setting}), and {where} has "
+                f"A training reserves {required:g} {name} ({setting}), but {where} has "
                 f"{largest:g}.",
                 fix=fix.format(setting),
             )
     return SettingsError(
         f"A training reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) and "
-        f"{compute.gpus_per_worker:g} GPU (gpus_per_worker), and no machine has both.",
+        f"{compute.gpus_per_worker:g} GPU (gpus_per_worker), but no machine has both.",
         fix=fix.format("one of them"),
     )

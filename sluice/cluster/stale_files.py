@@ -1,6 +1,7 @@
-"""Per-process temporary files in shared folders, and removal of those left by killed processes.
+"""Names temporary files in shared folders, and removes those of killed processes.
 
-File names contain the process id and the host, so that the next start can remove stale files.
+The name of a file contains the id and the host of its process, so that a later process can
+determine whether the file is stale.
 """
 
 import contextlib
@@ -12,19 +13,24 @@ import time
 from pathlib import Path
 
 _MAX_AGE_OTHER_HOST_S = 30 * 86_400.0
-"""Age after which files of another host are removed: its processes cannot be checked from here, and
-no training takes a month."""
+"""Age after which files of another host are removed [s]. Processes of another host cannot be
+checked, but no training takes a month."""
+
+
+_CLOCK_TOLERANCE_S = 2
+"""Tolerance when the start of a process is compared with the time of a file, for coarse clocks
+[s]."""
 
 
 def process_prefix(kind: str) -> str:
-    """Return the prefix of the names of this process's files of one kind."""
+    """Return the prefix for the names of this process's temporary files of one kind."""
     return f".{kind}-{os.getpid()}-{socket.gethostname()}-"
 
 
 def remove_stale_files(folder: Path, kind: str) -> None:
-    """Remove files and folders of one kind whose process has ended, or which are a month old.
+    """Remove the files and folders of one kind whose process has ended, or that are a month old.
 
-    Safe to call from several processes at the same time.
+    Several processes may call this function at the same time.
     """
     for path in folder.glob(f".{kind}-*"):
         match = re.fullmatch(rf"\.{kind}-(\d+)-(.+)-[^-]+", path.name)
@@ -44,10 +50,9 @@ def _is_stale(path: Path, pid: int, host: str) -> bool:
         written = path.stat().st_mtime
         if host != socket.gethostname():
             return time.time() - written > _MAX_AGE_OTHER_HOST_S
-        # A process that started after the file was written has reused the id; 2 s for coarse
-        # clocks.
-        return psutil.Process(pid).create_time() > written + 2
+        # A process that started after the file was written is another one with the same id.
+        return psutil.Process(pid).create_time() > written + _CLOCK_TOLERANCE_S
     except psutil.NoSuchProcess:
         return True
     except (OSError, psutil.Error):
-        return False  # removed by another process, or owned by another user
+        return False  # another process has removed the file, or another user owns the process

@@ -1,6 +1,7 @@
-"""Storage of a search's results and checkpoints, checked before the search starts.
+"""Checks the storage of a search's results and checkpoints before the search starts.
 
-Ray Tune only fails to read a checkpoint when a trial moves to another machine, hours later.
+Without this check, an unusable storage is detected only when a trial moves to another machine and
+cannot read its checkpoint, possibly hours later.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 _RETRY_LIMIT_S = 60
-"""Limit for Google Cloud Storage, whose client retries for 15 minutes by default."""
+"""Time for which the client of Google Cloud Storage retries a request [s]; the default is 15
+min."""
 
 
 def tune_storage(
@@ -25,18 +27,18 @@ def tune_storage(
 ) -> tuple[str, Any]:
     """Return ``storage_path`` and ``storage_filesystem`` of ``ray.tune.RunConfig``.
 
-    A small probe file is written there, read by every machine of the active Ray session
-    (``join_ray``), and deleted.
+    The storage is checked: this process writes a small probe file to it, every machine of the
+    active Ray session (``join_ray``) reads it, and it is deleted.
 
     Args:
-        compute: ``storage_path`` is a folder, or a URL that pyarrow or fsspec supports, with
-            pyarrow's options in its query
+        compute: Settings with ``storage_path``: a folder, or a URL that pyarrow or fsspec supports.
+            Options of pyarrow are in the query of the URL
             (``s3://bucket/prefix?endpoint_override=http://127.0.0.1:5000``).
-        folder: The study's folder, used if ``storage_path`` is not set.
-        log: Receives a line about each machine that does not answer, as a logger does.
+        folder: Folder of the study, which is used if ``storage_path`` is not set.
+        log: Function that receives a line about each machine that does not answer.
 
     Returns:
-        The path on the file system, and pyarrow's file system; None for a folder.
+        The path on the file system, and pyarrow's file system or None for a local folder.
 
     Raises:
         SettingsError: Neither pyarrow nor fsspec supports the URL, or a machine of the cluster does
@@ -44,20 +46,20 @@ def tune_storage(
         StorageError: The storage cannot be written, or a machine of the cluster cannot read it.
 
     Cost:
-        Milliseconds on one machine, and for a cluster the start of a worker on each machine; a
+        Milliseconds on one machine. On a cluster, the start of a worker on each machine, and a
         minute if a machine does not answer.
     """
     url = compute.storage_path or str(folder)
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://")).expanduser().absolute()
-        _try_folder(path, compute, log)
+        _check_folder(path, compute, log)
         return str(path), None
     filesystem, prefix = _open(url)
     with _probe_file(filesystem, prefix, url) as (probe, content):
-        for host, why in _failed_reads(filesystem, probe, content, compute, log):
+        for host, reason in _failed_reads(filesystem, probe, content, compute, log):
             raise StorageError(
                 f"compute.storage_path '{url}' can be written here, but the machine {host} of the "
-                f"cluster cannot read it: {why}.",
+                f"cluster cannot read it: {reason}.",
                 cause="The workers of that machine have no credentials, or cannot reach the "
                 "address.",
                 fix="Set the credentials in compute.runtime_env.env_vars or give the machine a "
@@ -66,7 +68,7 @@ def tune_storage(
     return prefix, filesystem
 
 
-def _try_folder(path: Path, compute: ComputeSettings, log: Callable[[str], None]) -> None:
+def _check_folder(path: Path, compute: ComputeSettings, log: Callable[[str], None]) -> None:
     from pyarrow import fs
 
     probe, content = path / _probe_name(), secrets.token_bytes(16)
@@ -97,18 +99,18 @@ def _open(url: str) -> tuple[Any, str]:
     from pyarrow.fs import FileSystem
 
     try:
-        filesystem, path = FileSystem.from_uri(_bounded(url))
+        filesystem, path = FileSystem.from_uri(_with_retry_limit(url))
     except (ArrowException, ValueError, OSError, NotImplementedError) as error:
-        if not _is_unknown(error):
-            raise _refused(url, _first_line(error)) from error
+        if not _is_unsupported(error):
+            raise _unusable_url(url, _first_line(error)) from error
         filesystem, path = _open_by_fsspec(url)
     path = path.strip("/") if urlsplit(url).netloc else path
     if not path:
-        raise _refused(url, "it does not name a bucket")
+        raise _unusable_url(url, "it does not name a bucket")
     return filesystem, path
 
 
-def _is_unknown(error: Exception) -> bool:
+def _is_unsupported(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or "Unrecognized filesystem" in str(error)
 
 
@@ -119,13 +121,14 @@ def _open_by_fsspec(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = url_to_fs(url)
     except (ImportError, ValueError, TypeError, OSError) as error:
-        raise _refused(
+        raise _unusable_url(
             url, f"pyarrow does not support it, and fsspec reports: {_first_line(error)}"
         ) from error
     return PyFileSystem(FSSpecHandler(filesystem)), path
 
 
-def _bounded(url: str) -> str:
+def _with_retry_limit(url: str) -> str:
+    """Return a URL with a retry limit if it is a URL of Google Cloud Storage without one."""
     parts = urlsplit(url)
     if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parts.query:
         return url
@@ -139,7 +142,8 @@ def _probe_file(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, b
     from pyarrow import ArrowException
 
     probe, content = f"{prefix}/{_probe_name()}", secrets.token_bytes(16)
-    # fsspec raises errors of the cloud's client library, which have no common base class.
+    # Errors of a cloud's client library that are none of these types are not converted, because
+    # they have no common base class.
     try:
         with filesystem.open_output_stream(probe) as stream:
             stream.write(content)
@@ -166,7 +170,7 @@ def _failed_reads(
     compute: ComputeSettings,
     log: Callable[[str], None],
 ) -> list[tuple[str, str]]:
-    """Return host and reason of each machine that cannot read the probe file."""
+    """Return (host, reason) of each machine that cannot read the probe file."""
     if compute.address is None and not has_several_machines():
         return []  # this machine wrote the file
 
@@ -186,14 +190,14 @@ def _failed_reads(
                 "is unknown whether it can read checkpoints. A trial that is scheduled there may "
                 "wait. Read the log raylet.out on that machine, or remove it from the cluster."
             )
-        elif why := machine.error or machine.value:
-            failed.append((machine.host, why))
+        elif reason := machine.error or machine.value:
+            failed.append((machine.host, reason))
     return failed
 
 
-def _refused(url: str, why: str) -> SettingsError:
+def _unusable_url(url: str, reason: str) -> SettingsError:
     return SettingsError(
-        f"compute.storage_path '{url}' cannot be used: {why}.",
+        f"compute.storage_path '{url}' cannot be used: {reason}.",
         fix="Set a folder, or a URL that pyarrow or an installed fsspec package supports: "
         "s3://bucket/prefix, gs://bucket/prefix, abfs://container@account/prefix.",
     )

@@ -1,4 +1,4 @@
-"""Resources that one trial of a search reserves, and slots that a limit leaves idle."""
+"""Resources that trials of a search reserve, and slots that limits leave idle."""
 
 import math
 from typing import Any
@@ -10,10 +10,9 @@ from sluice.cluster.slots import count_slots
 
 
 def trial_resources(compute: ComputeSettings) -> Any:
-    """Return Ray Tune's ``PlacementGroupFactory`` of one trial: one bundle, on one machine.
+    """Return the resources of one trial for Ray Tune: a single bundle, which is on one machine.
 
-    Fractions of a GPU (``gpus_per_worker`` of 0.25) and several GPUs per trial are passed on as
-    set.
+    Ray Tune accepts a fraction of a GPU (``gpus_per_worker`` of 0.25) and several GPUs per trial.
     """
     from ray import tune
 
@@ -24,9 +23,9 @@ def trial_resources(compute: ComputeSettings) -> Any:
 
 
 def local_ray_cores(compute: ComputeSettings) -> int | None:
-    """Return how many cores a local Ray instance needs for ``compute.workers``.
+    """Return the number of cores that a local Ray instance needs for ``compute.workers``.
 
-    None without a limit of workers; never more than this machine has.
+    The number is at most that of this machine. Without a limit of workers the result is None.
     """
     if compute.workers is None:
         return None
@@ -34,14 +33,14 @@ def local_ray_cores(compute: ComputeSettings) -> int | None:
 
 
 def binding_limit(ray: Any, compute: ComputeSettings) -> int | None:
-    """Return ``compute.workers`` if the machines have room for more trials; else None."""
-    if compute.workers is None or _count(machine_resources(ray), compute) <= compute.workers:
+    """Return ``compute.workers`` if more trials would fit on the machines; else None."""
+    if compute.workers is None or _count_slots(machine_resources(ray), compute) <= compute.workers:
         return None
     return compute.workers
 
 
 def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | None) -> str:
-    """Return a sentence about slots that a limit leaves idle on the running machines; "" if none.
+    """Return a sentence about slots that a limit leaves idle; "" if no slots are idle.
 
     Args:
         ray: The ``ray`` module, connected to the cluster.
@@ -53,11 +52,11 @@ def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | No
         "search.concurrent_trials": max_trials,
     }
     resources = machine_resources(ray)
-    slots = _count(resources, compute)
+    slots = _count_slots(resources, compute)
     binding = {name: limit for name, limit in limits.items() if limit is not None and limit < slots}
     if not binding:
         return ""
-    name = min(binding, key=lambda each: binding[each])
+    name = min(binding, key=lambda setting: binding[setting])
     return (
         f"{binding[name]} trials run at a time ({name}), but {slots} fit on the {len(resources)} "
         f"machines of the cluster: {slots - binding[name]} slots stay idle. Raise {name} to use "
@@ -65,10 +64,10 @@ def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | No
     )
 
 
-def _count(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
+def _count_slots(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
     from sluice.base.errors import SettingsError
 
     try:
         return count_slots(resources, compute.model_copy(update={"workers": None}))
     except SettingsError:
-        return 0  # an autoscaler adds machines later
+        return 0  # an autoscaler may add machines later

@@ -1,8 +1,8 @@
 """Computes the last tick of every bar for each bar rule, with loops compiled by numba.
 
 The loops are compiled on first use, so importing this module is fast. Compiled code is cached in
-``__pycache__``, in ``NUMBA_CACHE_DIR`` or in the user's cache folder; if none of these is writable,
-the loops are compiled again in every process.
+``__pycache__``, in ``NUMBA_CACHE_DIR`` or in the user's cache folder. If none of these is writable,
+every process compiles the loops again.
 """
 
 import functools
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from sluice.data.bar_rules import BarRule, DollarBars, RangeBars, TickBars, TimeBars, VolumeBars
 
-_SLACK = 1 - 1e-9
-"""A threshold counts as reached at this share of it: ten sizes of 0.1 sum to slightly below 1."""
+_ROUNDING_FACTOR = 1 - 1e-9
+"""Share of a threshold at which it counts as reached, to allow for rounding: ten sizes of 0.1 sum
+to slightly below 1."""
 
 _TENTH_OF_BP = 1e-5
+"""A tenth of a basis point, as a share."""
 
 _Loop = Callable[[NDArray[np.float64], float], NDArray[np.int64]]
+"""Function of (amounts or prices, threshold) that returns the last row of each bar."""
 
 
 def bar_ends(
@@ -33,11 +36,11 @@ def bar_ends(
 ) -> NDArray[np.int64]:
     """Return the row of the last tick of every finished bar, ascending and with distinct times.
 
-    Bars that would close at the same time are merged: at that time only the last of them is
-    known, and labels must be unique. N = ticks, in time order.
+    Bars that would close at the same time are merged, because labels must be unique.
+    N = ticks, in time order.
 
     Args:
-        time_N: Time of each tick, counted from 1970-01-01.
+        time_N: Time of each tick since 1970-01-01, in units of ``1 / units_per_s`` seconds.
         price_N: Price of each tick, finite and above 0.
         size_N: Size of each tick, finite and at least 0.
         rule: Rule that closes a bar.
@@ -49,18 +52,19 @@ def bar_ends(
     match rule:
         case TimeBars():
             interval_N = time_N // (rule.seconds * units_per_s)
-            # The last interval is not finished: no later tick shows that it has ended.
+            # The last interval is not returned, because only a later tick shows that it has ended.
             return np.flatnonzero(interval_N[1:] != interval_N[:-1])
         case TickBars():
             ends = np.arange(rule.num_ticks - 1, time_N.size, rule.num_ticks, dtype=np.int64)
         case VolumeBars():
-            ends = _compiled(_ends_by_sum)(size_N, rule.units * _SLACK)
+            ends = _compiled(_ends_by_sum)(size_N, rule.units * _ROUNDING_FACTOR)
         case DollarBars():
-            ends = _compiled(_ends_by_sum)(price_N * size_N, rule.value * _SLACK)
+            ends = _compiled(_ends_by_sum)(price_N * size_N, rule.value * _ROUNDING_FACTOR)
         case RangeBars():
-            share = rule.tenths_of_bp * _TENTH_OF_BP * _SLACK
+            share = rule.tenths_of_bp * _TENTH_OF_BP * _ROUNDING_FACTOR
             ends = _compiled(_ends_by_range)(price_N, share)
     label_N = time_N[ends]
+    # Of bars with the same label, only the last end is kept.
     return ends[np.append(label_N[1:] != label_N[:-1], True)] if ends.size else ends
 
 
@@ -80,20 +84,20 @@ def _ends_by_sum(amount_N: NDArray[np.float64], threshold: float) -> NDArray[np.
 def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int64]:
     ends = np.empty(price_N.size, np.int64)
     count = 0
-    high = low = reach = 0.0  # reach 0 means that the next tick starts a bar
+    high = low = required_range = 0.0  # 0 means that the next tick starts a bar
     for row in range(price_N.size):
         price = price_N[row]
-        if reach == 0.0:
+        if required_range == 0.0:
             high = low = price
-            reach = share * price
+            required_range = share * price
         elif price > high:
             high = price
         elif price < low:
             low = price
-        if high - low >= reach:
+        if high - low >= required_range:
             ends[count] = row
             count += 1
-            reach = 0.0
+            required_range = 0.0
     return ends[:count].copy()
 
 
@@ -101,12 +105,13 @@ def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int
 def _compiled(loop: _Loop) -> _Loop:
     from numba import njit, types
 
-    # Read-only, because pandas returns such arrays; writable ones are accepted too.
+    # Declared as read-only, because pandas returns read-only arrays. Writable arrays are accepted
+    # too.
     amounts = types.Array(types.float64, 1, "C", readonly=True)
     signature: Any = (amounts, types.float64)
     try:
         compiled: _Loop = njit(signature, cache=True)(loop)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-        # No writable cache folder, a full disk, or a cached file truncated by a crash.
+        # The cache folder is not writable, the disk is full, or a crash truncated a cached file.
         compiled = njit(signature)(loop)
     return compiled

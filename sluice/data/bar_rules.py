@@ -1,8 +1,9 @@
-"""Five rules that define when a bar of ticks closes.
+"""Settings of five rules that define when a bar of ticks closes.
 
-Time, tick, volume and dollar bars follow the source. A range bar here contains only traded prices
-and is known at its last tick. (Other definitions close it one tick later, or at a price that was
-never traded; then its label would be earlier than the information in it.)
+Time, tick, volume and dollar bars are defined as in the source. A range bar here contains only
+traded prices and is complete at its last tick. Other definitions close it one tick later, or at a
+price that was never traded. With these, the label of a bar would be earlier than the information in
+the bar.
 
 Source:
     Lopez de Prado (2018), "Advances in Financial Machine Learning", 2.3.1, for all but range bars.
@@ -20,7 +21,7 @@ class TimeBars(Settings):
 
     Intervals are counted from 1970-01-01 00:00, in UTC for ticks with a time zone and in local
     time for ticks without one. The label is the end of the interval, when the bar is known.
-    Intervals without ticks have no bar: nothing is filled in.
+    Intervals without ticks have no bar.
     """
 
     kind: Literal["time"] = "time"
@@ -37,7 +38,7 @@ class TickBars(Settings):
 class VolumeBars(Settings):
     """A bar closes with the tick at which its volume reaches ``units``.
 
-    The closing tick belongs entirely to the bar: the next bar starts at zero.
+    The whole closing tick belongs to the bar, so the next bar starts with a volume of zero.
     """
 
     kind: Literal["volume"] = "volume"
@@ -47,7 +48,7 @@ class VolumeBars(Settings):
 class DollarBars(Settings):
     """A bar closes with the tick at which its traded value reaches ``value``.
 
-    The closing tick belongs entirely to the bar: the next bar starts at zero.
+    The whole closing tick belongs to the bar, so the next bar starts with a value of zero.
     """
 
     kind: Literal["dollar"] = "dollar"
@@ -59,8 +60,8 @@ class DollarBars(Settings):
 class RangeBars(Settings):
     """A bar closes with the tick at which ``high - low`` reaches the range.
 
-    The range is a share of the bar's first price. The closing tick belongs to the bar, so a price
-    jump makes a bar wider than the range; the next bar starts with the next tick.
+    The range is a share of the bar's first price. The closing tick belongs to the bar, so a bar is
+    wider than the range after a price jump. The next bar starts with the next tick.
     """
 
     kind: Literal["range"] = "range"

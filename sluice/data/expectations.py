@@ -1,8 +1,8 @@
 """Expectations of a workload about the values of a table, independent of any validation engine.
 
-The adapter in ``checks`` translates these to Great Expectations. Expectations of Great
-Expectations itself, including custom classes, can be used with them. Bounds should be wide: an
-expectation states what cannot be true of valid data, not what is usual.
+The adapter in ``checks`` translates them to Great Expectations. A workload may also use
+expectations of Great Expectations itself, including custom classes. Bounds should be wide: they
+should exclude values that are impossible, not values that are unusual.
 """
 
 import json
@@ -85,8 +85,8 @@ class EngineExpectation(Record):
     @property
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments of the class."""
-        found: dict[str, Any] = json.loads(self.arguments)
-        return found
+        keywords: dict[str, Any] = json.loads(self.arguments)
+        return keywords
 
 
 Expectation = Annotated[
@@ -106,23 +106,24 @@ def as_expectations(expectations: Iterable[object], *, where: str) -> tuple[Expe
     Raises:
         ContractError: An object is not an expectation; the message names it.
     """
-    return tuple(_as_expectation(one, where) for one in expectations)
+    return tuple(_as_expectation(expectation, where) for expectation in expectations)
 
 
-def _as_expectation(given: object, where: str) -> Expectation:
-    own = NotNull | Between | GreaterOrEqual | InSet | RowCount | StdBetween | EngineExpectation
-    if isinstance(given, own):
-        return given
-    bases = {f"{base.__module__}.{base.__qualname__}" for base in type(given).__mro__}
+def _as_expectation(value: object, where: str) -> Expectation:
+    records = NotNull | Between | GreaterOrEqual | InSet | RowCount | StdBetween | EngineExpectation
+    if isinstance(value, records):
+        return value
+    # Compared by name, so that Great Expectations need not be imported.
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
     if "great_expectations.expectations.expectation.Expectation" not in bases:
         raise ContractError(
-            f"{where} must contain expectations, got {given!r} of type {type(given).__name__}.",
+            f"{where} must contain expectations, got {value!r} of type {type(value).__name__}.",
             fix="Use objects of sluice.data.expectations or of great_expectations.expectations, "
             "such as ExpectColumnValuesToMatchRegex(column='isin', regex='^[A-Z]{2}').",
         )
-    configuration = given.configuration.to_json_dict()  # type: ignore[attr-defined]
-    kept = {name: configuration[name] for name in ("severity",) if configuration.get(name)}
+    configuration = value.configuration.to_json_dict()  # type: ignore[attr-defined]
+    severity = {name: configuration[name] for name in ("severity",) if configuration.get(name)}
     return EngineExpectation(
-        expectation=f"{type(given).__module__}:{type(given).__qualname__}",
-        arguments=json.dumps(configuration["kwargs"] | kept, sort_keys=True),
+        expectation=f"{type(value).__module__}:{type(value).__qualname__}",
+        arguments=json.dumps(configuration["kwargs"] | severity, sort_keys=True),
     )

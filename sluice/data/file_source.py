@@ -13,7 +13,8 @@ from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.validation import nearest_name
 
-_PART_BYTES = 8 * 1024**2
+_CHUNK_BYTES = 8 * 1024**2
+"""Number of bytes that are read at a time."""
 
 
 def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -> pd.DataFrame:
@@ -33,9 +34,9 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
         raise SourceError(
             f"{source.uri} cannot be parsed as CSV: {error}.",
-            cause="The lines have different numbers of values, the separator differs, or the file "
-            "is not UTF-8 text.",
-            fix="Repair the named line, set separator, or use kind: parquet.",
+            cause="The lines have different numbers of values, the file uses another separator, or "
+            "it is not UTF-8 text.",
+            fix="Repair the line in the message, set separator, or use kind: parquet.",
         ) from None
     if rows.empty:
         raise _empty(source.uri)
@@ -60,7 +61,7 @@ def read_parquet(
         raise SourceError(
             f"{source.uri} cannot be read as Parquet: {error}.",
             cause="The file is incomplete or has another format.",
-            fix="Write it again, or use kind: csv.",
+            fix="Write the file again, or use kind: csv.",
         ) from None
     if source.index not in rows.columns and source.index in rows.index.names:
         rows = rows.reset_index()
@@ -84,7 +85,7 @@ def suggest_name(uri: str) -> str:
 
 
 class _CsvLocation:
-    """Names a row of a CSV file by its line number, including the blank lines read_csv skips."""
+    """Returns the line number of a row of a CSV file; it counts blank lines, which pandas skips."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -96,23 +97,26 @@ class _CsvLocation:
 
 
 def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> bytes:
-    """Return the file's bytes, at most ``max_bytes``; messages contain no variable's value."""
+    """Return the content of the file, at most ``max_bytes``.
+
+    Error messages do not contain the values of environment variables.
+    """
     import fsspec
 
     uri, resolved = source.uri, resolve(source.uri, environ)
     try:
         with fsspec.open(resolved, "rb") as file:
-            # Read in parts, because the length of a stream may be unknown.
-            parts, num_bytes = [], 0
-            while part := file.read(_PART_BYTES):
-                parts.append(part)
-                num_bytes += len(part)
+            # The file is read in chunks, because the length of a stream may be unknown.
+            chunks, num_bytes = [], 0
+            while chunk := file.read(_CHUNK_BYTES):
+                chunks.append(chunk)
+                num_bytes += len(chunk)
                 if num_bytes > source.max_bytes:
                     raise too_large(source, "a larger file")
     except FileNotFoundError:
-        near = hide_secrets(suggest_name(resolved), uri, environ)
+        suggestion = hide_secrets(suggest_name(resolved), uri, environ)
         raise SourceError(
-            f"There is no file {uri}.{near}", fix="Correct 'uri', or put the file there."
+            f"There is no file {uri}.{suggestion}", fix="Correct 'uri', or create the file."
         ) from None
     except SourceError:
         raise
@@ -122,13 +126,14 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
             cause="The scheme before '://' is unknown, or its fsspec package is not installed.",
             fix="Correct 'uri', or install the package named above.",
         ) from None
-    except Exception as error:  # fsspec file systems have own classes, and repeat the URL
-        seen = str(getattr(error, "strerror", None) or error)
+    except Exception as error:  # file systems of fsspec raise errors of their own classes
+        # Their messages contain the URL with its secrets.
+        message = str(getattr(error, "strerror", None) or error)
         raise SourceError(
-            f"{uri} cannot be read ({hide_secrets(seen, uri, environ)}).",
-            fix="Check that it is a file, and that this user may read it.",
+            f"{uri} cannot be read ({hide_secrets(message, uri, environ)}).",
+            fix="Check that it is a file, and that this user has permission to read it.",
         ) from None
-    content = b"".join(parts)
+    content = b"".join(chunks)
     if not content.strip():
         raise _empty(uri)
     return content
@@ -136,7 +141,7 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
 
 def _empty(uri: str) -> SourceError:
     return SourceError(
-        f"{uri} must contain at least one row, and contains none.",
+        f"{uri} must contain at least one row, but it is empty.",
         cause="The export that wrote it found no rows, or was truncated.",
-        fix="Write the file again, or point 'uri' at another one.",
+        fix="Write the file again, or set 'uri' to another file.",
     )

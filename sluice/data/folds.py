@@ -1,4 +1,4 @@
-"""Walk-forward folds, which train on the past and test on the future with a gap in between."""
+"""Walk-forward folds, which train on the past and test on the future, with a gap in between."""
 
 import itertools
 
@@ -32,7 +32,7 @@ class RowRange(Record):
     stop: int = Field(ge=0)
 
     @model_validator(mode="after")
-    def _not_empty(self) -> "RowRange":
+    def _require_rows(self) -> "RowRange":
         if self.stop <= self.start:
             raise ValueError(
                 f"a row range must contain at least one row, got {self.start}:{self.stop}"
@@ -66,8 +66,8 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
     Args:
         num_rows: Number of rows of the table, in time order.
         settings: Shares, number of folds and embargo.
-        horizon_rows: How far ahead a target looks [rows]. The gap is the longer of this and the
-            embargo, so that no target of one split uses rows of the next.
+        horizon_rows: Number of rows from an example to its target [rows]. The gap is the longer of
+            the horizon and the embargo, so that no target of one split uses rows of the next split.
 
     Raises:
         ContractError: The table has too few rows for the folds and gaps; the message states the
@@ -82,7 +82,7 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
             cause="The history is too short, or the gap is too long for it.",
             fix="Provide more rows, or lower num_folds or embargo_rows.",
         )
-    first_test = _first_test(num_rows, settings)
+    first_test = _first_test_row(num_rows, settings)
     test_rows = num_rows - first_test
     edges = [
         first_test + test_rows * i // settings.num_folds for i in range(settings.num_folds + 1)
@@ -94,15 +94,16 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
 
 
 def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
-    """Return the minimum number of rows for ``min_train_rows`` train rows in the first fold.
+    """Return the minimum number of rows with which every fold has ``min_train_rows`` train rows.
 
-    Later folds have more train rows, so the first fold is decisive.
+    Only the first fold is checked, because later folds have more train rows.
     """
     return next(
         num_rows
         for num_rows in itertools.count(2)
-        if _train_stop(_first_test(num_rows, settings), settings, horizon_rows) >= min_train_rows
-        and num_rows - _first_test(num_rows, settings) >= settings.num_folds
+        if _train_stop(_first_test_row(num_rows, settings), settings, horizon_rows)
+        >= min_train_rows
+        and num_rows - _first_test_row(num_rows, settings) >= settings.num_folds
     )
 
 
@@ -118,7 +119,7 @@ def _fold(
     )
 
 
-def _first_test(num_rows: int, settings: FoldSettings) -> int:
+def _first_test_row(num_rows: int, settings: FoldSettings) -> int:
     return int(num_rows * settings.first_test_share)
 
 

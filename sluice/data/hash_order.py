@@ -1,7 +1,8 @@
-"""A stable order for rows without a time order: by a hash of their values.
+"""Orders rows without a time order by a hash of their values, so that the order is stable.
 
-A seeded shuffle changes the position of every row as soon as one row is added, so a model trained
-before has seen rows that are now test rows. A position derived from the row's values is stable.
+A seeded shuffle changes the position of every row when a single row is added. A model that was
+trained before would then have seen rows that are now test rows. An order by the rows' values does
+not change.
 """
 
 import hashlib
@@ -13,25 +14,26 @@ import pandas as pd
 from sluice.base.errors import ContractError
 
 _KEY_BITS = 53
-"""Integers of up to this many bits are exact in every number format of a table."""
+"""Number of bits of a key. Every number format of a table represents integers of this size
+exactly."""
 
 
 def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:
     """Return the rows in pseudo-random order, each labelled by the key that defines its position.
 
     The key is the start of the SHA-256 hash of the row's values in ``columns``, as an integer.
-    There is no seed, so that a split cannot be redrawn until its result is favourable. The key
-    replaces time in a walk-forward split: a model trained on keys up to a value has seen no row
-    with a larger key, even after rows were added or removed. So folds that "train on the past" are
-    valid folds of shuffled rows.
+    There is no seed, so that nobody can repeat a split until its result is favourable. The key
+    replaces time in a walk-forward split: a model that was trained on keys up to some value has not
+    seen any row with a larger key, even after rows were added or removed. So walk-forward folds
+    over the keys are valid folds of shuffled rows.
 
     Rows that are equal in ``columns`` have the same key and are adjacent. Whether duplicates are
     allowed is defined by the schema (``index_unique``).
 
     Args:
         rows: The table; its index is replaced.
-        columns: Numeric columns that identify a row, without the label to be predicted: otherwise
-            equal rows with different labels count as different rows.
+        columns: Numeric columns that identify a row. Do not include the label to be predicted,
+            otherwise equal rows with different labels count as different rows.
         name: Name of the new index.
 
     Raises:
@@ -42,7 +44,7 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
 
     Assumes:
         Rows are independent. Related rows, such as those of one writer or patient, are distributed
-        over train and test; then scores are not valid for new writers.
+        over train and test, so scores would not be valid for new writers or patients.
     """
     missing = [column for column in columns if column not in rows.columns]
     text = [c for c in columns if c in rows.columns and rows[c].dtype.kind not in "fiub"]
@@ -50,9 +52,9 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         raise ContractError(
             f"A key requires numeric columns, got {len(columns)}, of which {missing or 'none'} "
             f"are missing and {text or 'none'} are not numeric.",
-            fix="Name the numeric columns that identify a row.",
+            fix="Pass the numeric columns that identify a row.",
         )
-    # 0.0 and -0.0 are one value with two bit patterns.
+    # Adding 0.0 converts -0.0 to 0.0: both are the same value, but have different bytes.
     values_ND = np.ascontiguousarray(rows[list(columns)].to_numpy("<f8") + 0.0)
     keys = [_key(row_D.tobytes()) for row_D in values_ND]
     index = pd.Index(keys, dtype="int64", name=name)

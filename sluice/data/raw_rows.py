@@ -19,14 +19,14 @@ def apply_schema(
     origin: str,
     where: Callable[[int], str],
 ) -> pd.DataFrame:
-    """Rename the columns, convert declared numbers and set the index.
+    """Rename columns, convert the numeric columns of the schema, and set the index.
 
     Args:
         table: The table as it was read.
-        source: Defines the index column and the columns to rename.
-        schema: Defines the numeric columns and the type of the index.
+        source: Settings with the index column and the columns to rename.
+        schema: Schema with the numeric columns and the type of the index.
         origin: The file or query, for the start of a message.
-        where: Returns the name of a row for its position.
+        where: Function that maps a row position to a description of the row, for messages.
 
     Raises:
         SourceError: A column does not exist, a numeric column contains text, or a date cannot be
@@ -42,39 +42,41 @@ def apply_schema(
                 cause="'index' and the keys of 'rename' must be column names of the source.",
                 fix="Correct 'index' or 'rename' in the source's settings.",
             )
-    index = _index(table[source.index], source, schema, origin=origin, where=where)
+    index = _make_index(table[source.index], source, schema, origin=origin, where=where)
     rows = table.drop(columns=source.index).rename(columns=source.rename)
     for column in schema.columns:
         if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
-            rows[column.name] = _numbers(rows[column.name], column.kind, origin=origin, where=where)
+            rows[column.name] = _to_numbers(
+                rows[column.name], column.kind, origin=origin, where=where
+            )
     rows.index = index
     return rows
 
 
 def row_location(row: int) -> str:
-    """Name a row by its position, for sources without line numbers."""
+    """Describe a row by its position, for sources without line numbers."""
     return f"row {row}, counted from 0"
 
 
-def _numbers(
+def _to_numbers(
     series: "pd.Series[Any]", kind: str, *, origin: str, where: Callable[[int], str]
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
-        return series  # validate_schema reports the wrong dtype
+        return series  # validate_schema reports the wrong dtype later
     numbers = pd.to_numeric(series, errors="coerce")
-    bad = (numbers.isna() & series.notna()).to_numpy()
-    if bad.any():
-        row = int(bad.argmax())
+    is_invalid = (numbers.isna() & series.notna()).to_numpy()
+    if is_invalid.any():
+        row = int(is_invalid.argmax())
         raise SourceError(
             f"{origin}: column '{series.name}' must be numeric, got {series.tolist()[row]!r} at "
-            f"{where(row)} ({bad.sum()} such values of {len(series)}).",
+            f"{where(row)} ({is_invalid.sum()} such values of {len(series)}).",
             cause="The column contains text, a unit or a thousands separator.",
             fix="Write plain numbers with a decimal point, and leave unknown values empty.",
         )
     return numbers.astype("float64") if kind == "float" else numbers
 
 
-def _index(
+def _make_index(
     labels: "pd.Series[Any]",
     source: TableSource,
     schema: Schema,
@@ -83,24 +85,24 @@ def _index(
     where: Callable[[int], str],
 ) -> pd.Index:
     if schema.index_kind == "datetime" and labels.dtype.kind != "M":
-        layout = source.date_format if isinstance(source, CsvSource) else None
+        date_format = source.date_format if isinstance(source, CsvSource) else None
         try:
             dates = pd.to_datetime(
-                labels.astype("str"), format=layout or "ISO8601", errors="coerce"
+                labels.astype("str"), format=date_format or "ISO8601", errors="coerce"
             )
-        except ValueError as error:  # several UTC offsets: pandas raises despite errors="coerce"
+        except ValueError as error:  # pandas raises for several UTC offsets despite "coerce"
             raise SourceError(
                 f"{origin}: the dates of column '{source.index}' cannot be parsed: {error}.",
                 cause="The dates have more than one UTC offset, or date_format is invalid.",
                 fix="Write all dates in one time zone.",
             ) from None
-        bad = dates.isna().to_numpy()
-        if bad.any():
-            row = int(bad.argmax())
+        is_invalid = dates.isna().to_numpy()
+        if is_invalid.any():
+            row = int(is_invalid.argmax())
             raise SourceError(
                 f"{origin}: column '{source.index}' must contain dates in the format "
-                f"{layout or 'ISO 8601 (2024-12-31)'}, got {labels.tolist()[row]!r} at "
-                f"{where(row)} ({bad.sum()} such values of {len(labels)}).",
+                f"{date_format or 'ISO 8601 (2024-12-31)'}, got {labels.tolist()[row]!r} at "
+                f"{where(row)} ({is_invalid.sum()} such values of {len(labels)}).",
                 fix="Correct the value; for a CSV file, date_format sets the format of dates.",
             )
         labels = dates

@@ -1,4 +1,4 @@
-"""Declared schema of a table."""
+"""Schema of a table: the columns and the index that a stage of a pipeline requires."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ class Column(Record):
     description: str = ""
     unit: str = ""
     constant: bool = False
-    """Whether the column may have the same value in every row."""
+    """Whether the column may be constant, that is, have the same value in every row."""
 
 
 class Schema(Record):
@@ -25,8 +25,9 @@ class Schema(Record):
     columns: tuple[Column, ...]
     index_name: str | None = None
     index_kind: ColumnKind | None = None
-    """Type of the index. None accepts any type except text in a sorted index, because dates as text
-    do not sort by time; "string" declares that text is intended."""
+    """Type of the index. None accepts any type, except text if the index must be sorted, because
+    the text order of dates is usually not their order in time. "string" declares that text is
+    intended."""
 
     index_unique: bool = True
     index_sorted: bool = True

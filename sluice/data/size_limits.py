@@ -1,7 +1,8 @@
 """Estimates the size of a file's rows in memory before they are loaded.
 
-A Parquet file of 2 MB can expand to gigabytes: repeated values are stored once, and its pages are
-compressed. In a CSV file, every short line gets an empty cell for each column of the header.
+A Parquet file of 2 MB can expand to gigabytes, because it is compressed and stores repeated values
+only once. A small CSV file can expand too, because every short line gets an empty cell for each
+column of the header.
 """
 
 import io
@@ -12,21 +13,22 @@ from sluice.base.errors import SourceError
 from sluice.data.source_settings import CsvSource, ParquetSource
 
 _CELL_BYTES = 8
-"""Size of a number, or of a reference to a text."""
+"""Size of a number or of a reference to a text [bytes]."""
 
 _NAME_BYTES = 128
-"""Size of a column name with its overhead in pandas."""
+"""Size of a column name with its overhead in pandas [bytes]."""
 
 _OBJECT_BYTES = 64
-"""Overhead of a Python object, such as a decimal number."""
+"""Overhead of a Python object, such as a decimal number [bytes]."""
 
 _BATCH_ROWS = 1_024
-"""Rows of text that are decoded at once for counting, with each distinct text decoded once."""
+"""Number of rows of text that are decoded at a time, if each distinct text is decoded only once."""
 
 _BATCH_ROWS_PLAIN = 64
-"""Rows of text that are decoded at once when each row is decoded separately."""
+"""Number of rows of text that are decoded at a time, if the text of each row is decoded
+separately."""
 
-_HAS_DICTIONARY = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_DICTIONARY_ENCODINGS = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 """Encodings that store each distinct text once; pyarrow decodes only these into a dictionary."""
 
 
@@ -41,21 +43,22 @@ def require_bounded_csv(content: bytes, source: CsvSource) -> None:
     end = content.find(b"\n")
     separator = source.separator.encode()
     num_names = content.count(separator, 0, None if end < 0 else end) + 1
-    _require(num_names * _NAME_BYTES, source)
-    # Read as a data row: pandas takes half a minute to make 20,000 equal column names unique.
+    _require_size(num_names * _NAME_BYTES, source)
+    # The header is read like a data row, because pandas takes half a minute to make 20,000 equal
+    # column names unique.
     header = pd.read_csv(
         io.BytesIO(content), sep=source.separator, header=None, nrows=1, dtype="str"
     )
     num_cells = max(header.shape[1] * num_lines, content.count(separator) + num_lines)
-    _require(num_cells * _CELL_BYTES, source)
+    _require_size(num_cells * _CELL_BYTES, source)
 
 
 def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
     """Raise an error for a Parquet file whose table would be larger than ``source.max_bytes``.
 
-    The size of fixed-width columns is computed from the footer. The footer does not contain the
-    lengths of texts: these are decoded in small batches, with repeated texts as a dictionary, and
-    counted.
+    The size of columns with a fixed width is computed from the footer of the file. The footer does
+    not contain the lengths of texts, so the texts are decoded in small batches and counted.
+    Repeated texts are decoded once if possible.
 
     Raises:
         SourceError: The table would be too large; the message has size, limit and setting.
@@ -67,6 +70,7 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata
+    # Names of the text columns, and of those without a dictionary encoding.
     num_bytes, texts, plain = 0, set(), set()
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
@@ -74,13 +78,13 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
             num_bytes += chunk.num_values * _CELL_BYTES
             if chunk.physical_type == "BYTE_ARRAY":
                 texts.add(chunk.path_in_schema)
-                if not _HAS_DICTIONARY & set(chunk.encodings):
+                if not _DICTIONARY_ENCODINGS & set(chunk.encodings):
                     plain.add(chunk.path_in_schema)
                 num_bytes += chunk.total_uncompressed_size
             elif chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
                 width = metadata.schema.column(column).length + _OBJECT_BYTES
                 num_bytes += chunk.num_values * width
-    _require(num_bytes, source)
+    _require_size(num_bytes, source)
     if texts:
         _require_bounded_texts(content, texts, plain, source)
 
@@ -90,7 +94,7 @@ def too_large(source: CsvSource | ParquetSource, size: str) -> SourceError:
     return SourceError(
         f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes, as a file and as "
         f"rows in memory, got {size}.",
-        cause="The file is large, or a small file that expands to far more than its size.",
+        cause="The file is large, or it is small but its rows are far larger in memory.",
         fix="Check the origin of the file, then raise 'max_bytes' in the source's settings.",
     )
 
@@ -112,9 +116,9 @@ def _require_bounded_texts(
                 num_bytes += pc.sum(lengths).as_py() or 0
             else:
                 num_bytes += column.nbytes
-        _require(num_bytes, source)
+        _require_size(num_bytes, source)
 
 
-def _require(num_bytes: int, source: CsvSource | ParquetSource) -> None:
+def _require_size(num_bytes: int, source: CsvSource | ParquetSource) -> None:
     if num_bytes > source.max_bytes:
         raise too_large(source, f"at least {num_bytes:,} bytes of rows")

@@ -9,11 +9,12 @@ from sluice.data.bar_rules import BarRule
 from sluice.data.source_url import SourceUrl
 
 MAX_BYTES = 2 * 1024**3
-"""Default of ``max_bytes``; a small compressed file can expand to far more than its size."""
+"""Default of ``max_bytes``, which protects from small compressed files that expand to huge
+tables."""
 
 
 class PackagedBars(Settings):
-    """Real daily bars shipped by the ``arch`` package, 1999 to 2018; needs no network."""
+    """Real daily bars from 1999 to 2018 that the ``arch`` package contains; needs no network."""
 
     kind: Literal["packaged"] = "packaged"
     name: Literal["sp500", "nasdaq"] = Field("sp500", description="Index whose bars are read.")
@@ -78,7 +79,8 @@ class SqlSource(Settings):
     )
     query: str = Field(
         min_length=1,
-        description="One SELECT with ORDER BY its labels; write a colon before a word as '\\:'.",
+        description="One SELECT that orders rows by their labels (ORDER BY); write a colon "
+        "before a word as '\\:'.",
     )
     index: str = Field("date", description="Column of the result that labels its rows.")
     rename: dict[str, str] = Field(
@@ -91,7 +93,7 @@ class SqlSource(Settings):
         MAX_BYTES,
         ge=1024**2,
         le=1024**4,
-        description="Maximum size of the rows in memory; reading stops there [bytes].",
+        description="Maximum size of the rows in memory; reading stops at this size [bytes].",
     )
 
 

@@ -1,7 +1,8 @@
-"""URLs of sources in settings, with passwords in environment variables.
+"""URLs of sources, in which environment variables take the place of passwords.
 
 Settings are stored in the lineage of every model and shown in messages, so they must not contain
-passwords. ``${NAME}`` in a URL is replaced when rows are read, and the result is never stored.
+passwords. Instead, a URL may contain ``${NAME}``, which is replaced when rows are read. The
+replaced URL is never stored.
 """
 
 import re
@@ -16,6 +17,7 @@ from sluice.base.redaction import has_credential, redact
 from sluice.data.validation import nearest_name
 
 _VARIABLE = re.compile(r"\$\{(\w*)\}")
+"""Matches a variable in a URL."""
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")
 
 
@@ -32,15 +34,16 @@ def _refuse_credential(url: str) -> str:
     return url
 
 
-# Masked before validation, because the error message repeats the rejected value.
 SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask)]
+"""URL without credentials. Credentials are masked before validation, because the error message
+contains the rejected value."""
 
 
 def resolve(url: str, environ: Mapping[str, str]) -> str:
     """Return ``url`` with every ``${NAME}`` replaced by its value.
 
-    The value of a user or password is URL-encoded here; a value at any other position, or of the
-    whole URL, must already be encoded.
+    The value of a user or password is URL-encoded by this function. A value at any other position,
+    or of the whole URL, must already be encoded.
 
     Raises:
         SourceError: A variable is not set or empty; the message names it.
@@ -48,17 +51,17 @@ def resolve(url: str, environ: Mapping[str, str]) -> str:
     login = _LOGIN.match(url)
     login_end = login.end() if login else 0
 
-    def value(match: re.Match[str]) -> str:
-        found = environ.get(match[1])
-        if not found:
-            raise _not_set(url, match[1], environ)
-        return quote(found, safe="") if match.start() < login_end else found
+    def replacement(match: re.Match[str]) -> str:
+        value = environ.get(match[1])
+        if not value:
+            raise _missing_variable(url, match[1], environ)
+        return quote(value, safe="") if match.start() < login_end else value
 
-    return _VARIABLE.sub(value, url)
+    return _VARIABLE.sub(replacement, url)
 
 
 def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
-    """Return ``text`` without credentials, with the values of ``url``'s variables replaced."""
+    """Return ``text`` without credentials and without the values of the variables in ``url``."""
     names = {name for name in _VARIABLE.findall(url) if environ.get(name)}
     for name in sorted(names, key=lambda name: -len(environ[name])):
         for value in (environ[name], quote(environ[name], safe="")):
@@ -66,13 +69,13 @@ def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
     return redact(text)
 
 
-def _not_set(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
+def _missing_variable(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
     near = nearest_name(name, list(environ))
     hint = f" Did you mean '{near}'?" if near and near != name else ""
-    seen = "is empty" if name in environ else "is not set"
+    state = "is empty" if name in environ else "is not set"
     return SourceError(
-        f"The url {url} needs the environment variable '{name}', which {seen}.{hint}",
-        cause="Variables are read in the process that loads the rows: that of the asset or the "
-        "command.",
+        f"The url {url} needs the environment variable '{name}', which {state}.{hint}",
+        cause="Variables are read in the process that loads the rows, which is that of the asset "
+        "or the command.",
         fix=f"Set {name} in that process, or correct its name in 'url'.",
     )

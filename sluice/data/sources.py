@@ -26,15 +26,16 @@ _BAR_COLUMNS = {
     "Close": "close",
     "Volume": "volume",
 }
+"""Columns of the packaged bars, with their names in raw rows."""
 
 
 def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
     """Read all rows of ``source`` unchanged.
 
-    Columns declared as float or int in ``schema`` are converted to numbers, a datetime index to
-    dates, and the index is named as in the schema. No row is dropped, sorted or filled:
-    ``validate_schema`` checks the rows. Only ticks are validated here, because bars of invalid
-    ticks would look valid.
+    Columns declared as float or int in ``schema`` are converted to numbers, a datetime index is
+    converted to dates, and the index gets the name in the schema. No row is dropped, sorted or
+    filled, and values are not validated; ``validate_schema`` does that later. Only ticks are
+    validated here, because bars of invalid ticks would look valid.
 
     Raises:
         SourceError: The file is missing (the most similar name in its folder is suggested), empty,
@@ -45,20 +46,20 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
     """
     match source:
         case PackagedBars():
-            return _packaged(source, schema)
+            return _read_packaged(source, schema)
         case CsvSource():
             return read_csv(source, schema, environ=os.environ)
         case ParquetSource():
             return read_parquet(source, schema, environ=os.environ)
         case SqlSource():
-            return _sql(source, schema)
+            return _read_sql(source, schema)
         case TickSource():
-            return _bars(source, schema)
+            return _read_bars(source, schema)
 
 
-def _packaged(source: PackagedBars, schema: Schema) -> pd.DataFrame:
+def _read_packaged(source: PackagedBars, schema: Schema) -> pd.DataFrame:
     table = pd.read_csv(_packaged_file(source.name), index_col="Date", parse_dates=["Date"])
-    # An index pays no dividends, so its adjusted close equals its close and is omitted.
+    # The adjusted close is omitted: an index pays no dividends, so it equals the close.
     rows = table[list(_BAR_COLUMNS)].rename(columns=_BAR_COLUMNS)
     rows.index.name = schema.index_name
     kinds = {column.name: column.kind for column in schema.columns}
@@ -73,26 +74,26 @@ def _packaged_file(name: str) -> Path:
         if file.is_file():
             return file
     raise SourceError(
-        f"The bars of '{name}' must be in the package arch, and are not.",
+        f"The package arch must contain the bars of '{name}', but it does not.",
         cause="arch is not installed, or a newer version has its data in another folder.",
         fix="Install the locked packages again, or read a file with kind: csv.",
     )
 
 
-def _sql(source: SqlSource, schema: Schema) -> pd.DataFrame:
-    # Imported here: SQLAlchemy takes 0.2 s to import, and only this source needs it.
+def _read_sql(source: SqlSource, schema: Schema) -> pd.DataFrame:
+    # Imported here, because SQLAlchemy takes 0.2 s to import and only this source needs it.
     from sluice.data.sql_source import read_sql
 
     return read_sql(source, schema, environ=os.environ)
 
 
-def _bars(source: TickSource, schema: Schema) -> pd.DataFrame:
+def _read_bars(source: TickSource, schema: Schema) -> pd.DataFrame:
     ticks = load_rows(source.ticks, schema=TICK_SCHEMA)
     bars = build_bars(ticks, source.rule)
     if bars.empty:
         raise SourceError(
-            f"The ticks must close at least one bar, and {len(ticks)} ticks from {ticks.index[0]} "
-            f"to {ticks.index[-1]} of volume {ticks['size'].sum():g} close none under the rule "
+            f"The ticks must close at least one bar, but {len(ticks)} ticks from {ticks.index[0]} "
+            f"to {ticks.index[-1]} with volume {ticks['size'].sum():g} close none with the rule "
             f"{source.rule}.",
             cause="The threshold of the rule is higher than the total of the ticks.",
             fix="Lower the threshold of the rule, or provide more ticks.",

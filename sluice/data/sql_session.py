@@ -1,12 +1,14 @@
-"""A read-only database session for the rows of one statement.
+"""Runs one query in a read-only database session.
 
-PostgreSQL: the transaction is READ ONLY, and the query is the body of a DECLARE CURSOR, sent by the
-extended protocol. Therefore the server rejects a second statement and every statement that is not
-a query, such as COPY, CALL and a DELETE with RETURNING. SQLite: the file is opened with mode=ro,
-and an authorizer allows only reads and functions, so no ATTACH, PRAGMA or VACUUM INTO. Other
-databases are only rolled back: their user must not have write privileges.
+- PostgreSQL: the transaction is READ ONLY, and the query is the body of a DECLARE CURSOR that is
+  sent by the extended protocol. Therefore the server rejects a second statement, and every
+  statement that is not a query, such as COPY, CALL and a DELETE with RETURNING.
+- SQLite: the file is opened with mode=ro, and an authorizer allows only reads and functions. So
+  ATTACH, PRAGMA and VACUUM INTO are rejected.
+- Other databases: the transaction is rolled back, but writing is not prevented. The database user
+  must not have write privileges.
 
-Functions called by a query run with the privileges of the database user: see ``READER_GRANTS``.
+Functions that a query calls run with the privileges of the database user, see ``READER_GRANTS``.
 """
 
 import contextlib
@@ -42,17 +44,18 @@ DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 """Drivers whose sessions can be made read-only, by database."""
 
 _MAX_FETCH_ROWS = 10_000
+"""Maximum number of rows that are fetched at a time."""
 _SQLITE_STEPS = 10_000
-"""SQLite instructions between two checks of the deadline; they take less than 1 ms."""
+"""Number of SQLite instructions between two checks of the deadline; they take less than 1 ms."""
 
-_SQLITE_READS = {
+_SQLITE_READ_ACTIONS = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
     sqlite3.SQLITE_RECURSIVE,
     sqlite3.SQLITE_FUNCTION,
 }
-_SQLITE_CODE = {"load_extension", "fts3_tokenizer"}
-"""SQLite functions that load code."""
+_SQLITE_CODE_LOADERS = {"load_extension", "fts3_tokenizer"}
+"""SQLite functions that load code, and are rejected."""
 
 
 def open_read_only(engine: Engine, source: SqlSource) -> Connection:
@@ -67,7 +70,8 @@ def open_read_only(engine: Engine, source: SqlSource) -> Connection:
         raise SourceError(
             f"'url' {source.url} must be read with the driver {required}, got "
             f"{engine.url.get_driver_name()}.",
-            cause="Other drivers can send several statements in a session, and so could write.",
+            cause="With other drivers a query could consist of several statements, and so "
+            "could write.",
             fix=f"Write {engine.dialect.name}:// without a driver in 'url'.",
         )
     if engine.dialect.name == "sqlite":
@@ -101,7 +105,7 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
         with contextlib.closing(result):
             if not result.returns_rows:
                 raise SourceError(
-                    f"The query on {source.url} must return rows, and is not a query.",
+                    f"The query on {source.url} must return rows, but it is not a query.",
                     cause="It is a statement that writes; it was rolled back.",
                     fix="Write one SELECT.",
                 )
@@ -118,17 +122,17 @@ def _fetch(
     deadline: float,
     update_timeout: Callable[[], None],
 ) -> list[tuple[Any, ...]]:
-    """Fetch all rows in batches, sized by the largest row so far to fit into memory."""
+    """Fetch all rows in batches, whose size depends on the largest row so far."""
     rows: list[tuple[Any, ...]] = []
-    num_bytes, largest, num_rows = 0, 1, 1
+    num_bytes, max_row_bytes, batch_rows = 0, 1, 1
     while True:
         update_timeout()
-        batch = result.fetchmany(num_rows)
+        batch = result.fetchmany(batch_rows)
         if not batch:
             return rows
         for row in batch:
-            size = sys.getsizeof(row) + sum(map(sys.getsizeof, row))
-            largest, num_bytes = max(largest, size), num_bytes + size
+            row_bytes = sys.getsizeof(row) + sum(map(sys.getsizeof, row))
+            max_row_bytes, num_bytes = max(max_row_bytes, row_bytes), num_bytes + row_bytes
             rows.append(tuple(row))
         if num_bytes > source.max_bytes:
             raise SourceError(
@@ -139,7 +143,7 @@ def _fetch(
             )
         if time.monotonic() >= deadline:
             raise _too_slow(source)
-        num_rows = max(1, min(_MAX_FETCH_ROWS, source.max_bytes // 16 // largest))
+        batch_rows = max(1, min(_MAX_FETCH_ROWS, source.max_bytes // 16 // max_row_bytes))
 
 
 def _restrict_postgresql(connection: Connection, deadline: float) -> Callable[[], None]:
@@ -148,14 +152,15 @@ def _restrict_postgresql(connection: Connection, deadline: float) -> Callable[[]
     mode = connection.exec_driver_sql("SHOW transaction_read_only").scalar_one()
     if mode != "on":
         raise SourceError(
-            f"A query must run in a read-only transaction, and the server reports '{mode}'.",
+            f"A query must run in a read-only transaction, but the server reports '{mode}'.",
             cause="An option of 'url', such as autocommit, disables transactions.",
             fix="Remove the option from 'url'.",
         )
 
     def update_timeout() -> None:
         remaining_ms = max(1, math.ceil((deadline - time.monotonic()) * 1000))
-        # Before each fetch: the limit applies to all fetches together, and a query can change it.
+        # Set before each fetch, because the limit applies to all fetches together, and because a
+        # query can change the setting.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {remaining_ms}")
 
     return update_timeout
@@ -172,8 +177,8 @@ def _restrict_sqlite(connection: Connection, source: SqlSource, deadline: float)
 def _authorize(
     action: int, _first: str | None, name: str | None, _database: str | None, _trigger: str | None
 ) -> int:
-    loads_code = action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _SQLITE_CODE
-    allowed = action in _SQLITE_READS and not loads_code
+    loads_code = action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _SQLITE_CODE_LOADERS
+    allowed = action in _SQLITE_READ_ACTIONS and not loads_code
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
@@ -191,7 +196,7 @@ def _open_for_reading(
 
 def _too_slow(source: SqlSource) -> SourceError:
     return SourceError(
-        f"The query on {source.url} must end within timeout_s = {source.timeout_s:g} s, and did "
+        f"The query on {source.url} must end within timeout_s = {source.timeout_s:g} s, but did "
         "not.",
         cause="It reads or sorts too much data for this time, or waits for a lock.",
         fix="Narrow the query, add an index, or raise 'timeout_s' in the source's settings.",

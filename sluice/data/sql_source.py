@@ -22,29 +22,30 @@ from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.sql_session import open_read_only, run_query
 
 _LINK = re.compile(r" \(Background on this .*\)$")
-"""Link that SQLAlchemy appends to its messages."""
+"""Matches the link that SQLAlchemy appends to its messages."""
 
 
 def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -> pd.DataFrame:
-    """Run the query and return its rows, in the database's order.
+    """Run the query and return its rows, in the order of the database.
 
     Args:
         source: Database and query.
-        schema: Defines the numeric columns and the type of the index.
-        environ: Values of the variables in ``source.url``.
+        schema: Schema with the numeric columns and the type of the index.
+        environ: Environment variables, which may occur in ``source.url``.
 
     Raises:
         SourceError: A variable is not set, the URL is invalid, its driver is not installed, the
             database cannot be reached, or the query fails (with the database's message), returns
             no rows, takes longer than ``source.timeout_s`` or returns more than
-            ``source.max_bytes``; also see ``apply_schema``. No message contains a variable's value.
+            ``source.max_bytes``; also see ``apply_schema``. Messages do not contain the values of
+            environment variables.
     """
-    url = _parse(source, environ)
-    with _connected(source, url, environ) as connection:
+    url = _parse_url(source, environ)
+    with _connect(source, url, environ) as connection:
         table = _run(source, connection, environ)
     if table.empty:
         raise SourceError(
-            f"The query on {source.url} must return at least one row, and returns none.",
+            f"The query on {source.url} must return at least one row, but returns none.",
             cause="The table is empty, or no row matches the WHERE clause.",
             fix="Correct 'query', or fill the table.",
         )
@@ -52,7 +53,7 @@ def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -
     return apply_schema(table, source, schema, origin=origin, where=row_location)
 
 
-def _parse(source: SqlSource, environ: Mapping[str, str]) -> URL:
+def _parse_url(source: SqlSource, environ: Mapping[str, str]) -> URL:
     try:
         url = make_url(resolve(source.url, environ))
     except (ArgumentError, ValueError) as error:
@@ -83,13 +84,13 @@ def _require_file(source: SqlSource, url: URL) -> None:
 
 
 @contextlib.contextmanager
-def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Iterator[Connection]:
+def _connect(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Iterator[Connection]:
     try:
         with warnings.catch_warnings():
-            # SQLite ignores unknown options with a warning.
+            # For an unknown option of SQLite, SQLAlchemy only warns. Here it becomes an error.
             warnings.simplefilter("error", SAWarning)
             engine = sa.create_engine(url, poolclass=NullPool)
-        # Drivers raise TypeError or ValueError for unknown options.
+        # For an unknown option, other drivers raise TypeError or ValueError.
         connection = open_read_only(engine, source)
     except (NoSuchModuleError, ImportError) as error:
         raise SourceError(
@@ -109,7 +110,7 @@ def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Itera
             fix="Correct 'url' or its variables; test them with the database's own client.",
         ) from None
     try:
-        # Closing without a commit rolls back.
+        # Closing the connection without a commit rolls the transaction back.
         with connection:
             yield connection
     finally:
@@ -131,7 +132,7 @@ def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) 
     if repeated:
         raise SourceError(
             f"The query on {source.url} returns more than one column '{repeated[0]}'.",
-            fix="Rename them with AS, or select only one of them.",
+            fix="Rename the columns with AS, or select only one of them.",
         )
     return pd.DataFrame(rows, columns=names)
 
@@ -141,10 +142,10 @@ def _database_message(source: SqlSource, error: Exception, environ: Mapping[str,
     lines = str(getattr(error, "orig", None) or error).strip().splitlines() or [
         type(error).__name__
     ]
-    kept = [
+    useful = [
         _LINK.sub("", lines[0]),
         *(line.strip() for line in lines[1:] if line.startswith("HINT:")),
     ]
-    message = hide_secrets(" ".join(kept), source.url, environ).rstrip(".")
+    message = hide_secrets(" ".join(useful), source.url, environ).rstrip(".")
     password = make_url(resolve(source.url, environ)).password
     return message.replace(str(password), "***") if password else message

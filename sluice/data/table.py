@@ -1,4 +1,4 @@
-"""Tables as content-addressed files: equal frames have equal bytes and equal versions."""
+"""Stores tables as content-addressed Parquet files: equal frames have equal bytes and digests."""
 
 import io
 
@@ -14,7 +14,7 @@ from sluice.base.settings import Record
 
 
 class TableRecord(Record):
-    """Artifact and content of a stored table."""
+    """Record of a stored table: the digests of its file and of its values, and a summary."""
 
     digest: str = Field(description="Digest of the values, independent of the file format.")
     artifact: str = Field(description="Artifact digest of the Parquet file.")
@@ -25,7 +25,7 @@ class TableRecord(Record):
 
 
 def save_table(frame: pd.DataFrame, store: ArtifactStore) -> TableRecord:
-    """Store ``frame`` as Parquet and return its record; saving it again has no effect.
+    """Store ``frame`` as Parquet and return its record. Saving the same frame again has no effect.
 
     Metadata in ``frame.attrs`` is not part of the table and is not stored.
 
@@ -56,27 +56,27 @@ def load_table(record: TableRecord, store: ArtifactStore) -> pd.DataFrame:
         IntegrityError: The file is missing or damaged, or contains a different table.
     """
     frame: pd.DataFrame = pq.read_table(io.BytesIO(store.get(record.artifact))).to_pandas()
-    found = digest_frame(frame)
-    if found != record.digest:
+    digest = digest_frame(frame)
+    if digest != record.digest:
         raise IntegrityError(
-            f"Artifact {short(record.artifact)} contains table {short(found)}, required "
+            f"Artifact {short(record.artifact)} contains table {short(digest)}, required "
             f"{short(record.digest)}.",
-            cause="The record names another file, or this version of the reader returns other "
-            "values.",
+            cause="The record refers to another file, or this version of pyarrow or pandas returns "
+            "other values.",
             fix="Run the stage that created the table again.",
         )
     return frame
 
 
 def _parquet_bytes(frame: pd.DataFrame) -> bytes:
-    bare = frame.copy(deep=False)
-    bare.attrs = {}
+    without_attrs = frame.copy(deep=False)
+    without_attrs.attrs = {}
     buffer = io.BytesIO()
     try:
-        pq.write_table(pa.Table.from_pandas(bare), buffer, compression="zstd")
+        pq.write_table(pa.Table.from_pandas(without_attrs), buffer, compression="zstd")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ContractError(
             f"Each column of a table must have values of one type: {error.args[0]}.",
-            fix="Convert the named column to one type before saving the table.",
+            fix="Convert the column in the message to one type before saving the table.",
         ) from None
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Validates and reads Parquet tables of artifacts, which may come from an imported file."""
+"""Validates and reads Parquet tables of artifacts, which may be from an untrusted imported file."""
 
 import io
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ def require_bounded_table(content: bytes, *, what: str) -> None:
         raise IntegrityError(
             f"{what} cannot be opened: as rows in memory it would be too large "
             f"({error.what.rpartition(', got ')[2].rstrip('.')}).",
-            cause="A small file expands to far more than its size; Sluice does not write such "
-            "files.",
+            cause="The file is small, but its rows are far larger in memory. Sluice does not write "
+            "such files.",
             fix="Do not use the version; find out who created it.",
         ) from None
 
@@ -61,8 +61,8 @@ def read_table_bytes(content: bytes, *, what: str, kinds: Mapping[str, str]) -> 
 
 def _invalid_table(what: str, error: object) -> IntegrityError:
     return IntegrityError(
-        f"{what} must be a Parquet table with the columns that Sluice writes, and cannot be "
+        f"{what} must be a Parquet table with the columns that Sluice writes, but it cannot be "
         f"opened: {error}",
         cause="The artifact was not written by Sluice; it may come from an imported version file.",
-        fix="Train the version here, or do not use it.",
+        fix="Train the version on this machine, or do not use it.",
     )

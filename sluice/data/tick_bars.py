@@ -28,9 +28,10 @@ _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
     """Return the finished bars of ``ticks``, labelled by the time when each bar is known.
 
-    The label of a time bar is the end of its interval; that of every other bar is the time of its
-    last tick. Labels are ascending and unique: bars that would close at the same time are merged.
-    Ticks after the last finished bar are ignored, so that later ticks change no bar.
+    The label of a time bar is the end of its interval. The label of any other bar is the time of
+    its last tick. Labels are ascending and unique, because bars that would close at the same time
+    are merged. Ticks after the last finished bar are ignored, so that later ticks do not change a
+    bar.
 
     Args:
         ticks: Trades in time order, with the columns of ``TICK_SCHEMA``; several trades may have
@@ -51,7 +52,7 @@ def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
         ``bar_ends``.
 
     Assumes:
-        All ticks of the last time are present.
+        The table contains all ticks with the time of its last tick.
     """
     validate_schema(ticks, TICK_SCHEMA, "ticks")
     _validate_values(ticks)
@@ -64,10 +65,10 @@ def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
         labels = _interval_ends(index[ends], rule.seconds * units_per_s)
     else:
         labels = index[ends]
-    return pd.DataFrame(_columns(price_N, size_N, ends), index=labels.rename(index.name))
+    return pd.DataFrame(_bar_columns(price_N, size_N, ends), index=labels.rename(index.name))
 
 
-def _columns(
+def _bar_columns(
     price_N: NDArray[np.float64], size_N: NDArray[np.float64], ends: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
     starts = np.append(0, ends[:-1] + 1) if ends.size else ends
@@ -84,6 +85,7 @@ def _columns(
 
 
 def _interval_ends(times: pd.DatetimeIndex, length: int) -> pd.DatetimeIndex:
+    """Return the ends of the intervals of a length that contain the given times."""
     labels = (times.asi8 // length + 1) * length
     naive = pd.DatetimeIndex(labels.view(f"M8[{times.unit}]"))
     return naive if times.tz is None else naive.tz_localize("UTC").tz_convert(times.tz)
@@ -94,18 +96,18 @@ def _floats(series: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def _validate_values(ticks: pd.DataFrame) -> None:
-    broken = {
+    violations = {
         "a tick's price must be above 0": ~(ticks["price"] > 0),
         "a tick's size must be at least 0": ~(ticks["size"] >= 0),
     }
     problems = []
-    for rule, bad in broken.items():
-        if bad.any():
-            row = int(bad.to_numpy().argmax())
+    for rule, is_violated in violations.items():
+        if is_violated.any():
+            row = int(is_violated.to_numpy().argmax())
             tick = ticks.iloc[row]
             problems.append(
-                f"{rule}, violated by {bad.sum()} of {len(ticks)} ticks, first at row {row} "
-                f"(label {ticks.index[row]}: price {tick['price']:g}, size {tick['size']:g})"
+                f"{rule}, violated by {is_violated.sum()} of {len(ticks)} ticks, first at row "
+                f"{row} (label {ticks.index[row]}: price {tick['price']:g}, size {tick['size']:g})"
             )
     if problems:
         raise ContractError(

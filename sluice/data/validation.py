@@ -10,7 +10,8 @@ import pandas as pd
 from sluice.base.errors import ContractError, SchemaError
 from sluice.data.schema import Column, ColumnKind, Schema
 
-# Numpy dtype kinds by declared kind. An integer is a valid float: no information is lost.
+# NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
+# exact.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
     "float": "fiu",
     "int": "iu",
@@ -38,7 +39,8 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
     if isinstance(required, Schema):
         problems = [*_column_problems(df, required), *_index_problems(df.index, required)]
     else:
-        problems = [problem for name in _checked_names(required) for problem in _absent(df, name)]
+        names = _require_names(required)
+        problems = [problem for name in names for problem in _lookup_problems(df, name)]
     if problems:
         available = ", ".join(sorted(map(str, df.columns))) or "none"
         index = ", ".join(f"'{name}'" for name in _index_names(df))
@@ -64,25 +66,26 @@ def nearest_name(name: str, known: list[str]) -> str | None:
 def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:
     problems: list[str] = []
     for column in required.columns:
-        absent = _absent(df, column.name)
-        problems += absent or _value_problems(_values(df, column.name), column)
+        problems += _lookup_problems(df, column.name) or _value_problems(
+            _column_or_index_level(df, column.name), column
+        )
     return problems
 
 
-def _absent(df: pd.DataFrame, name: str) -> list[str]:
-    """Return why a name does not identify one column or the index; empty if it does."""
+def _lookup_problems(df: pd.DataFrame, name: str) -> list[str]:
+    """Return why a name does not identify exactly one column or index level; [] if it does."""
     names = [str(column) for column in df.columns]
-    found = names.count(name) or _index_names(df).count(name)
-    if found == 1:
+    num_matches = names.count(name) or _index_names(df).count(name)
+    if num_matches == 1:
         return []
-    if found > 1:
-        return [f"column '{name}' occurs {found} times"]
+    if num_matches > 1:
+        return [f"column '{name}' occurs {num_matches} times"]
     near = nearest_name(name, [*names, *_index_names(df)])
     hint = f" (nearest: '{near}')" if near else ""
     return [f"column '{name}' is missing{hint}"]
 
 
-def _values(df: pd.DataFrame, name: str) -> "pd.Series[Any]":
+def _column_or_index_level(df: pd.DataFrame, name: str) -> "pd.Series[Any]":
     """Return a column, or the index level of that name."""
     if name in df.columns:
         return df[name]
@@ -94,7 +97,7 @@ def _index_names(df: pd.DataFrame) -> list[str]:
     return [str(name) for name in df.index.names if name is not None]
 
 
-def _checked_names(required: Sequence[str]) -> Sequence[str]:
+def _require_names(required: Sequence[str]) -> Sequence[str]:
     if isinstance(required, str) or not all(isinstance(name, str) for name in required):
         raise ContractError(
             f"validate_schema requires a Schema or a list of column names, got {required!r}.",
@@ -114,14 +117,14 @@ def _value_problems(series: "pd.Series[Any]", column: Column) -> list[str]:
     if null.any() and not column.nullable:
         problems.append(
             f"column '{column.name}' must have no nulls, got {null.sum()} of {len(series)}, "
-            f"{_place(series.index, null)}"
+            f"{_first_row(series.index, null)}"
         )
     if series.dtype.kind == "f":
         infinite = np.isinf(series.to_numpy(np.float64, na_value=np.nan))
         if infinite.any():
             problems.append(
                 f"column '{column.name}' must be finite, got {infinite.sum()} infinite of "
-                f"{len(series)}, {_place(series.index, infinite)}"
+                f"{len(series)}, {_first_row(series.index, infinite)}"
             )
     return problems
 
@@ -133,15 +136,15 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         problems.append(f"the index must be named '{required.index_name}', got {got}")
     if required.index_kind is not None and not _is_kind(index.dtype, required.index_kind):
         is_text = required.index_kind == "datetime" and index.inferred_type == "string"
-        shown = f": {_first_no_date(index)}" if is_text else ""
-        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{shown}")
+        label = f": {_first_non_date(index)}" if is_text else ""
+        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{label}")
     if index.hasnans:
         nulls = np.asarray(index.isna())
-        problems.append(f"the index must have no nulls, {_place(index, nulls)}")
+        problems.append(f"the index must have no nulls, {_first_row(index, nulls)}")
     elif required.index_sorted and required.index_kind is None and index.inferred_type == "string":
         problems.append(
             "the index must be dates or numbers to be in order, got text: "
-            f"{_first_no_date(index)} (correct it, or convert it with pd.to_datetime; if text is "
+            f"{_first_non_date(index)} (correct it, or convert it with pd.to_datetime; if text is "
             "intended, declare index_kind='string')"
         )
     elif required.index_sorted and not index.is_monotonic_increasing:
@@ -150,7 +153,7 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         repeated = np.asarray(index.duplicated())
         problems.append(
             f"the index must be unique, got {repeated.sum()} repeated labels, "
-            f"{_place(index, repeated)}"
+            f"{_first_row(index, repeated)}"
         )
     return problems
 
@@ -165,19 +168,19 @@ def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
     """Describe the first value that is not a number, if a number is required."""
     if kind not in ("float", "int"):
         return ""
-    bad = (pd.to_numeric(series, errors="coerce").isna() & series.notna()).to_numpy()
-    if series.dtype.kind == "M" or not bad.any():
+    is_text = (pd.to_numeric(series, errors="coerce").isna() & series.notna()).to_numpy()
+    if series.dtype.kind == "M" or not is_text.any():
         return ""
-    return f" with {series[bad].iloc[0]!r} {_place(series.index, bad)}"
+    return f" with {series[is_text].iloc[0]!r} {_first_row(series.index, is_text)}"
 
 
-def _first_no_date(index: pd.Index) -> str:
-    """Name the first label that is not a date, because of which pandas reads all as text."""
+def _first_non_date(index: pd.Index) -> str:
+    """Describe the first label that is not a date, because of which all labels are text."""
     dates = pd.to_datetime(index.astype("str"), format="ISO8601", errors="coerce", utc=True)
-    bad = np.asarray(dates.isna())
-    row = int(bad.argmax())
-    no_date = ", which is not a date like 2024-12-31" if bad.any() else ""
-    return f"{index[row]!r} at row {row}{no_date}"
+    is_no_date = np.asarray(dates.isna())
+    row = int(is_no_date.argmax())
+    reason = ", which is not a date like 2024-12-31" if is_no_date.any() else ""
+    return f"{index[row]!r} at row {row}{reason}"
 
 
 def _first_unsorted(index: pd.Index) -> str:
@@ -189,6 +192,7 @@ def _first_unsorted(index: pd.Index) -> str:
     return f"first label out of order: {index[row]} at row {row}, after {index[row - 1]}"
 
 
-def _place(index: pd.Index, bad: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
-    row = int(np.flatnonzero(bad)[0])
+def _first_row(index: pd.Index, is_invalid: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
+    """Return the position and the label of the first invalid row, as text."""
+    row = int(np.flatnonzero(is_invalid)[0])
     return f"first at row {row} (label {index[row]})"

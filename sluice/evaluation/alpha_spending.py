@@ -15,9 +15,11 @@ from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.row_sketch import RowSketch
 
 DECAY = 1.6
-"""Attempt k spends alpha * k**-DECAY / zeta(DECAY): 44 % for the first, 0.2 % for the thirtieth.
+"""Exponent of the spending function: attempt k spends alpha * k**-DECAY / zeta(DECAY), which is 44
+% of alpha for the first attempt and 0.2 % for the thirtieth.
 
-Chosen by power at the effect where one attempt at full alpha has 0.80 (normal approximation):
+The exponent was chosen by the power of the attempts, at the effect that a single attempt with the
+full alpha detects with power 0.80 (normal approximation):
 
 ===============  =============  ===========  ============  ====================
 spending         first attempt  seventh      thirtieth     mean of the first 30
@@ -30,8 +32,8 @@ k**-2            0.73           0.23         0.07          0.18
 1 / 30           0.33           0.33         0.33          0.33, and 0 beyond
 ===============  =============  ===========  ============  ====================
 
-Most windows have few attempts, so equal shares cost too much power; with 2**-k there is no power
-left after a week of daily attempts.
+Most windows have few attempts, so equal shares would waste too much power. With 2**-k almost no
+power is left after a week of daily attempts.
 """
 
 
@@ -70,7 +72,7 @@ def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch | None], *, overl
             sketch; it is counted, because it may have been made on these rows.
         overlap: A decision counts if it contains at least this share of the window's rows [rate].
     """
-    return 1 + sum(other is None or rows.share_in(other) >= overlap for other in earlier)
+    return 1 + sum(sketch is None or rows.share_in(sketch) >= overlap for sketch in earlier)
 
 
 def settings_for_attempt(settings: GateSettings, attempt: int) -> GateSettings:

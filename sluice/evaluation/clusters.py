@@ -1,7 +1,7 @@
-"""Clustered rows, such as the assets of one day or the documents of one query.
+"""Aggregates clustered rows, such as the assets of one day or the documents of one query.
 
 Rows of a cluster share unpredictable noise, so they are not independent observations. Their losses
-are summed, and each cluster is one observation in time order.
+are summed, so that each cluster is one observation. Clusters are in time order.
 
 Shape legend: S = seeds, N = rows, C = clusters.
 """
@@ -29,26 +29,27 @@ def aggregate_clusters(table: LossTable) -> LossTable:
     if table.cluster_N is None:
         return table
     keys = pd.MultiIndex.from_arrays([table.fold_N, table.cluster_N])
-    code_N, found = pd.factorize(keys)
-    fold_C = found.get_level_values(0).to_numpy(np.int64)
-    label_C = found.get_level_values(1).to_numpy(np.str_)
+    code_N, clusters = pd.factorize(keys)
+    fold_C = clusters.get_level_values(0).to_numpy(np.int64)
+    label_C = clusters.get_level_values(1).to_numpy(np.str_)
     _require_one_fold(fold_C, label_C)
-    sums_CS = np.zeros((len(found), len(table.loss_SN)))
+    sums_CS = np.zeros((len(clusters), len(table.loss_SN)))
     np.add.at(sums_CS, code_N, table.loss_SN.T)
     return replace(
         table,
         fold_N=fold_C,
         label_N=label_C,
-        loss_SN=np.ascontiguousarray(sums_CS.T) * (len(found) / table.num_rows),
+        loss_SN=np.ascontiguousarray(sums_CS.T) * (len(clusters) / table.num_rows),
         cluster_N=None,
     )
 
 
 def fold_scale(table: LossTable, fold: int) -> float:
-    """Return the factor from a fold's mean over clusters to its mean over rows."""
+    """Return the factor that converts a fold's mean over clusters to its mean over rows."""
     clustered = aggregate_clusters(table)
-    rows, clusters = int((table.fold_N == fold).sum()), int((clustered.fold_N == fold).sum())
-    return (table.num_rows / clustered.num_rows) * (clusters / rows)
+    fold_rows = int((table.fold_N == fold).sum())
+    fold_clusters = int((clustered.fold_N == fold).sum())
+    return (table.num_rows / clustered.num_rows) * (fold_clusters / fold_rows)
 
 
 def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> None:
@@ -59,6 +60,6 @@ def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> N
         raise ContractError(
             f"A cluster must be in one fold, got {int((count > 1).sum())} in several folds, first "
             f"{name!r} in folds {folds}.",
-            cause="Folds are assumed to be independent, and the rows of a cluster are not.",
+            cause="Folds are assumed to be independent, but the rows of a cluster are dependent.",
             fix="Split the folds by cluster, or use a single fold.",
         )

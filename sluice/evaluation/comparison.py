@@ -78,7 +78,7 @@ def compare(
     ours, theirs, fold_N = ArmLosses.of(candidate), ArmLosses.of(reference), candidate.fold_N
     gain_N = mean_gain(ours, theirs)
     centred_N = _centred_by_fold(gain_N, fold_N)
-    # Rounding errors of differences scale with the losses, not with the gains.
+    # The rounding errors of a gain are proportional to the losses, of which it is the difference.
     rounding = 8 * np.finfo(np.float64).eps * float(np.abs(theirs.loss_SN).max())
     is_constant = bool(np.abs(centred_N).max() <= rounding)
     block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
@@ -97,8 +97,8 @@ def compare(
     )
     if missing:
         outcome: Outcome = "INCONCLUSIVE"
-        reason = "No decision: " + "; ".join(each.what for each in missing) + "."
-        remedy = " ".join(each.fix for each in missing)
+        reason = "No decision: " + "; ".join(item.what for item in missing) + "."
+        remedy = " ".join(item.fix for item in missing)
     else:
         outcome, reason = _decide(
             lower, upper, required=settings.min_gain, margin=margin, unit=unit
@@ -134,13 +134,14 @@ def compare(
         num_clusters=candidate.num_rows if clustered else None,
         block_length=block_length,
         folds=_fold_gains(rows, ours, theirs, fold_N, block_length, settings.alpha),
-        lacking=tuple(each.what for each in missing),
+        lacking=tuple(item.what for item in missing),
         reason=reason,
         remedy=remedy,
     )
 
 
 def _centred_by_fold(gain_N: NDArray[np.float64], fold_N: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the gains, minus the mean gain of their fold."""
     centred_N = gain_N.copy()
     for fold in np.unique(fold_N):
         centred_N[fold_N == fold] -= gain_N[fold_N == fold].mean()
@@ -206,7 +207,8 @@ def _remedy(
     if outcome != "INCONCLUSIVE":
         return "Keep the version in production."
     gain, required = estimate.gain, settings.min_gain
-    # Distance to PROMOTE if the observed gain is sufficient, else to the nearest other outcome.
+    # If the observed gain is sufficient, the distance to the threshold of PROMOTE; otherwise that
+    # to the threshold of the nearest other outcome.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
     evidence = PowerInputs(
         num_seeds=len(candidate.seeds),
@@ -216,13 +218,16 @@ def _remedy(
         reference_variance=estimate.reference_seeds.variance,
         row_variance=estimate.rows.variance,
     )
-    reach = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
+    # At this distance in standard errors from a threshold, a comparison decides with the advised
+    # power.
+    required_errors = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
     return "Keep the version in production. " + advise_sample_size(
-        evidence, distance=distance, reach=reach
+        evidence, distance=distance, required_errors=required_errors
     )
 
 
 def _effect_size(gain_N: NDArray[np.float64], *, is_constant: bool) -> float:
+    """Return Cohen's d over rows; NaN if it is undefined."""
     if is_constant or gain_N.size < 2:
         return math.nan
     return float(gain_N.mean() / gain_N.std(ddof=1))

@@ -1,7 +1,7 @@
 """The Diebold-Mariano test with the small-sample correction of Harvey, Leybourne and Newbold.
 
-A secondary test that does not decide: it compares the seed-averaged forecasts and ignores the
-variance over seeds.
+This is a secondary test, which does not affect the decision: it compares the seed-averaged
+forecasts and ignores the variance over seeds.
 
 Shape legend: N = rows, n = rows of one fold.
 """
@@ -26,9 +26,9 @@ def diebold_mariano(
 ) -> DieboldMariano:
     """Test whether the mean of the seed-averaged gains is zero.
 
-    The variance includes the autocovariances up to lag horizon - 1 with full weights, without
-    pairs of rows from different folds. With one fold and a horizon of one row, the test is the
-    paired t-test.
+    The variance includes the autocovariances up to lag horizon - 1 with weight 1, but no products
+    of rows from different folds. With one fold and a horizon of one row, the test is the paired
+    t-test.
 
     Args:
         gain_N: Loss of the reference minus loss of the candidate (N,).
@@ -36,8 +36,8 @@ def diebold_mariano(
         horizon_rows: Forecast horizon of the target; 0 counts as 1 [rows].
 
     Returns:
-        NaN for both if a gain is not finite or the variance is not positive, which is possible
-        with full weights.
+        The statistic and the p-value. Both are NaN if a gain is not finite, or if the variance is
+        not positive, which is possible with weight 1 for all lags.
 
     Source:
         Diebold & Mariano (1995), J. Business & Economic Statistics 13(3); Harvey, Leybourne &
@@ -49,8 +49,8 @@ def diebold_mariano(
     total = math.fsum(float(x_n @ x_n) for x_n in folds) + 2 * math.fsum(
         float(x_n[lag:] @ x_n[:-lag]) for x_n in folds for lag in range(1, min(h, x_n.size))
     )
-    corrected = (n + 1 - 2 * h + h * (h - 1) / n) / n
-    if n < 2 or not total > 0 or not corrected > 0:
+    small_sample_correction = (n + 1 - 2 * h + h * (h - 1) / n) / n
+    if n < 2 or not total > 0 or not small_sample_correction > 0:
         return DieboldMariano(math.nan, math.nan)
-    statistic = float(gain_N.mean()) / math.sqrt(total) * n * math.sqrt(corrected)
+    statistic = float(gain_N.mean()) / math.sqrt(total) * n * math.sqrt(small_sample_correction)
     return DieboldMariano(statistic, float(stdtr(n - 1, -statistic)))

@@ -22,18 +22,21 @@ from sluice.evaluation.variance import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmLosses:
-    """Losses of one arm, with NaN in place of every non-finite number.
+    """Losses of one arm, with NaN in place of infinity.
 
-    NaN only, because infinity minus infinity and infinity minus one give different results.
+    Infinity is replaced because differences with it are inconsistent: infinity minus infinity is
+    NaN, but infinity minus one is infinity.
     """
 
     loss_SN: NDArray[np.float64]
     is_deterministic: bool
+    """Whether the arm is a rule without random seeds."""
 
     @classmethod
     def of(cls, table: LossTable) -> "ArmLosses":
         """Return the losses of a table."""
-        # A fixed memory order, otherwise equal sums may differ in the last bit after a reordering.
+        # The memory order is fixed, because the order of summation can change the last bit of a
+        # sum.
         loss_SN = np.ascontiguousarray(table.loss_SN)
         clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
         return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
@@ -72,13 +75,13 @@ class Estimate:
         return math.sqrt(self.candidate_seeds.variance + self.reference_seeds.variance)
 
     def quantile(self, alpha: float) -> float:
-        """Return the distance of a one-sided bound from the gain [standard errors]."""
+        """Return the distance of a one-sided bound at ``alpha`` from the gain [standard errors]."""
         return float(stdtrit(self.total.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
         """Return the one-sided lower and upper bounds, each at ``alpha``."""
-        reach = self.quantile(alpha) * self.standard_error
-        return self.gain - reach, self.gain + reach
+        distance = self.quantile(alpha) * self.standard_error
+        return self.gain - distance, self.gain + distance
 
     def p_value(self, required: float) -> float:
         """Return the one-sided p-value for a true gain of at most ``required``."""
@@ -94,10 +97,11 @@ def estimate_gain(
 ) -> Estimate:
     """Return the mean gain over all rows and its variance.
 
-    The row component is computed inside each fold and weighted by the fold's share of the rows, so
-    that neither a shift between folds nor a block across two folds contributes. It is computed from
-    seed-averaged gains, the seed component from row-averaged losses. The noise of a single seed on
-    a single row is in both, which is conservative by at most its share in N.
+    The row component is computed inside each fold and weighted by the fold's share of the rows.
+    Therefore neither a shift between folds nor a block across two folds contributes. The row
+    component is computed from seed-averaged gains, and the seed component from row-averaged losses.
+    The noise of a single seed on a single row contributes to both components, which makes the
+    variance slightly too large, that is, conservative.
 
     Args:
         candidate: Losses (S, N).
@@ -106,14 +110,14 @@ def estimate_gain(
         block_length: Bootstrap block length [rows].
     """
     gain_N = mean_gain(candidate, reference)
-    in_fold = [fold_N == fold for fold in np.unique(fold_N)]
+    fold_masks = [fold_N == fold for fold in np.unique(fold_N)]
     return Estimate(
         gain=float(gain_N.mean()),
         candidate_seeds=candidate.seeds_component(),
         reference_seeds=reference.seeds_component(),
         rows=pooled(
             scaled(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
-            for rows_N in in_fold
+            for rows_N in fold_masks
         ),
     )
 

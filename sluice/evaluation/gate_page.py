@@ -1,4 +1,4 @@
-"""HTML report of a verdict: numbers, plots and secondary tests."""
+"""Creates the HTML report of a verdict, with numbers, plots and secondary tests."""
 
 import base64
 import math
@@ -26,7 +26,7 @@ _TONE: dict[str, Tone] = {
 }
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
 _NUM_WORST_ROWS = 8
-"""Number of rows in the list of the candidate's largest losses against the reference."""
+"""Number of listed rows on which the candidate is worst compared with the reference."""
 
 
 def gate_page(
@@ -152,19 +152,19 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
     reference = reference.aligned_to(candidate)
     ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference)
     gain_N = mean_gain(ours, theirs)
-    worst = [at for at in np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS] if gain_N[at] < 0]
+    worst = [row for row in np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS] if gain_N[row] < 0]
     if not worst:
         return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
-            escape(f"{candidate.fold_N[at]}"),
-            escape(str(candidate.label_N[at])),
+            escape(f"{candidate.fold_N[row]}"),
+            escape(str(candidate.label_N[row])),
             *(
-                _number(float(values_N[at]))
+                _number(float(values_N[row]))
                 for values_N in (ours.loss_SN.mean(axis=0), theirs.loss_SN.mean(axis=0), gain_N)
             ),
         ]
-        for at in worst
+        for row in worst
     ]
     names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]")
     return table(names, rows, numbers=frozenset({2, 3, 4}))
@@ -174,8 +174,8 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "not computable"
 
 
-def _image(png: bytes, what: str) -> str:
+def _image(png: bytes, alt: str) -> str:
     content = base64.b64encode(png).decode()
     return (
-        f'<div class="card"><img alt="{escape(what)}" src="data:image/png;base64,{content}"></div>'
+        f'<div class="card"><img alt="{escape(alt)}" src="data:image/png;base64,{content}"></div>'
     )

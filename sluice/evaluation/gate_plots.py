@@ -1,4 +1,4 @@
-"""Plots of a verdict: gain by difficulty of the rows, and power of the comparison.
+"""Plots of a verdict: the gain by difficulty of the rows, and the power of the comparison.
 
 Each function returns the bytes of a PNG.
 """
@@ -16,7 +16,8 @@ from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_fig
 from sluice.verdicts.verdict import Verdict
 
 GROUPS = 10
-_LOSS_COLOUR = OUTCOME_COLOUR["REJECT"]
+"""Number of groups into which rows are divided by difficulty."""
+_NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
 
 def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np.float64]:
@@ -36,7 +37,7 @@ def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np
 
 
 def difficulty_png(candidate: LossTable, reference: LossTable, *, unit: str) -> bytes:
-    """Plot the gain on easy and hard rows, because a better mean may hide a loss on some of them.
+    """Plot the gain by difficulty of the rows: a better mean may hide a deterioration on some rows.
 
     Raises:
         ContractError: The tables contain different rows.
@@ -44,18 +45,18 @@ def difficulty_png(candidate: LossTable, reference: LossTable, *, unit: str) -> 
     gain_G = gain_by_difficulty(candidate, reference)
     figure, axes = new_figure(height_in=2.7)
     positions = np.arange(1, gain_G.size + 1)
-    known = np.isfinite(gain_G)
-    colours = [VALIDATION if gain >= 0 else _LOSS_COLOUR for gain in gain_G[known]]
-    axes.bar(positions[known], gain_G[known], color=colours, width=0.75)
-    if not known.all():
+    is_finite = np.isfinite(gain_G)
+    colours = [VALIDATION if gain >= 0 else _NEGATIVE_GAIN_COLOUR for gain in gain_G[is_finite]]
+    axes.bar(positions[is_finite], gain_G[is_finite], color=colours, width=0.75)
+    if not is_finite.all():
         axes.text(0.5, 0.5, "non-finite losses", transform=axes.transAxes, ha="center")
     axes.axhline(0, color=INK, linewidth=1)
     axes.set_xticks(positions)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tenth of the test rows, by ascending mean loss of both arms")
     axes.set_ylabel(f"mean gain [{unit}]")
-    losing = int((gain_G < 0).sum())
-    headline = f"The candidate loses on {losing} of {gain_G.size} groups of rows"
+    num_worse = int((gain_G < 0).sum())
+    headline = f"The candidate is worse on {num_worse} of {gain_G.size} groups of rows"
     set_headline(axes, headline, "", colour=INK)
     return as_png(figure)
 
@@ -65,21 +66,22 @@ def power_curve(
 ) -> NDArray[np.float64]:
     """Return the power, the probability of a PROMOTE, at each true gain (G,).
 
-    It uses the variance of this comparison and a shifted Student's t distribution.
+    The power is computed from the variance of this comparison, with a shifted Student's t
+    distribution.
 
     Args:
         verdict: Verdict with the variance components of seeds and rows.
         gain_G: True gains [unit].
-        seeds: Factor for the number of seeds of both arms.
-        rows: Factor for the number of test rows.
+        seeds: Factor by which the number of seeds of both arms is multiplied.
+        rows: Factor by which the number of test rows is multiplied.
     """
     error = math.sqrt(verdict.seed_se**2 / seeds + verdict.row_se**2 / rows)
-    freedom = verdict.degrees_of_freedom * min(seeds, rows)
-    if not error > 0 or not math.isfinite(freedom):
+    degrees_of_freedom = verdict.degrees_of_freedom * min(seeds, rows)
+    if not error > 0 or not math.isfinite(degrees_of_freedom):
         return np.full(gain_G.shape, math.nan)
-    reach = float(stdtrit(freedom, 1 - verdict.alpha))
-    score_G = (gain_G - verdict.required) / error - reach
-    return np.asarray(stdtr(freedom, score_G), np.float64)
+    critical_t = float(stdtrit(degrees_of_freedom, 1 - verdict.alpha))
+    score_G = (gain_G - verdict.required) / error - critical_t
+    return np.asarray(stdtr(degrees_of_freedom, score_G), np.float64)
 
 
 def power_png(verdict: Verdict, *, power: float) -> bytes:
@@ -92,20 +94,20 @@ def power_png(verdict: Verdict, *, power: float) -> bytes:
     figure, axes = new_figure(height_in=2.9)
     error = verdict.standard_error
     if math.isfinite(error) and error > 0:
-        top = max(verdict.required + 5 * error, 1.15 * verdict.gain)
-        gain_G = np.linspace(min(0.0, verdict.required), top, 200)
-        for times, colour, width, label in (
+        largest_gain = max(verdict.required + 5 * error, 1.15 * verdict.gain)
+        gain_G = np.linspace(min(0.0, verdict.required), largest_gain, 200)
+        for factors, colour, width, label in (
             ({}, INK, 2.0, "this evidence"),
             ({"seeds": 2.0}, VALIDATION, 1.4, "twice the seeds"),
             ({"rows": 2.0}, MUTED, 1.4, "twice the test rows"),
         ):
-            power_G = power_curve(verdict, gain_G, **times)
+            power_G = power_curve(verdict, gain_G, **factors)
             axes.plot(gain_G, power_G, color=colour, linewidth=width, label=label)
-        if gain_G[0] <= verdict.gain <= top:
+        if gain_G[0] <= verdict.gain <= largest_gain:
             colour = OUTCOME_COLOUR[verdict.outcome]
             axes.axvline(verdict.gain, color=colour, linewidth=1.4, label="observed gain")
         axes.legend(loc="best", frameon=False, fontsize=8.5)
-        axes.set_xlim(gain_G[0], top)
+        axes.set_xlim(gain_G[0], largest_gain)
     else:
         axes.text(0.5, 0.5, "not computable", transform=axes.transAxes, ha="center")
     axes.axhline(power, color=GRID, linewidth=1.5, linestyle=(0, (4, 3)))

@@ -11,7 +11,9 @@ class MetricMargin(Settings):
     """A metric that must not deteriorate by more than a margin."""
 
     metric: str = Field(min_length=1, description="Name of a metric of the workload.")
-    better: Literal["higher", "lower"] = Field(description="Direction in which it improves.")
+    better: Literal["higher", "lower"] = Field(
+        description="Direction in which the metric improves."
+    )
     margin: float = Field(
         ge=0, description="Largest tolerated deterioration, tested at alpha [metric units]."
     )
@@ -75,7 +77,7 @@ class GuardSettings(Settings):
             ("margin", [m.metric for m in self.metrics]),
             ("limit", [m.metric for m in self.limits]),
         ):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(f"one {kind} per metric, got several for {', '.join(twice)}")
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise ValueError(f"one {kind} per metric, got several for {', '.join(repeated)}")
         return self

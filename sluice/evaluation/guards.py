@@ -22,7 +22,7 @@ from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GuardEvidence:
-    """Losses and metrics for the guards; None for what was not scored."""
+    """Losses and metrics on which guards are tested; None for models that were not scored."""
 
     candidate: LossTable
     reference: LossTable
@@ -33,10 +33,10 @@ class GuardEvidence:
     """Losses of the version that ``GuardSettings.approved`` names, on the same rows."""
 
     deployed: LossTable | None = None
-    """Losses of the ensemble that would be deployed, on the same rows; without seeds."""
+    """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
     reference_deployed: LossTable | None = None
-    """Losses of the reference's deployed ensemble, or of the rule itself if it has no seeds."""
+    """Losses of the reference's deployed ensemble; for a rule without seeds, its own losses."""
 
 
 def check_guards(
@@ -47,12 +47,12 @@ def check_guards(
     Args:
         evidence: Losses and metrics, all of the same window.
         settings: Guards and their margins.
-        alpha: One-sided error rate: how often a guard passes a candidate that violates it.
+        alpha: One-sided error rate: probability that a guard passes a candidate that violates it.
         block_length: Bootstrap block length of the verdict [rows].
 
     Raises:
-        ContractError: Something was scored on another window, or the approved losses belong to
-            another version than the settings name.
+        ContractError: Some evidence belongs to another window, or the approved losses belong to
+            another version than that of the settings.
     """
     _require_same_window(evidence)
     outcomes = [_metric_margin(guard, evidence, alpha=alpha) for guard in settings.metrics]
@@ -84,7 +84,10 @@ def _loss_margin(
     alpha: float,
     block_length: int,
 ) -> GuardOutcome:
-    """Test that losses are not higher than others by more than a share of them (two-way bound)."""
+    """Test that the losses ``ours`` exceed ``theirs`` by at most a share of ``theirs``.
+
+    The bound includes the variance over seeds and over rows.
+    """
     if ours is None or theirs is None:
         return _insufficient(name, "the losses on this window were not computed")
     theirs, ours = aggregate_clusters(theirs.aligned_to(ours)), aggregate_clusters(ours)
@@ -104,7 +107,7 @@ def _approved_margin(
             result="pass",
             observed=0.0,
             required=0.0,
-            reason=f"The guard '{name}' passes: the candidate is that version.",
+            reason=f"The guard '{name}' passes: the candidate is the approved version.",
         )
     if evidence.approved is not None and evidence.approved.subject != settings.approved:
         raise ContractError(
@@ -123,7 +126,7 @@ def _approved_margin(
 
 
 def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float) -> GuardOutcome:
-    """Test a metric by its values per seed and fold, with the variance over seeds and folds."""
+    """Test a metric from its values per seed and fold, with the variance over seeds and folds."""
     name = f"metric {guard.metric}"
     ours, theirs = evidence.candidate_metrics, evidence.reference_metrics
     if ours is None or theirs is None:
@@ -185,13 +188,13 @@ def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
     )
 
 
-def _insufficient(name: str, why: str) -> GuardOutcome:
+def _insufficient(name: str, reason: str) -> GuardOutcome:
     return GuardOutcome(
         name=name,
         result="insufficient",
         observed=math.nan,
         required=math.nan,
-        reason=f"The guard '{name}' has insufficient evidence: {why}.",
+        reason=f"The guard '{name}' has insufficient evidence: {reason}.",
     )
 
 
@@ -212,5 +215,5 @@ def _require_same_window(evidence: GuardEvidence) -> None:
             raise ContractError(
                 f"The {name} must be those of the verdict's window ({short(candidate.window)}) and "
                 f"model, got window {short(table.window)}, model {short(table.subject)}.",
-                fix="Score everything again on the same data and folds.",
+                fix="Score all models again on the same data and folds.",
             )

@@ -1,7 +1,7 @@
-"""Probability of improvement: how often the candidate has the lower loss on a row.
+"""Probability of improvement: the probability that the candidate has the lower loss on a row.
 
-A secondary test that does not decide: a model that is better on most rows may lose more on the
-other rows than it gains.
+This is a secondary test, which does not affect the decision: a model that is better on most rows
+may lose more on the other rows than it gains on these.
 
 Shape legend: S, T = seeds of candidate and reference, N = rows.
 """
@@ -35,9 +35,9 @@ def probability_of_improvement(
 ) -> Improvement:
     """Return the probability that a network of the candidate has the lower loss on a row.
 
-    It is estimated over all pairs of a candidate's and a reference's seed and all rows; equal
-    losses count half. Its variance has the same components as that of the gate: over the seeds of
-    each arm, and over blocks of rows inside each fold.
+    The probability is estimated over all rows and over all pairs of a seed of the candidate and a
+    seed of the reference; equal losses count half. Its variance has the same components as that of
+    the gate: over the seeds of each arm, and over blocks of rows inside each fold.
 
     Args:
         candidate: Losses (S, N).
@@ -47,8 +47,8 @@ def probability_of_improvement(
         alpha: Error rate of each bound.
 
     Returns:
-        NaN for all three if a loss is not finite; NaN bounds if a variance component is unknown
-        or the variance is 0.
+        The probability and its bounds. All three are NaN if a loss is not finite. The bounds are
+        NaN if a variance component is unknown or the variance is 0.
 
     Cost:
         O(S x T x N) time, O(N) memory.
@@ -63,11 +63,11 @@ def probability_of_improvement(
     probability_ST = np.empty((len(ours), len(theirs)))
     for s, our_N in enumerate(ours):
         for t, their_N in enumerate(theirs):
-            won_N = 0.5 * (np.sign(their_N - our_N) + 1)
-            probability_N += won_N
-            probability_ST[s, t] = won_N.mean()
+            is_better_N = 0.5 * (np.sign(their_N - our_N) + 1)  # 0.5 for equal losses
+            probability_N += is_better_N
+            probability_ST[s, t] = is_better_N.mean()
     probability_N /= probability_ST.size
-    whole = pooled(
+    total = pooled(
         (
             seeds_component(
                 probability_ST.mean(axis=1), is_deterministic=candidate.is_deterministic
@@ -82,6 +82,7 @@ def probability_of_improvement(
         )
     )
     probability = float(probability_N.mean())
-    reach = float(stdtrit(whole.degrees_of_freedom, 1 - alpha)) * math.sqrt(whole.variance)
-    low, high = np.clip((probability - reach, probability + reach), 0.0, 1.0)  # NaN stays NaN
+    critical_t = float(stdtrit(total.degrees_of_freedom, 1 - alpha))
+    distance = critical_t * math.sqrt(total.variance)
+    low, high = np.clip((probability - distance, probability + distance), 0.0, 1.0)  # keeps NaN
     return Improvement(probability, float(low), float(high))

@@ -1,4 +1,4 @@
-"""Opens the inputs of an evaluation (other versions and suites) before hours of training."""
+"""Checks before a training that the evaluation can open other versions and suites later."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,7 +46,8 @@ def open_evaluation_inputs(
         seeds: Seeds of the planned training.
 
     Returns:
-        Descriptions of the opened inputs; empty if the baseline is the only reference.
+        Descriptions of the opened inputs; empty if the candidate is only compared with the
+        baseline.
 
     Raises:
         IntegrityError: An artifact is missing, damaged or cannot be loaded.
@@ -72,9 +73,9 @@ def open_evaluation_inputs(
             )
         opened.append(_open_version(version, "approved", ledger.url, store, code=code))
     suites = library.newest()
-    opened += [f"suite '{each.suite.name}' version {each.version}" for each in suites]
-    # The evaluation itself creates the hard suite.
-    known = {HARD_SUITE, *(each.suite.name for each in suites)}
+    opened += [f"suite '{entry.suite.name}' version {entry.version}" for entry in suites]
+    # The hard suite counts as known, because the evaluation itself creates it.
+    known = {HARD_SUITE, *(entry.suite.name for entry in suites)}
     for name in guarded_suites:
         if name not in known:
             raise GateBlocked(
@@ -96,25 +97,27 @@ def _is_reproduced(
     subject: Mapping[str, str],
     seeds: tuple[int, ...],
 ) -> bool:
-    """Return whether the planned training reproduces this version, including missing artifacts.
+    """Return whether the planned training will reproduce this version, and with it its artifacts.
 
-    This is uncertain for a version that was registered from another home, because another processor
-    may give other bits and therefore another candidate, which is then compared with this version.
+    This is not certain for a version that was registered from another home: another processor may
+    give results with other rounding, and so another candidate that must be compared with this
+    version. In that case the version counts as reproduced only if its weights exist.
     """
-    same = lineage.seeds == seeds and all(
+    has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
-    return same and (is_own_registry(url, store) or not has_no_weights(lineage, store))
+    may_miss_weights = is_own_registry(url, store)
+    return has_same_subject and (may_miss_weights or not has_no_weights(lineage, store))
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
-    who = f"{version.model} version {version.number} ({role})"
+    name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
     if has_no_weights(lineage, store):
         cause, fix = explain_missing_artifacts(url, store)
         part, digest = next(iter(lineage.weights().items()))
         raise IntegrityError(
-            f"The candidate is compared with {who}, but none of its "
+            f"The candidate is compared with {name}, but none of its "
             f"{pluralize(len(lineage.weights()), 'weights file')} is in {store.root}; the first "
             f"is artifact {digest} ({part}).",
             cause=cause,
@@ -124,16 +127,16 @@ def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *
         networks = load_networks(version, store)
     except IntegrityError as error:
         raise IntegrityError(
-            f"The candidate is compared with {who}, which cannot be loaded: {error.what}",
+            f"The candidate is compared with {name}, which cannot be loaded: {error.what}",
             cause=error.cause,
             fix=error.fix,
         ) from error
     if lineage.code != code:
-        _open_losses(who, lineage.artifacts.get("losses"), store)
-    return f"{who}, {pluralize(len(networks), 'network')}"
+        _open_losses(name, lineage.artifacts.get("losses"), store)
+    return f"{name}, {pluralize(len(networks), 'network')}"
 
 
-def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
+def _open_losses(name: str, digest: str | None, store: ArtifactStore) -> None:
     """Read the losses that a version with other code has to reproduce."""
     problem = "it has no recorded losses."
     if digest is not None:
@@ -145,7 +148,7 @@ def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
         else:
             return
     raise IntegrityError(
-        f"The code has changed since {who} was trained, so it must reproduce its recorded losses, "
+        f"The code has changed since {name} was trained, so it must reproduce its recorded losses, "
         f"but {problem}",
         fix="Restore the losses from a backup or from the home that registered the version, or "
         "restore the code.",

@@ -1,4 +1,4 @@
-"""Strict parsing of the columns of a loss table (seed, fold, row, loss)."""
+"""Parses the columns of a loss table (seed, fold, row, loss) strictly."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,10 @@ import pandas as pd
 from sluice.base.errors import ContractError
 
 COLUMNS = ("seed", "fold", "row", "loss")
+"""Required columns of a loss table."""
+
 _MAX_INTEGER = 2**53
+"""Bound of integers that float64 represents exactly."""
 
 CLUSTER = "cluster"
 """Name of the optional fifth column, for clustered rows."""
@@ -26,13 +29,13 @@ def require_columns(frame: pd.DataFrame) -> None:
 def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
     """Return a column of integers, or raise an error for the first other value."""
     values = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
-    # Text is parsed as floats, which cannot represent all larger integers exactly.
-    bad = (values.isna() | (values % 1 != 0) | (values.abs() >= _MAX_INTEGER)).fillna(True)
-    if bad.any():
-        at = int(np.flatnonzero(bad.to_numpy(bool))[0])
+    # Text is parsed as floats, which do not represent all larger integers exactly.
+    is_invalid = (values.isna() | (values % 1 != 0) | (values.abs() >= _MAX_INTEGER)).fillna(True)
+    if is_invalid.any():
+        first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
-            f"Column '{name}' must contain integers below 2^53, got {frame[name].iloc[at]!r} in "
-            f"row {at} ({int(bad.sum())} invalid values).",
+            f"Column '{name}' must contain integers below 2^53, got {frame[name].iloc[first]!r} in "
+            f"row {first} ({int(is_invalid.sum())} invalid values).",
             fix=f"Fill '{name}' in every row"
             + (" or, for a rule without seeds, in none." if name == "seed" else "."),
         )
@@ -41,14 +44,14 @@ def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
 
 def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
     """Return the losses; NaN and infinity are allowed, because a diverged seed is evidence."""
-    given = frame["loss"]
-    values = pd.to_numeric(given, errors="coerce").astype("float64")
-    bad = values.isna() & given.notna() & (given.astype("str").str.lower() != "nan")
-    if bad.any():
-        at = int(np.flatnonzero(bad.to_numpy(bool))[0])
+    column = frame["loss"]
+    values = pd.to_numeric(column, errors="coerce").astype("float64")
+    is_invalid = values.isna() & column.notna() & (column.astype("str").str.lower() != "nan")
+    if is_invalid.any():
+        first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'loss' must contain numbers, got {given.iloc[at]!r} in row {at} "
-            f"({int(bad.sum())} invalid values).",
+            f"Column 'loss' must contain numbers, got {column.iloc[first]!r} in row {first} "
+            f"({int(is_invalid.sum())} invalid values).",
             fix="Write the loss as a number, or NaN where the model failed.",
         )
     return values
@@ -57,9 +60,9 @@ def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
 def row_labels(row: "pd.Series") -> "pd.Series[str]":
     """Return the labels as text, with dates in ISO format; raise an error for missing labels."""
     if row.isna().any():
-        at = int(np.flatnonzero(row.isna().to_numpy(bool))[0])
+        first = int(np.flatnonzero(row.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'row' must contain a label in every row, but row {at} has none.",
+            f"Column 'row' must contain a label in every row, but row {first} has none.",
             fix="Write the date or number of the row.",
         )
     if pd.api.types.is_datetime64_any_dtype(row):
@@ -68,30 +71,30 @@ def row_labels(row: "pd.Series") -> "pd.Series[str]":
 
 
 def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] | None":
-    """Return the cluster by (fold, row); None without the column.
+    """Return the cluster of each (fold, row); None if the table has no column ``cluster``.
 
     Raises:
         ContractError: A cluster is missing, or a row has different clusters for different seeds.
     """
     if CLUSTER not in frame.columns:
         return None
-    given = frame[CLUSTER]
-    if given.isna().any():
-        at = int(np.flatnonzero(given.isna().to_numpy(bool))[0])
+    column = frame[CLUSTER]
+    if column.isna().any():
+        first_empty = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'cluster' must be filled in every row, but row {at} is empty.",
+            f"Column 'cluster' must be filled in every row, but row {first_empty} is empty.",
             fix="Fill in the cluster of each row, or remove the column.",
         )
-    named = long[["fold", "row"]].assign(cluster=row_labels(given)).drop_duplicates()
-    twice = named.duplicated(["fold", "row"])
-    if twice.any():
-        first = named[twice].iloc[0]
+    clusters = long[["fold", "row"]].assign(cluster=row_labels(column)).drop_duplicates()
+    is_repeated = clusters.duplicated(["fold", "row"])
+    if is_repeated.any():
+        first = clusters[is_repeated].iloc[0]
         raise ContractError(
             f"A row must be in the same cluster for all seeds; fold {first['fold']}, row "
             f"{first['row']} is in several clusters.",
             fix="Assign the cluster by the row only.",
         )
-    return named.set_index(["fold", "row"])["cluster"]
+    return clusters.set_index(["fold", "row"])["cluster"]
 
 
 def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
@@ -104,14 +107,14 @@ def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
         ContractError: The labels are neither numbers nor ISO dates, and the table is not sorted by
             the labels as text.
     """
-    time = _time(keys["row"])
+    time = _parse_times(keys["row"])
     if time is None:
         _require_text_order(keys)
         time = keys["row"]
     return keys.assign(time=time).sort_values(["fold", "time", "row"])
 
 
-def _time(label: "pd.Series[str]") -> "pd.Series | None":
+def _parse_times(label: "pd.Series[str]") -> "pd.Series | None":
     """Return the labels as numbers or dates, for sorting; None if they are neither."""
     if label.str.fullmatch(r"[+-]?\d{1,18}").all():
         return label.astype("int64")
@@ -124,18 +127,20 @@ def _time(label: "pd.Series[str]") -> "pd.Series | None":
 
 
 def _require_text_order(keys: pd.DataFrame) -> None:
-    """Raise an error for labels, such as 01.02.2024 or bar10, whose rows are not sorted as text.
+    """Raise an error unless labels that are neither numbers nor ISO dates are sorted as text.
 
-    Sorting such labels as text would destroy the order in time and hide the serial dependence.
+    The text order of labels such as 01.02.2024 or bar10 is not their order in time. Sorting them as
+    text would destroy the order in time and hide the serial dependence.
     """
-    before = keys.groupby("fold", sort=False)["row"].shift()
-    wrong = np.flatnonzero((before.notna() & (keys["row"] < before)).to_numpy(bool))
-    if wrong.size:
-        at = int(wrong[0])
+    previous = keys.groupby("fold", sort=False)["row"].shift()
+    unsorted = np.flatnonzero((previous.notna() & (keys["row"] < previous)).to_numpy(bool))
+    if unsorted.size:
+        first = int(unsorted[0])
         raise ContractError(
             "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
-            f"table must be sorted by label; got {keys['row'].iloc[at]!r} after "
-            f"{before.iloc[at]!r} in fold {keys['fold'].iloc[at]} ({wrong.size} such rows).",
+            f"table must be sorted by label; got {keys['row'].iloc[first]!r} after "
+            f"{previous.iloc[first]!r} in fold {keys['fold'].iloc[first]} "
+            f"({unsorted.size} such rows).",
             cause="Dates or numbers in other formats do not sort in time order.",
             fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "
             "only if the rows are independent.",

@@ -26,16 +26,17 @@ from sluice.evaluation.loss_columns import (
 )
 
 SUFFIXES = (".parquet", ".csv")
+"""Suffixes of supported files of losses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossTable:
     """Losses of one model or rule on one window; within a fold the rows are in time order.
 
-    A rule without random seeds has ``seeds == ()`` and one row of losses (S = 1). It is
-    deterministic, unlike a random model with a single seed.
+    A rule without random seeds has ``seeds == ()`` and a single line of losses (S = 1). Such a rule
+    is deterministic, whereas a model with one seed is random.
 
-    Losses may be NaN or infinite: a diverged seed is evidence and remains in the table.
+    Losses may be NaN or infinite, because a diverged seed is evidence and remains in the table.
 
     Raises:
         ContractError: Shapes disagree, a seed or a (fold, row) is repeated, or the table is empty.
@@ -49,25 +50,28 @@ class LossTable:
 
     seeds: tuple[int, ...]
     fold_N: NDArray[np.int64]
+    """Fold id of each row."""
     label_N: NDArray[np.str_]
+    """Label of each row, such as its date."""
     loss_SN: NDArray[np.float64]
 
     cluster_N: NDArray[np.str_] | None = None
     """Cluster of each row, such as the day of several assets; None without clusters."""
 
     source: str = ""
-    """Display name for messages, such as the file it was read from; '' for the digest."""
+    """Display name for messages, such as the name of the file; '' to use the digest."""
 
     def __post_init__(self) -> None:
-        want = (max(1, len(self.seeds)), self.label_N.size)
-        if self.cluster_N is not None and self.cluster_N.shape != want[1:]:
+        expected = (max(1, len(self.seeds)), self.label_N.size)
+        num_rows = expected[1]
+        if self.cluster_N is not None and self.cluster_N.shape != (num_rows,):
             raise ContractError(
-                f"Every row must have a cluster, got {self.cluster_N.size} for {want[1]} rows.",
+                f"Every row must have a cluster, got {self.cluster_N.size} for {num_rows} rows.",
                 fix="Assign a cluster to every row, or to none.",
             )
-        if self.loss_SN.shape != want or self.fold_N.shape != want[1:] or want[1] == 0:
+        if self.loss_SN.shape != expected or self.fold_N.shape != (num_rows,) or num_rows == 0:
             raise ContractError(
-                f"Losses must have shape (seeds, rows) = {want} with at least one row, got "
+                f"Losses must have shape (seeds, rows) = {expected} with at least one row, got "
                 f"losses {self.loss_SN.shape} and folds {self.fold_N.shape}.",
                 fix="Score every seed on every row.",
             )
@@ -102,12 +106,12 @@ class LossTable:
     @property
     def diverged_seeds(self) -> tuple[int, ...]:
         """Seeds with at least one non-finite loss; they are counted, never excluded."""
-        bad_S = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
-        return tuple(self.seeds[at] for at in bad_S) if self.seeds else ()
+        diverged = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
+        return tuple(self.seeds[index] for index in diverged) if self.seeds else ()
 
     @property
     def num_distinct_seeds(self) -> int:
-        """Number of seeds with distinct losses (bitwise)."""
+        """Number of different lines of losses, compared bit by bit; equal lines count once."""
         return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
 
     def aligned_to(self, other: "LossTable") -> "LossTable":
@@ -116,19 +120,19 @@ class LossTable:
         Raises:
             ContractError: The windows or the rows differ; the message names the differences.
         """
-        same_order = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+        has_same_order = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
             self.label_N, other.label_N
         )
-        if same_order and self.window == other.window:
-            return self._in_clusters_of(other)
+        if has_same_order and self.window == other.window:
+            return self._require_same_clusters(other)
         mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
         only_mine, only_theirs = mine.difference(theirs), theirs.difference(mine)
         if len(only_mine) or len(only_theirs):
             raise ContractError(
                 f"Both arms must be scored on the same (fold, row) pairs: {len(only_mine)} are "
-                f"only in {self.display_name}{_first(only_mine)}, {len(only_theirs)} only in "
-                f"{other.display_name}{_first(only_theirs)}.",
+                f"only in {self.display_name}{_first_key(only_mine)}, {len(only_theirs)} only in "
+                f"{other.display_name}{_first_key(only_theirs)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
             )
         if self.window != other.window:
@@ -148,9 +152,10 @@ class LossTable:
             loss_SN=self.loss_SN[:, order_N],
             cluster_N=None if self.cluster_N is None else self.cluster_N[order_N],
             source=self.source,
-        )._in_clusters_of(other)
+        )._require_same_clusters(other)
 
-    def _in_clusters_of(self, other: "LossTable") -> "LossTable":
+    def _require_same_clusters(self, other: "LossTable") -> "LossTable":
+        """Return this table if its clusters equal those of ``other``; raise an error otherwise."""
         mine, theirs = self.cluster_N, other.cluster_N
         if (mine is None) != (theirs is None) or not np.array_equal(
             [] if mine is None else mine, [] if theirs is None else theirs
@@ -192,11 +197,12 @@ class LossTable:
             frame: Columns seed, fold, row, loss. ``seed`` is empty in every row for a rule
                 without seeds. An optional column ``cluster`` contains the cluster of each row.
             subject: Digest of the model or rule.
-            window: Digest of the scored data and rows; None for that of the (fold, row) pairs.
+            window: Digest of the scored data and rows; None to use the digest of the (fold, row)
+                pairs.
 
         Raises:
             ContractError: A column is missing or not numeric, a row occurs twice, a seed lacks
-                rows that another has, or the labels do not determine the order in time.
+                rows that another seed has, or the labels do not determine the order in time.
         """
         require_columns(frame)
         fold = integer_column(frame, "fold")
@@ -212,29 +218,29 @@ class LossTable:
                 "loss": loss_values(frame),
             }
         )
-        repeats = long.duplicated(["seed", "fold", "row"])
-        if repeats.any():
-            first = long[repeats].iloc[0]
+        is_repeated = long.duplicated(["seed", "fold", "row"])
+        if is_repeated.any():
+            first = long[is_repeated].iloc[0]
             raise ContractError(
-                f"A (seed, fold, row) must occur once, got {repeats.sum()} duplicates, first seed "
-                f"{first['seed']}, fold {first['fold']}, row {first['row']}.",
+                f"A (seed, fold, row) must occur once, got {is_repeated.sum()} duplicates, "
+                f"first seed {first['seed']}, fold {first['fold']}, row {first['row']}.",
                 fix="Remove the duplicate rows.",
             )
         clusters = cluster_of_rows(frame, long)
         keys = long[["fold", "row"]].drop_duplicates()
         keys = in_time_order(keys)
         seeds = tuple(int(s) for s in sorted(long["seed"].unique()))
-        lines = pd.MultiIndex.from_frame(long[["seed", "fold", "row"]])
+        given_keys = pd.MultiIndex.from_frame(long[["seed", "fold", "row"]])
         fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)
-        want = pd.MultiIndex.from_arrays(
+        expected_keys = pd.MultiIndex.from_arrays(
             [np.repeat(seeds, len(keys)), np.tile(fold_N, len(seeds)), np.tile(label_N, len(seeds))]
         )
-        order = lines.get_indexer(want)
+        order = given_keys.get_indexer(expected_keys)
         if (order < 0).any():
-            one_seed, one_fold, label = want[order < 0][0]
+            first_seed, first_fold, label = expected_keys[order < 0][0]
             raise ContractError(
                 f"Every seed must have every row, got {int((order < 0).sum())} missing, first "
-                f"seed {one_seed}, fold {one_fold}, row {label}.",
+                f"seed {first_seed}, fold {first_fold}, row {label}.",
                 fix="Score every seed on every row; write NaN where a seed failed.",
             )
         loss_SN = long["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
@@ -262,7 +268,7 @@ def write_losses(table: LossTable, path: Path) -> None:
 
 
 def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossTable:
-    """Read a file of ``write_losses``, or any table with the same four columns.
+    """Read a file that ``write_losses`` wrote, or any other table with the same four columns.
 
     Raises:
         SourceError: The file is missing, empty, or its format does not match its suffix.
@@ -289,7 +295,7 @@ def _suffix(path: Path) -> str:
     return path.suffix
 
 
-def _first(keys: pd.MultiIndex) -> str:
+def _first_key(keys: pd.MultiIndex) -> str:
     return f" (first: fold {keys[0][0]}, row {keys[0][1]})" if len(keys) else ""
 
 

@@ -1,7 +1,7 @@
 """McNemar's test of two classifiers on the same rows, for each seed.
 
-A secondary test that does not decide: it compares the trained networks themselves and ignores the
-variance over seeds.
+This is a secondary test, which does not affect the decision: it compares the trained networks
+themselves and ignores the variance over seeds.
 
 Shape legend: S = seeds, N = test rows.
 """
@@ -18,13 +18,14 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
 MAX_EXACT_ROWS = 1_000
-"""Maximum number of discordant rows for the exact test; beyond it, chi-square is equivalent."""
+"""Maximum number of discordant rows for the exact test. With more rows the chi-square test gives
+practically the same result."""
 
 Method = Literal["exact", "chi-square"]
 
 
 class SeedTest(Record):
-    """One network of the candidate against one classifier of the reference."""
+    """Test of one network of the candidate against one classifier of the reference."""
 
     seed: int
     reference_seed: int | None = Field(description="None for a rule without seeds.")
@@ -78,15 +79,15 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     computed from 0/1 losses, because seeds may be wrong in different ways. Pooling seeds x rows
     would count each row S times.
 
-    If the reference has seeds, the arms are paired in the order of their seeds, starting again
-    with the first seed of the reference if it has fewer. Any fixed pairing is equally valid,
+    If the reference has seeds, the seeds of both arms are paired in their order. If the reference
+    has fewer seeds, its first seed follows after its last one. Any fixed pairing is equally valid,
     because seeds of two trainings have nothing in common.
 
     The test is exact (binomial) up to 1,000 discordant rows, and chi-square with continuity
     correction beyond; both are two-sided.
 
     Args:
-        candidate: 0/1 losses: 1 where the network is wrong.
+        candidate: 0/1 losses of the candidate: 1 where the network is wrong.
         reference: 0/1 losses of the reference on the same rows, in any order.
         alpha: Family-wise error rate over all seeds.
 
@@ -103,12 +104,12 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     wrong_SN = _mistakes(candidate, "candidate")
     other_SN = _mistakes(reference, "reference")
     seeds = candidate.seeds or (0,)
-    found = []
-    for at, wrong_N in enumerate(wrong_SN):
-        other_N = other_SN[at % len(other_SN)]
+    results = []
+    for index, wrong_N in enumerate(wrong_SN):
+        other_N = other_SN[index % len(other_SN)]
         only_ours, only_theirs = int((wrong_N & ~other_N).sum()), int((other_N & ~wrong_N).sum())
-        found.append((only_ours, only_theirs, *_p_value(only_ours, only_theirs)))
-    adjusted = holm([p for *_, p in found])
+        results.append((only_ours, only_theirs, *_p_value(only_ours, only_theirs)))
+    adjusted = holm([p_value for *_, p_value in results])
     return McNemarReport(
         candidate=candidate.subject,
         reference=reference.subject,
@@ -116,26 +117,26 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
         alpha=alpha,
         tests=tuple(
             SeedTest(
-                seed=seeds[at],
-                reference_seed=reference.seeds[at % len(other_SN)] if reference.seeds else None,
+                seed=seeds[index],
+                reference_seed=reference.seeds[index % len(other_SN)] if reference.seeds else None,
                 only_candidate_wrong=only_ours,
                 only_reference_wrong=only_theirs,
                 method=method,
                 p_value=p_value,
-                adjusted_p=adjusted[at],
+                adjusted_p=adjusted[index],
             )
-            for at, (only_ours, only_theirs, method, p_value) in enumerate(found)
+            for index, (only_ours, only_theirs, method, p_value) in enumerate(results)
         ),
     )
 
 
 def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
     loss_SN = table.loss_SN
-    bad_SN = ~((loss_SN == 0) | (loss_SN == 1))
-    if bad_SN.any():
-        seed, row = np.unravel_index(int(bad_SN.argmax()), bad_SN.shape)
+    is_invalid_SN = ~((loss_SN == 0) | (loss_SN == 1))
+    if is_invalid_SN.any():
+        seed, row = np.unravel_index(int(is_invalid_SN.argmax()), is_invalid_SN.shape)
         raise ContractError(
-            f"McNemar's test needs losses of 0 and 1, got {int(bad_SN.sum())} others in the "
+            f"McNemar's test needs losses of 0 and 1, got {int(is_invalid_SN.sum())} others in the "
             f"{name}, first {loss_SN[seed, row]:g} at row {table.label_N[row]}.",
             cause="The table contains other losses, or the model diverged.",
             fix="Use 1 where the predicted class is wrong and 0 where it is right.",
@@ -144,12 +145,12 @@ def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
 
 
 def _p_value(only_ours: int, only_theirs: int) -> tuple[Method, float]:
-    # Imported here: statsmodels takes two seconds and Dagster loads every module.
+    # Imported here, because statsmodels takes two seconds and Dagster loads every module.
     from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
     if only_ours + only_theirs == 0:
-        return "exact", 1.0  # wrong on exactly the same rows
-    exact = only_ours + only_theirs <= MAX_EXACT_ROWS
-    table = [[0, only_ours], [only_theirs, 0]]  # concordant rows do not matter
-    tested = statsmodels_mcnemar(table, exact=exact, correction=True)
-    return ("exact" if exact else "chi-square"), min(1.0, float(tested.pvalue))
+        return "exact", 1.0  # both are wrong on exactly the same rows
+    is_exact = only_ours + only_theirs <= MAX_EXACT_ROWS
+    table = [[0, only_ours], [only_theirs, 0]]  # concordant rows do not affect the test
+    result = statsmodels_mcnemar(table, exact=is_exact, correction=True)
+    return ("exact" if is_exact else "chi-square"), min(1.0, float(result.pvalue))

@@ -11,11 +11,11 @@ from sluice.evaluation.metric_table import MetricTable, folds_component
 from sluice.metrics.directions import Direction, direction_of
 from sluice.verdicts.metric_change import MetricChange
 
-_ONE_SIDED = 0.025
-"""Error rate of each side of a 95 % interval [rate]."""
+_ALPHA_PER_SIDE = 0.025
+"""Error rate of each bound of a 95 % interval [rate]."""
 
 _GATE_METRIC = "loss"
-"""Metric that the gate itself compares."""
+"""Name of the metric that the gate itself compares; it is not reported again."""
 
 
 def find_worse_metrics(
@@ -26,8 +26,9 @@ def find_worse_metrics(
 ) -> tuple[MetricChange, ...]:
     """Return all metrics whose mean is worse than that of the reference.
 
-    Metrics that only one arm has, that are not finite or whose direction is unknown are excluded.
-    The interval uses the two-way variance, over the seeds of both arms and over folds.
+    A metric is excluded if only one arm has it, if it is not finite, or if its direction of
+    improvement is unknown. The interval includes the variance over the seeds of both arms and over
+    folds.
 
     Args:
         candidate: Metrics of the candidate; None if they were not computed.
@@ -37,14 +38,14 @@ def find_worse_metrics(
     if candidate is None or reference is None:
         return ()
     changes = (
-        _worse(name, candidate, reference, direction)
+        _change_if_worse(name, candidate, reference, direction)
         for name in candidate.values
         if name != _GATE_METRIC and (direction := direction_of(name, declared)) is not None
     )
     return tuple(change for change in changes if change is not None)
 
 
-def _worse(
+def _change_if_worse(
     name: str, candidate: MetricTable, reference: MetricTable, direction: Direction
 ) -> MetricChange | None:
     our_SF, their_SF = candidate.numbers(name), reference.numbers(name)
@@ -59,7 +60,7 @@ def _worse(
         candidate_seeds=candidate.seeds_component(name),
         reference_seeds=reference.seeds_component(name),
         rows=folds_component(difference_F, candidate.share_F),
-    ).bounds(_ONE_SIDED)
+    ).bounds(_ALPHA_PER_SIDE)
     return MetricChange(
         metric=name,
         candidate=candidate.means[name],

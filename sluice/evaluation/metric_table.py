@@ -1,4 +1,4 @@
-"""Metrics of one model by seed and fold, on which metric guards are tested.
+"""Table of the metrics of one model by seed and fold, from which metric guards are tested.
 
 Shape legend: S = seeds, F = folds.
 """
@@ -32,16 +32,18 @@ class MetricTable(Record):
     )
 
     @model_validator(mode="after")
-    def _rectangular(self) -> Self:
-        want = (max(1, len(self.seeds)), len(self.fold_rows))
+    def _require_shape(self) -> Self:
+        num_seeds, num_folds = max(1, len(self.seeds)), len(self.fold_rows)
         for name, value_SF in self.values.items():
             got = (len(value_SF), {len(value_F) for value_F in value_SF})
-            if got != (want[0], {want[1]}):
-                raise ValueError(f"metric {name!r} must be (seeds, folds) = {want}, got {got}")
+            if got != (num_seeds, {num_folds}):
+                raise ValueError(
+                    f"metric {name!r} must be (seeds, folds) = {(num_seeds, num_folds)}, got {got}"
+                )
         return self
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return the values of one metric (S, F), with NaN for infinity; None if missing."""
+        """Return the values of a metric (S, F), with NaN for infinity; None if it is unknown."""
         if name not in self.values:
             return None
         value_SF = np.asarray(self.values[name], np.float64)
@@ -62,8 +64,8 @@ class MetricTable(Record):
         """
         mean_S = {name: np.asarray(v, np.float64) @ self.share_F for name, v in self.values.items()}
         return tuple(
-            {name: float(value_S[at]) for name, value_S in mean_S.items()}
-            for at in range(max(1, len(self.seeds)))
+            {name: float(value_S[index]) for name, value_S in mean_S.items()}
+            for index in range(max(1, len(self.seeds)))
         )
 
     @property
@@ -84,16 +86,16 @@ def folds_component(
 ) -> VarianceComponent:
     """Return the variance component of a weighted mean of one number per fold.
 
-    Folds serve as very long blocks, which only costs degrees of freedom. This also holds for
-    metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With equal folds,
-    it is the variance of an unweighted mean.
+    Each fold is treated as one very long block, which only costs degrees of freedom. This is also
+    valid for metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With
+    equal weights the result is the variance of an unweighted mean.
 
     >>> folds_component(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
     0.333...
 
     Returns:
-        ``UNKNOWN_VARIANCE`` for less than three folds. With two folds, a guard at 2.2 % passes 4 %
-        of the candidates that violate it.
+        The component; ``UNKNOWN_VARIANCE`` for fewer than three folds. With two folds, a guard with
+        a nominal error rate of 2.2 % would pass 4 % of the candidates that violate it.
     """
     count = difference_F.size
     if count < MIN_FOLDS:

@@ -1,7 +1,7 @@
-"""P-value adjustments: Holm for decisions, Benjamini-Hochberg for exploration.
+"""Adjusts p-values for multiple tests: Holm for decisions, Benjamini-Hochberg for exploration.
 
-A p-value that cannot be computed is NaN. It remains NaN, counts as a test of its family, and is
-never significant.
+A p-value that cannot be computed is NaN. Its adjusted value is NaN too, so it is never significant,
+but it counts as one of the tests.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from sluice.verdicts.verdict import Verdict
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted by Holm's method, in the given order.
 
-    Compared with alpha, they control the family-wise error rate under any dependence of the tests.
-    statsmodels has this function as well, but runs a garbage collection in every call, which takes
-    0.2 s in a large process.
+    Rejecting the tests whose adjusted p-value is at most alpha controls the family-wise error rate
+    at alpha, under any dependence of the tests. The function of statsmodels is not used, because it
+    runs a garbage collection in every call, which takes 0.2 s in a large process.
 
     >>> holm([0.01, 0.04, 0.03])
     (0.03, 0.06, 0.06)
@@ -26,18 +26,18 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         Holm (1979), Scandinavian Journal of Statistics 6(2).
     """
     order = np.argsort(p_values, kind="stable")
-    steps = np.arange(len(order), 0, -1)
-    raised = np.minimum(1.0, np.maximum.accumulate(steps * np.asarray(p_values)[order]))
+    factors = np.arange(len(order), 0, -1)
+    ascending = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order]))
     adjusted = np.empty(len(order))
-    adjusted[order] = raised
+    adjusted[order] = ascending
     return tuple(adjusted.tolist())
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted for the false discovery rate, in the given order.
 
-    Use it for exploration (ablations) only, not for a promotion: at q, a share of q of the
-    findings is expected to be false.
+    Use this function for exploration (ablations) only, not for a promotion: if the tests with an
+    adjusted p-value of at most q are reported, up to a share q of them is expected to be false.
 
     >>> benjamini_hochberg([0.01, 0.04, 0.03, 0.9])
     (0.04, 0.0533..., 0.0533..., 0.9)
@@ -48,12 +48,12 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     Source:
         Benjamini & Hochberg (1995), J. Royal Statistical Society B 57(1).
     """
-    # Imported here: scipy.stats takes a second and Dagster loads every module.
+    # Imported here, because scipy.stats takes a second and Dagster loads every module.
     from scipy.stats import false_discovery_control
 
     raw = np.asarray(p_values, np.float64)
-    known = np.where(np.isnan(raw), 1.0, raw)  # an unknown p-value counts as a test
-    adjusted = np.where(np.isnan(raw), np.nan, false_discovery_control(known))
+    without_nan = np.where(np.isnan(raw), 1.0, raw)  # an unknown p-value counts as a test
+    adjusted = np.where(np.isnan(raw), np.nan, false_discovery_control(without_nan))
     return tuple(adjusted.tolist())
 
 
@@ -79,19 +79,19 @@ def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict
         )
     adjusted = holm([verdict.p_value for verdict in verdicts])
     return tuple(
-        _adjusted(verdict, p_value, alpha=alpha, of=len(verdicts))
+        _adjust(verdict, p_value, alpha=alpha, cohort_size=len(verdicts))
         for verdict, p_value in zip(verdicts, adjusted, strict=True)
     )
 
 
-def _adjusted(verdict: Verdict, adjusted_p: float, *, alpha: float, of: int) -> Verdict:
+def _adjust(verdict: Verdict, adjusted_p: float, *, alpha: float, cohort_size: int) -> Verdict:
     if not verdict.passed or adjusted_p <= alpha:
         return verdict
     return verdict.model_copy(
         update={
             "outcome": "INCONCLUSIVE",
-            "reason": f"Not significant among {of} candidates: p {verdict.p_value:.2g}, adjusted p "
-            f"{adjusted_p:.2g} (Holm), required at most {alpha:g}.",
+            "reason": f"Not significant among {cohort_size} candidates: p {verdict.p_value:.2g}, "
+            f"adjusted p {adjusted_p:.2g} (Holm), required at most {alpha:g}.",
             "remedy": "Keep the version in production. Compare fewer candidates, selected on "
             "validation rows, or evaluate this one on a newer window.",
         }

@@ -19,9 +19,10 @@ from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
 
 BATCH_ROWS = 4096
-"""Examples per forward pass; it limits memory and does not affect the outputs."""
+"""Number of examples of one forward pass, which limits the memory."""
 
 LoadMember = Callable[[Member], nn.Module]
+"""Function that returns the trained network of a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,8 +39,8 @@ def predict(model: nn.Module, x: Tensor | RowSource) -> Tensor:
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()
-    work = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
-    with torch.inference_mode(), explain_out_of_memory(work, prediction_memory_advice):
+    description = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
+    with torch.inference_mode(), explain_out_of_memory(description, prediction_memory_advice):
         output = torch.cat(
             [
                 model(move_input(part, device)).cpu()
@@ -60,9 +61,10 @@ def member_outputs(
     """Return the seeds and, for each seed, the outputs of its members on their test rows."""
     by_fold_run = {(member.seed, member.fold_id): member for member in members}
     seeds = sorted({member.seed for member in members})
-    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_fold_run.keys() != wanted or len(by_fold_run) != len(members):
-        missing, extra = sorted(wanted - by_fold_run.keys()), sorted(by_fold_run.keys() - wanted)
+    expected = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if by_fold_run.keys() != expected or len(by_fold_run) != len(members):
+        missing = sorted(expected - by_fold_run.keys())
+        extra = sorted(by_fold_run.keys() - expected)
         raise ContractError(
             f"Every seed must have one member for each of {len(folds)} folds, got "
             f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, "
@@ -70,11 +72,12 @@ def member_outputs(
             fix="Train the missing members on these folds.",
         )
 
-    def pick(seed: int, fold: Fold) -> Member:
-        own = [by_fold_run[seed, fold.fold_id]]
-        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+    def select_member(seed: int, fold: Fold) -> Member:
+        candidates = [by_fold_run[seed, fold.fold_id]]
+        # Raises an error if the member was trained on the test rows of its fold.
+        return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return tuple(seeds), outputs_of(workload, frame, folds, seeds, pick, load)
+    return tuple(seeds), outputs_of(workload, frame, folds, seeds, select_member, load)
 
 
 def outputs_of(
@@ -82,20 +85,21 @@ def outputs_of(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: Sequence[int],
-    pick: Callable[[int, Fold], Member],
+    select_member: Callable[[int, Fold], Member],
     load: LoadMember,
 ) -> list[list[FoldOutput]]:
-    """Return for each seed and fold the output of the member that ``pick`` selects."""
+    """Return for each seed and fold the output of the member that ``select_member`` returns."""
     if not seeds:
         raise ContractError("At least one member is required, got none.", fix="Train first.")
-    chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
-    parts_S: list[list[FoldOutput]] = [[] for _ in seeds]
+    # All members are selected first, so that errors are raised before any prediction.
+    selected = {(seed, fold.fold_id): select_member(seed, fold) for seed in seeds for fold in folds}
+    outputs_by_seed: list[list[FoldOutput]] = [[] for _ in seeds]
     for fold, examples in examples_of(workload, frame, folds):
-        for seed, parts in zip(seeds, parts_S, strict=True):
-            output = predict(load(chosen[seed, fold.fold_id]), examples.x)
+        for seed, outputs in zip(seeds, outputs_by_seed, strict=True):
+            output = predict(load(selected[seed, fold.fold_id]), examples.x)
             require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
-            parts.append(FoldOutput(fold=fold, examples=examples, output=output))
-    return parts_S
+            outputs.append(FoldOutput(fold=fold, examples=examples, output=output))
+    return outputs_by_seed
 
 
 def examples_of(
@@ -106,12 +110,12 @@ def examples_of(
         yield fold, workload.examples(frame, fold.test)
 
 
-def require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
-    """Raise an error unless the output has the expected shape; ``who`` is for the message."""
-    want = workload.output_shape(examples.targets)
-    if tuple(output.shape) != want:
+def require_shape(workload: Workload, output: Tensor, examples: Examples, source: str) -> None:
+    """Raise an error unless the output has the expected shape; the message names ``source``."""
+    expected = workload.output_shape(examples.targets)
+    if tuple(output.shape) != expected:
         raise ContractError(
-            f"Predictions for {len(examples)} test rows must have shape {want}, got "
-            f"{tuple(output.shape)} from {who}.",
+            f"Predictions for {len(examples)} test rows must have shape {expected}, got "
+            f"{tuple(output.shape)} from {source}.",
             fix="Return one prediction per test example, in row order.",
         )

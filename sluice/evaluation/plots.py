@@ -1,7 +1,7 @@
 """Plots of an evaluation: gain per fold, training curves, cumulative gain over the test rows.
 
-Each function returns the bytes of a PNG. Figures use matplotlib's Agg canvas directly, without
-global state.
+Each function returns the bytes of a PNG. The figures are drawn on matplotlib's Agg canvas without
+pyplot, which has global state.
 """
 
 import math
@@ -57,21 +57,27 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     gains.append((verdict.gain, verdict.lower_bound, verdict.upper_bound))
     figure, axes = new_figure(height_in=0.9 + 0.42 * len(gains) + 0.5)
     colour = OUTCOME_COLOUR[verdict.outcome]
-    for at, (gain, low, high) in enumerate(gains):
-        own = colour if at == len(gains) - 1 else MUTED
+    for position, (gain, low, high) in enumerate(gains):
+        is_total = position == len(gains) - 1
+        line_colour = colour if is_total else MUTED
         if not all(map(math.isfinite, (gain, low, high))):
             axes.text(
                 0.02,
-                at,
+                position,
                 "not computable",
-                color=own,
+                color=line_colour,
                 va="center",
                 transform=axes.get_yaxis_transform(),
             )
             continue
-        width = 3.2 if own == colour else 1.8
-        axes.plot([low, high], [at, at], color=own, linewidth=width, solid_capstyle="butt")
-        axes.plot([gain], [at], "o", color=own, markersize=8 if own == colour else 6)
+        axes.plot(
+            [low, high],
+            [position, position],
+            color=line_colour,
+            linewidth=3.2 if is_total else 1.8,
+            solid_capstyle="butt",
+        )
+        axes.plot([gain], [position], "o", color=line_colour, markersize=8 if is_total else 6)
     axes.axhline(len(gains) - 1.5, color=GRID, linewidth=1)
     axes.axvline(0, color=INK, linewidth=1, label="no gain")
     if verdict.required != 0:
@@ -142,11 +148,11 @@ def loss_over_time_png(
     """
     reference = reference.aligned_to(candidate)
     gain_N = mean_gain(ArmLosses.of(candidate), ArmLosses.of(reference))
-    # Sort by fold; within a fold, the rows of a loss table are in time order.
+    # Within a fold, the rows of a loss table are in time order; a stable sort by fold keeps it.
     order_N = np.argsort(candidate.fold_N, kind="stable")
     total_N = np.cumsum(gain_N[order_N])
     fold_N, label_N = candidate.fold_N[order_N], candidate.label_N[order_N]
-    in_time = bool(_DATE.match(label_N[0]))
+    has_dates = bool(_DATE.match(label_N[0]))
     figure, axes = new_figure(height_in=2.9)
     axes.plot(np.arange(1, total_N.size + 1), total_N, color=VALIDATION, linewidth=1.4)
     axes.axhline(0, color=INK, linewidth=1)
@@ -157,7 +163,7 @@ def loss_over_time_png(
         axes.text(
             start + 1,
             1.0,
-            f" fold {fold_N[start]}\n {label_N[start][:10] if in_time else ''}",
+            f" fold {fold_N[start]}\n {label_N[start][:10] if has_dates else ''}",
             transform=axes.get_xaxis_transform(),
             fontsize=7.5,
             color=MUTED,
@@ -167,7 +173,7 @@ def loss_over_time_png(
         axes.text(0.5, 0.5, "non-finite losses", transform=axes.transAxes, ha="center")
     axes.set_xlim(0, total_N.size)
     axes.margins(y=0.2)
-    axes.set_xlabel("test row, in time order" if in_time else "test row")
+    axes.set_xlabel("test row, in time order" if has_dates else "test row")
     axes.set_ylabel(f"cumulative gain [{unit}]")
     set_headline(axes, "Cumulative gain: above zero the candidate is better", "", colour=INK)
     return as_png(figure)

@@ -1,4 +1,4 @@
-"""Sample size advice for an inconclusive comparison: how many more seeds or rows to use."""
+"""Advises how many more seeds or rows an inconclusive comparison needs."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerInputs:
-    """Sample sizes of a comparison, and the variance components that they determine."""
+    """Sample sizes of a comparison, and the variance component that each of them determines."""
 
     num_seeds: int
     """Number of seeds of the candidate."""
@@ -24,46 +24,48 @@ class PowerInputs:
     """Variance component that decreases with reference seeds [loss units squared]."""
 
     row_variance: float
-    """Variance component that decreases only with test rows [loss units squared]."""
+    """Variance component that decreases with test rows [loss units squared]."""
 
 
-def advise_sample_size(evidence: PowerInputs, *, distance: float, reach: float) -> str:
+def advise_sample_size(evidence: PowerInputs, *, distance: float, required_errors: float) -> str:
     """Return a sentence that says which sample size to increase, and to what number.
 
-    Each variance component decreases in proportion to its sample size. The advice is the single
-    source that reduces the standard error to ``distance / reach`` with the smallest relative
-    increase. If no single source is sufficient, all of them are listed.
+    Each variance component is inversely proportional to its sample size. The advised sample size is
+    the one that reduces the standard error to ``distance / required_errors`` with the smallest
+    relative increase. If no single sample size is sufficient, all of them are listed.
 
     Args:
         evidence: Sample sizes and variance components.
         distance: Distance of the observed gain from the decision threshold, > 0 [loss units].
-        reach: Distance in standard errors that decides with the desired power, > 0.
+        required_errors: Distance from the threshold at which a comparison decides with the desired
+            power, > 0 [standard errors].
     """
-    target = (distance / reach) ** 2
+    target_variance = (distance / required_errors) ** 2
     sources = (
         ("seeds of the candidate", evidence.num_seeds, evidence.seed_variance),
         ("seeds of the reference", evidence.num_reference_seeds, evidence.reference_variance),
         ("test rows", evidence.num_rows, evidence.row_variance),
     )
     total = math.fsum(variance for _, _, variance in sources)
+    # For each sample size that suffices alone: the factor by which to increase it, name and number.
     options = [
-        (variance / (target - (total - variance)), name, count)
+        (variance / (target_variance - (total - variance)), name, count)
         for name, count, variance in sources
-        if count and target > total - variance
+        if count and target_variance > total - variance
     ]
-    if not target > 0 or not total > 0:
+    if not target_variance > 0 or not total > 0:
         return "The required sample size cannot be estimated from these losses."
     if options:
         factor, name, count = min(options)
-        wanted = max(math.ceil(round(count * factor, 6)), count + 1)
-        return f"Use more {name}: about {_round_up(wanted)} would be sufficient, now {count}."
-    factor = total / target
-    needs = [
+        required = max(math.ceil(round(count * factor, 6)), count + 1)
+        return f"Use more {name}: about {_round_up(required)} would be sufficient, now {count}."
+    factor = total / target_variance
+    increases = [
         f"about {_round_up(math.ceil(count * factor))} {name} (now {count})"
         for name, count, variance in sources
         if count and variance > 0
     ]
-    return "A decision would require " + " and ".join(needs) + " together."
+    return "A decision would require " + " and ".join(increases) + " together."
 
 
 def _round_up(count: int) -> int:

@@ -1,6 +1,6 @@
-"""The complete decision on a candidate: comparison at the alpha of this attempt, and guards.
+"""Decides about a candidate from all evidence: the comparison at this attempt's alpha, and guards.
 
-All evidence for and against a promotion is combined here and nowhere else.
+This is the only place where the evidence for and against a promotion is combined.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def decide_promotion(
         unit: Unit of the losses, for messages.
 
     Raises:
-        ContractError: Something was scored on other rows or on another window.
+        ContractError: Some evidence belongs to other rows or to another window.
     """
     candidate = evidence.candidate
     rows = RowSketch.of(candidate.label_N)

@@ -1,4 +1,4 @@
-"""Scores the reference of a comparison: a registered version, with its own features and code."""
+"""Scores the reference of a comparison: a registered version, with the version's own features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,9 +46,10 @@ def score_version(
 ) -> ModelScores:
     """Score a registered version on the candidate's test rows, with the version's own features.
 
-    The version may have been trained with other workload settings, such as a longer window. Its
-    own workload then computes its features from the same raw rows, and the candidate's test rows
-    are located by their labels. Both arms are scored with the candidate's losses and metrics.
+    The version may have been trained with other workload settings, such as a longer window. In
+    that case the version's own workload computes its features from the same raw rows, and the
+    candidate's test rows are found in these features by their labels. Both arms are scored with
+    the losses and metrics of the candidate's workload.
 
     If the current code differs from that of the version, the version must first reproduce its
     recorded losses. Otherwise it might be scored with other features or another network.
@@ -60,8 +61,8 @@ def score_version(
         frame: Feature frame of the candidate.
         folds: Folds of the candidate.
         store: Artifact store with the version's weights.
-        code: "stored" runs a version with other code in the modules that are stored with it; only
-            on explicit request of a user.
+        code: With "stored", a version whose code differs from the current code is scored with the
+            modules that are stored with it. Use this only on explicit request of a user.
 
     Raises:
         UntrustedCode: The version was imported, and refers to or contains untrusted code.
@@ -69,25 +70,25 @@ def score_version(
             code was requested and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or
             does not reproduce its recorded losses.
-        IntegrityError: Its weights are missing or damaged.
+        IntegrityError: The weights of the version are missing or damaged.
     """
     lineage = version.lineage
     built = _build(version, store, code)
-    own = built.workload
-    if own.settings == workload.settings and type(own) is type(workload):
-        own_frame, own_folds = frame, tuple(folds)
+    version_workload = built.workload
+    if _has_same_features(version_workload, workload):
+        version_frame, version_folds = frame, tuple(folds)
     else:
-        own_frame = own.compute_features(raw)
-        own_folds = tuple(
-            _fold_at_same_labels(fold, frame.index, own_frame.index) for fold in folds
+        version_frame = version_workload.compute_features(raw)
+        version_folds = tuple(
+            _fold_at_same_labels(fold, frame.index, version_frame.index) for fold in folds
         )
-    for fold, own_fold in zip(folds, own_folds, strict=True):
-        _require_same_target(workload, frame, fold, own, own_frame, own_fold)
-    note = "" if built.is_unchanged else _note(lineage, built, own_frame, store)
+    for fold, version_fold in zip(folds, version_folds, strict=True):
+        _require_same_target(workload, frame, fold, version_workload, version_frame, version_fold)
+    note = "" if built.is_unchanged else _code_note(lineage, built, version_frame, store)
     scores = score_production(
-        own,
-        own_frame,
-        own_folds,
+        version_workload,
+        version_frame,
+        version_folds,
         lineage.members,
         built.load,
         subject=lineage.candidate,
@@ -109,8 +110,8 @@ def require_scorable(
     Args:
         version: Registered version.
         workload: Workload of the candidate.
-        frame: Feature frame of the candidate. If the version has other features, the evaluation
-            checks its recorded losses.
+        frame: Feature frame of the candidate. If the version has other features, its recorded
+            losses are not checked here, but later by ``score_version``.
         store: Artifact store with the version's weights, losses and code.
         code: As for ``score_version``.
 
@@ -118,10 +119,12 @@ def require_scorable(
         CodeMismatch, ContractError, IntegrityError: See ``score_version``.
     """
     built = _build(version, store, code)
-    own = built.workload
-    has_same_features = own.settings == workload.settings and type(own) is type(workload)
-    if has_same_features and not built.is_unchanged:
-        _note(version.lineage, built, frame, store)
+    if _has_same_features(built.workload, workload) and not built.is_unchanged:
+        _code_note(version.lineage, built, frame, store)
+
+
+def _has_same_features(first: Workload, second: Workload) -> bool:
+    return first.settings == second.settings and type(first) is type(second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +137,19 @@ class _BuiltVersion:
     """Comparison with the current code; None if that code cannot be imported."""
 
     is_stored: bool = False
+    """Whether the workload and the networks were built with the stored code."""
 
     @property
     def is_unchanged(self) -> bool:
+        """Whether the current code equals that of the version's training."""
         return self.comparison is not None and self.comparison.before == self.comparison.now
 
 
 def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
     lineage, comparison = version.lineage, None
     try:
-        own, model = rebuild_workload(version)
-        comparison = compare_code(lineage, own, model)
+        workload, model = rebuild_workload(version)
+        comparison = compare_code(lineage, workload, model)
     except ContractError as error:
         if code == "current":
             raise ContractError(
@@ -158,16 +163,16 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
         _require_comparable_rows(version)
     if code == "current" or (comparison is not None and comparison.outcome != "other"):
         return _BuiltVersion(
-            workload=own,
-            load=lambda member: load_member(member, own, model, store),
+            workload=workload,
+            load=lambda member: load_member(member, workload, model, store),
             comparison=comparison,
         )
     with stored_modules(read_stored_code(_name(lineage), version, store)):
-        own, model = rebuild_workload(version)
+        workload, model = rebuild_workload(version)
         _require_comparable_rows(version)
-        networks = {m.weights: load_member(m, own, model, store) for m in lineage.members}
+        networks = {m.weights: load_member(m, workload, model, store) for m in lineage.members}
     return _BuiltVersion(
-        workload=own,
+        workload=workload,
         load=lambda member: networks[member.weights],
         comparison=comparison,
         is_stored=True,
@@ -176,7 +181,7 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
 
 def _require_comparable_rows(version: Version) -> None:
     """Raise an error for a version whose row order can no longer be reproduced."""
-    removed = [each for each in removed_settings(version) if each.affects_row_order]
+    removed = [setting for setting in removed_settings(version) if setting.affects_row_order]
     if removed:
         raise ContractError(
             f"The version in production was trained with '{removed[0].name}', a setting that "
@@ -203,29 +208,30 @@ def _count_reproduced(
         kinds=RECORDED_LOSSES,
     )
     labels = pd.Index(row_labels(frame.index))
-    own = built.workload
+    workload = built.workload
     num_rows = 0
     for member in lineage.members:
-        own_losses = recorded[
+        expected = recorded[
             (recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)
         ]
-        at = labels.get_indexer(pd.Index(own_losses["row"]))
-        if len(at) == 0 or (at < 0).any() or (np.diff(at) != 1).any():
+        positions = labels.get_indexer(pd.Index(expected["row"]))
+        if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():
             continue  # rows that are no longer in the source cannot be compared
-        examples = own.examples(frame, RowRange(start=int(at[0]), stop=int(at[-1]) + 1))
-        if not np.array_equal(examples.rows, at):
+        row_range = RowRange(start=int(positions[0]), stop=int(positions[-1]) + 1)
+        examples = workload.examples(frame, row_range)
+        if not np.array_equal(examples.rows, positions):
             continue  # rows without an example cannot be compared either
-        losses = own.losses(predict(built.load(member), examples.x), examples.targets).numpy()
-        wrong = ~np.isclose(losses, own_losses["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
-        if wrong.any():
-            first = int(np.flatnonzero(wrong)[0])
+        losses = workload.losses(predict(built.load(member), examples.x), examples.targets).numpy()
+        differs = ~np.isclose(losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
+        if differs.any():
+            first = int(np.flatnonzero(differs)[0])
             raise ContractError(
                 f"The version in production does not reproduce its recorded losses: seed "
-                f"{member.seed}, fold {member.fold_id}, row {own_losses['row'].iloc[first]} has "
-                f"{losses[first]:.6g}, recorded {own_losses['loss'].iloc[first]:.6g} "
-                f"({int(wrong.sum())} of {wrong.size} rows differ).{_code_sentence(built)}",
-                cause="The code, the packages or the rows have changed since its training, so the "
-                "comparison would be biased against it.",
+                f"{member.seed}, fold {member.fold_id}, row {expected['row'].iloc[first]} has "
+                f"{losses[first]:.6g}, recorded {expected['loss'].iloc[first]:.6g} "
+                f"({int(differs.sum())} of {differs.size} rows differ).{_code_sentence(built)}",
+                cause="The code, the packages or the rows have changed since the version was "
+                "trained, so the comparison would be biased against the version.",
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
                 if built.is_stored
@@ -233,30 +239,32 @@ def _count_reproduced(
                 f"({describe_commit(lineage)}); or use another pipeline name for the changed "
                 "workload.",
             )
-        num_rows += wrong.size
+        num_rows += differs.size
     return num_rows
 
 
-def _note(lineage: Lineage, built: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore) -> str:
+def _code_note(
+    lineage: Lineage, built: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
+) -> str:
     """Return a note on the code with which the version was scored.
 
     Raises:
         CodeMismatch: The version has other code, and no recorded loss can be compared.
         ContractError: The version does not reproduce its recorded losses.
     """
-    who = _name(lineage)
+    name = _name(lineage)
     num_rows = _count_reproduced(lineage, built, frame, store)
     if built.is_stored:
-        return f"{who} was scored with its stored code.{_code_sentence(built)}"
-    assert built.comparison is not None, "code that cannot be imported was rejected"
+        return f"{name} was scored with its stored code.{_code_sentence(built)}"
+    assert built.comparison is not None, "_build rejects code that cannot be imported"
     if num_rows:
         return (
-            f"{who} reproduces its recorded losses on {num_rows:,} rows, so it was scored with "
+            f"{name} reproduces its recorded losses on {num_rows:,} rows, so it was scored with "
             f"the current code.{_code_sentence(built)}"
         )
     if built.comparison.outcome == "other":
         raise CodeMismatch(
-            f"{who} must be scored with the code of its training: its recorded losses cannot be "
+            f"{name} must be scored with the code of its training: its recorded losses cannot be "
             "compared with those of the current code, because their rows are no longer available."
             f"{_code_sentence(built)}",
             cause="The current code may compute other features or build another network.",
@@ -264,7 +272,7 @@ def _note(lineage: Lineage, built: _BuiltVersion, frame: pd.DataFrame, store: Ar
             f"({describe_commit(lineage)}).",
         )
     return (
-        f"{built.comparison.warning(who)} Its recorded losses cannot be compared, because their "
+        f"{built.comparison.warning(name)} Its recorded losses cannot be compared, because their "
         "rows are no longer available."
     ).strip()
 
@@ -273,49 +281,51 @@ def _code_sentence(built: _BuiltVersion) -> str:
     """Return a sentence on the code differences, with a leading space; "" without differences."""
     if built.comparison is None:
         return " The current code cannot import its workload or network."
-    both = (*built.comparison.differences, *built.comparison.others)
-    if not both:
+    differences = (*built.comparison.differences, *built.comparison.others)
+    if not differences:
         return ""
     digests = f"{short(built.comparison.before)}, now {short(built.comparison.now)}"
-    return f" Its code differs ({digests}): {'; '.join(both)}."
+    return f" Its code differs ({digests}): {'; '.join(differences)}."
 
 
 def _name(lineage: Lineage) -> str:
     return f"The version of {lineage.model} with candidate {short(lineage.candidate)}"
 
 
-def _fold_at_same_labels(fold: Fold, index: pd.Index, own: pd.Index) -> Fold:
-    """Return ``fold`` with the positions of its test rows in the index ``own``."""
-    wanted = index[fold.test.start : fold.test.stop]
-    at = own.get_indexer(wanted)
-    if (at < 0).any() or not np.array_equal(at, np.arange(at[0], at[0] + len(at))):
-        missing = int((at < 0).sum())
+def _fold_at_same_labels(fold: Fold, index: pd.Index, version_index: pd.Index) -> Fold:
+    """Return ``fold`` with the positions of its test rows in the index of the version's frame."""
+    labels = index[fold.test.start : fold.test.stop]
+    positions = version_index.get_indexer(labels)
+    consecutive = np.arange(positions[0], positions[0] + len(positions))
+    if (positions < 0).any() or not np.array_equal(positions, consecutive):
+        num_missing = int((positions < 0).sum())
         raise ContractError(
-            f"The version in production must be scored on the {len(wanted)} test rows of fold "
-            f"{fold.fold_id}; its own features lack {missing} of them.",
-            cause="Its workload settings need more history, or drop other rows.",
+            f"The version in production must be scored on the {len(labels)} test rows of fold "
+            f"{fold.fold_id}, but its own features lack {num_missing} of them.",
+            cause="The workload settings of the version need more history, or drop other rows.",
             fix="Start the first test window later.",
         )
-    start = int(at[0])
-    return fold.model_copy(update={"test": RowRange(start=start, stop=start + len(at))})
+    start = int(positions[0])
+    return fold.model_copy(update={"test": RowRange(start=start, stop=start + len(positions))})
 
 
 def _require_same_target(
     workload: Workload,
     frame: pd.DataFrame,
     fold: Fold,
-    own: Workload,
-    own_frame: pd.DataFrame,
-    own_fold: Fold,
+    version_workload: Workload,
+    version_frame: pd.DataFrame,
+    version_fold: Fold,
 ) -> None:
-    ours, theirs = workload.examples(frame, fold.test), own.examples(own_frame, own_fold.test)
-    same_rows = np.array_equal(
-        row_labels(frame.index)[ours.rows], row_labels(own_frame.index)[theirs.rows]
+    ours = workload.examples(frame, fold.test)
+    theirs = version_workload.examples(version_frame, version_fold.test)
+    has_same_rows = np.array_equal(
+        row_labels(frame.index)[ours.rows], row_labels(version_frame.index)[theirs.rows]
     )
-    if not same_rows or not torch.equal(ours.targets, theirs.targets):
+    if not has_same_rows or not torch.equal(ours.targets, theirs.targets):
         raise ContractError(
             f"Production and candidate must predict the same target; their targets differ on fold "
             f"{fold.fold_id}.",
-            cause="The pipeline's target was changed after that version was promoted.",
+            cause="The pipeline's target was changed after the version in production was promoted.",
             fix="Use another pipeline name (which is also the model name) for the new target.",
         )

@@ -1,7 +1,7 @@
 """Two-way percentile bootstrap interval: seeds and blocks of rows are resampled jointly.
 
-A secondary test that does not decide: with 5 seeds, its false positive rate is about 10 % at a
-nominal 5 %, unlike that of the gate's Student bound.
+This is a secondary test, which does not affect the decision: with 5 seeds, its false positive rate
+is about 10 % at a nominal 5 %. The gate's Student bound keeps the nominal rate.
 
 Shape legend: S = seeds of both arms, N = rows, n = rows of one fold, B = blocks, R = resamples.
 """
@@ -45,8 +45,8 @@ def resampled_gains(
     """Return the mean gain of each resample (R,).
 
     A resample draws the seeds of each arm with replacement and, inside each fold, circular blocks
-    of rows. Both arms and all seeds share the drawn rows. The sums of all blocks are computed once,
-    so a resample adds N / block_length numbers for each seed instead of N.
+    of rows. The drawn rows are the same for both arms and all seeds. The sums of all blocks are
+    computed once, so a resample adds N / block_length numbers for each seed instead of N.
 
     Args:
         candidate: Losses (S, N).
@@ -68,30 +68,31 @@ def resampled_gains(
     total_RS = np.zeros((resamples, loss_SN.shape[0]))
     for fold in np.unique(fold_N):
         total_RS += _fold_totals(loss_SN[:, fold_N == fold], block_length, resamples, rng)
-    theirs = reference.loss_SN.shape[0]
-    gain_R: NDArray[np.float64] = _mean_of_drawn(total_RS[:, :theirs], rng) - _mean_of_drawn(
-        total_RS[:, theirs:], rng
-    )
+    num_reference = reference.loss_SN.shape[0]
+    reference_R = _mean_of_drawn_seeds(total_RS[:, :num_reference], rng)
+    candidate_R = _mean_of_drawn_seeds(total_RS[:, num_reference:], rng)
+    gain_R: NDArray[np.float64] = reference_R - candidate_R
     return gain_R / fold_N.size
 
 
 def _fold_totals(
     loss_Sn: NDArray[np.float64], block_length: int, resamples: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return the sum (R, S) over the drawn rows of one fold."""
+    """Return the sum (R, S) of the losses of the rows drawn in one fold."""
     n = loss_Sn.shape[1]
     length = min(block_length, n)
-    whole, rest = divmod(n, length)
+    num_whole_blocks, rest = divmod(n, length)
     sums_nS = _circular_sums(loss_Sn, length)
-    rest_nS = _circular_sums(loss_Sn, rest) if rest else None
+    rest_sums_nS = _circular_sums(loss_Sn, rest) if rest else None
     totals_RS = np.empty((resamples, loss_Sn.shape[0]))
-    drawn_BS, one_B = np.empty((whole, loss_Sn.shape[0])), np.ones(whole)
+    drawn_BS, one_B = np.empty((num_whole_blocks, loss_Sn.shape[0])), np.ones(num_whole_blocks)
     for total_S in totals_RS:
         # Gathering in place and summing with BLAS is ten times as fast as sums_nS[...].sum(axis=0).
-        np.take(sums_nS, rng.integers(n, size=whole), axis=0, out=drawn_BS, mode="clip")
+        starts = rng.integers(n, size=num_whole_blocks)
+        np.take(sums_nS, starts, axis=0, out=drawn_BS, mode="clip")
         np.matmul(one_B, drawn_BS, out=total_S)
-        if rest_nS is not None:
-            total_S += rest_nS[rng.integers(n)]
+        if rest_sums_nS is not None:
+            total_S += rest_sums_nS[rng.integers(n)]
     return totals_RS
 
 
@@ -103,8 +104,10 @@ def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.floa
     return running[length:] - running[:n]
 
 
-def _mean_of_drawn(total_RS: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the mean (R,) over seeds drawn with replacement; a single seed is always drawn."""
+def _mean_of_drawn_seeds(
+    total_RS: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the mean (R,) over seeds that are drawn with replacement in each resample."""
     num_seeds = total_RS.shape[1]
     drawn_RS = rng.integers(num_seeds, size=total_RS.shape)
     mean_R: NDArray[np.float64] = np.take_along_axis(total_RS, drawn_RS, axis=1).mean(axis=1)

@@ -45,7 +45,7 @@ class Scores:
     """Metrics of the workload for each seed and fold."""
 
     def on(self, window: str) -> "Scores":
-        """Return the same scores with the digest of another window that has the same rows."""
+        """Return the same scores for a window with the same rows but another digest."""
         mistakes = self.mistakes
         return Scores(
             losses=replace(self.losses, window=window),
@@ -67,7 +67,8 @@ class ModelScores:
     """Scores of each seed."""
 
     deployed: Scores
-    """Scores of the ensemble (mean output of all seeds), which is deployed; without seeds."""
+    """Scores of the deployed ensemble, whose output is the mean output of all seeds; they have no
+    seeds."""
 
     note: str = ""
     """Note on the code that computed the scores; "" for the current code."""
@@ -96,8 +97,8 @@ def score_candidate(
         ContractError: A seed lacks a fold, has it twice, or has an unexpected one; or a member
             was trained on test rows.
     """
-    seeds, parts_S = member_outputs(workload, frame, folds, members, load)
-    return _both(workload, frame, folds, seeds, parts_S, subject)
+    seeds, outputs_by_seed = member_outputs(workload, frame, folds, members, load)
+    return _seed_and_ensemble_scores(workload, frame, folds, seeds, outputs_by_seed, subject)
 
 
 def score_production(
@@ -113,9 +114,9 @@ def score_production(
     """Score the version in production on the test rows of the current folds.
 
     The version was trained on other folds, possibly of older data. For each seed and current fold,
-    the member with the most training data that has not seen the test rows is used. This is the
-    member with the latest ``trained_through`` that precedes the first test row by more than the
-    forecast horizon.
+    one of its members is used: among those that have not seen the test rows, the member with the
+    most training data. This is the member with the latest ``trained_through`` that precedes the
+    first test row by more than the forecast horizon.
 
     Args:
         workload: Workload of the version, with its inputs and horizon.
@@ -124,30 +125,32 @@ def score_production(
         members: Members of the version.
         load: Returns the trained network of a member.
         subject: Digest of the version.
-        measured_by: Workload, frame and folds of the candidate, with the same rows and targets.
-            Its losses and metrics are applied to the outputs, so that both arms are measured
-            alike. None to use those of ``workload``.
+        measured_by: Workload, frame and folds of the candidate, with the same rows and targets. The
+            losses and metrics of this workload are applied to the outputs, so that both arms are
+            measured in the same way. None to use those of ``workload``.
 
     Raises:
-        ContractError: A seed has no such member for a fold, so its rows cannot be compared.
+        ContractError: All members of a seed have seen the test rows of a fold.
     """
     seeds = sorted({member.seed for member in members})
 
-    def pick(seed: int, fold: Fold) -> Member:
-        own = [member for member in members if member.seed == seed]
-        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+    def select_member(seed: int, fold: Fold) -> Member:
+        candidates = [member for member in members if member.seed == seed]
+        return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    parts_S = outputs_of(workload, frame, folds, seeds, pick, load)
+    outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
     if measured_by is not None:
         workload, frame, folds = measured_by
         tests = {fold.fold_id: (fold, rows) for fold, rows in examples_of(workload, frame, folds)}
 
-        def rebased(part: FoldOutput) -> FoldOutput:
-            fold, examples = tests[part.fold.fold_id]
-            return replace(part, fold=fold, examples=examples)
+        def with_measured_examples(output: FoldOutput) -> FoldOutput:
+            fold, examples = tests[output.fold.fold_id]
+            return replace(output, fold=fold, examples=examples)
 
-        parts_S = [[rebased(part) for part in parts] for parts in parts_S]
-    return _both(workload, frame, folds, tuple(seeds), parts_S, subject)
+        outputs_by_seed = [
+            [with_measured_examples(output) for output in outputs] for outputs in outputs_by_seed
+        ]
+    return _seed_and_ensemble_scores(workload, frame, folds, tuple(seeds), outputs_by_seed, subject)
 
 
 def score_baseline(
@@ -173,7 +176,7 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
     return digest_json({"data": digest_frame(frame), "test": tests})
 
 
-def _both(
+def _seed_and_ensemble_scores(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -182,8 +185,8 @@ def _both(
     subject: str,
 ) -> ModelScores:
     ensemble = [
-        replace(same[0], output=torch.stack([part.output for part in same]).mean(dim=0))
-        for same in zip(*parts_S, strict=True)
+        replace(parts[0], output=torch.stack([part.output for part in parts]).mean(dim=0))
+        for parts in zip(*parts_S, strict=True)  # the parts of one fold by all seeds
     ]
     return ModelScores(
         by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
@@ -242,15 +245,15 @@ def _per_example(
     part: FoldOutput,
 ) -> NDArray[np.float64]:
     with wrap_user_errors(f"{name}() of the workload"):
-        found, count = measure(part.output, part.examples.targets), len(part.examples)
-    if found is None or found.shape != (count,):
+        values, count = measure(part.output, part.examples.targets), len(part.examples)
+    if values is None or values.shape != (count,):
         raise ContractError(
             f"The workload's {name} must have shape ({count},), one per example, got "
-            f"{None if found is None else tuple(found.shape)}.",
+            f"{None if values is None else tuple(values.shape)}.",
             fix=f"Return one number per example from '{name}'; average in 'loss'.",
         )
-    values: NDArray[np.float64] = found.detach().numpy().astype(np.float64)
-    return values
+    value_N: NDArray[np.float64] = values.detach().numpy().astype(np.float64)
+    return value_N
 
 
 def _metric_table(
@@ -260,7 +263,7 @@ def _metric_table(
     losses: LossTable,
 ) -> MetricTable:
     with wrap_user_errors("metrics() of the workload"):
-        found_SF = [
+        metrics_SF = [
             [workload.metrics(part.output, part.examples, frame) for part in parts]
             for parts in parts_S
         ]
@@ -270,7 +273,7 @@ def _metric_table(
         seeds=losses.seeds,
         fold_rows=tuple(len(part.examples) for part in parts_S[0]),
         values={
-            name: tuple(tuple(float(fold[name]) for fold in found_F) for found_F in found_SF)
-            for name in found_SF[0][0]
+            name: tuple(tuple(float(fold[name]) for fold in metrics_F) for metrics_F in metrics_SF)
+            for name in metrics_SF[0][0]
         },
     )

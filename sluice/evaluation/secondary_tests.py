@@ -1,4 +1,4 @@
-"""Secondary tests of a comparison, which are reported with the verdict but do not decide."""
+"""Secondary tests of a comparison, which are reported with the verdict but do not affect it."""
 
 import math
 
@@ -26,7 +26,7 @@ class SecondaryTestSettings(Settings):
         le=100_000,
         description="Resamples of the percentile interval and of the sign-flip test.",
     )
-    seed: int = Field(0, ge=0, description="Seed of both; it does not affect the verdict.")
+    seed: int = Field(0, ge=0, description="Seed of both tests; it does not affect the verdict.")
 
 
 class SecondaryTests(Record):
@@ -83,8 +83,8 @@ def run_secondary_tests(
     Cost:
         About 0.2 s for 2 x 8 seeds and 3,000 rows.
     """
-    compared = (verdict.candidate, verdict.reference, verdict.window)
-    if compared != (candidate.subject, reference.subject, candidate.window):
+    verdict_subjects = (verdict.candidate, verdict.reference, verdict.window)
+    if verdict_subjects != (candidate.subject, reference.subject, candidate.window):
         raise ContractError(
             "The losses must be those of the verdict, which refers to another candidate, reference "
             "or window.",
@@ -106,7 +106,7 @@ def run_secondary_tests(
         resamples=settings.resamples,
         rng=interval_rng,
     )
-    tested = diebold_mariano(mean_gain(ours, theirs), fold_N, horizon_rows=horizon_rows)
+    dm_test = diebold_mariano(mean_gain(ours, theirs), fold_N, horizon_rows=horizon_rows)
     improvement = probability_of_improvement(
         ours, theirs, fold_N, block_length=block_length, alpha=verdict.alpha
     )
@@ -121,8 +121,8 @@ def run_secondary_tests(
             resamples=settings.resamples,
             rng=signs_rng,
         ),
-        diebold_mariano=tested.statistic,
-        diebold_mariano_p=tested.p_value,
+        diebold_mariano=dm_test.statistic,
+        diebold_mariano_p=dm_test.p_value,
         seed_effect_size=_seed_effect_size(ours, theirs, verdict.gain),
         improvement=improvement.probability,
         improvement_low=improvement.low,
@@ -134,11 +134,11 @@ def run_secondary_tests(
 
 def _seed_effect_size(candidate: ArmLosses, reference: ArmLosses, gain: float) -> float:
     """Return Cohen's d over seeds; NaN if no arm has two seeds or the losses are equal."""
-    spreads = [
+    seed_means = [
         arm.loss_SN.mean(axis=1) for arm in (candidate, reference) if not arm.is_deterministic
     ]
-    freedom = sum(mean_S.size - 1 for mean_S in spreads)
-    square = math.fsum(float(((mean_S - mean_S.mean()) ** 2).sum()) for mean_S in spreads)
-    if freedom < 1 or not square > 0:
+    degrees_of_freedom = sum(mean_S.size - 1 for mean_S in seed_means)
+    squares = math.fsum(float(((mean_S - mean_S.mean()) ** 2).sum()) for mean_S in seed_means)
+    if degrees_of_freedom < 1 or not squares > 0:
         return math.nan
-    return gain / float(np.sqrt(square / freedom))
+    return gain / float(np.sqrt(squares / degrees_of_freedom))

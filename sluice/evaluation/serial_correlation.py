@@ -1,7 +1,7 @@
 """Detects serial correlation of rows that are declared independent.
 
-A horizon of 0 declares that rows are independent, and then each row is a separate block. If rows in
-time order are declared independent by mistake, the bounds are too narrow. This can be detected by
+A horizon of 0 declares that rows are independent, so that each row is a separate block. If
+dependent rows are declared independent by mistake, the bounds are too narrow. This is detected by
 the correlation between the gains of neighbouring rows.
 """
 
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MAX_STANDARD_ERRORS = 4.0
-"""Threshold in standard errors. Independent rows exceed it once in 30,000 comparisons, and in four
-of 1,000 if only 9 of 300 rows have a gain at all (measured). The cost is one missed decision."""
+"""Threshold of the autocorrelation [standard errors]. Independent rows exceed it in one of 30,000
+comparisons, and in four of 1,000 if only 9 of 300 rows have a gain at all (measured). A false
+detection only makes the comparison inconclusive."""
 
 
 def lag1_autocorrelation(centred_N: NDArray[np.float64]) -> float:
@@ -21,10 +22,10 @@ def lag1_autocorrelation(centred_N: NDArray[np.float64]) -> float:
     Args:
         centred_N: Gains (N,) in row order, with the mean of each fold subtracted.
     """
-    square = float((centred_N**2).sum())
-    if centred_N.size < 2 or not square > 0:
+    squares = float((centred_N**2).sum())
+    if centred_N.size < 2 or not squares > 0:
         return math.nan
-    return float((centred_N[1:] * centred_N[:-1]).sum() / square)
+    return float((centred_N[1:] * centred_N[:-1]).sum() / squares)
 
 
 def is_autocorrelated(centred_N: NDArray[np.float64]) -> bool:

@@ -1,6 +1,7 @@
 """Sign-flip test of the mean gain, over seeds and blocks of rows.
 
-A secondary test that does not decide: it is exact only without seed variance.
+This is a secondary test, which does not affect the decision: it is exact only without seed
+variance.
 
 Shape legend: S = seeds, N = rows, B = blocks, R = resamples.
 """
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from sluice.evaluation.estimate import ArmLosses, mean_gain
 
-_CHUNK = 256
-"""Resamples at a time; it limits memory and only affects the order of the draws."""
+_CHUNK_RESAMPLES = 256
+"""Number of resamples that are computed at a time, which limits the memory. It also determines the
+order in which random numbers are drawn."""
 
 
 def sign_flip_p(
@@ -27,10 +29,11 @@ def sign_flip_p(
 ) -> float:
     """Return the one-sided p-value of no gain: how often random signs give at least this gain.
 
-    Under the null hypothesis, the gain of a block of rows has either sign with equal probability,
-    and so has the deviation of a seed from the mean of its arm. Each resample flips both. The
-    deviations of the seeds are scaled by sqrt(S / (S - 1)), because their mean was subtracted.
-    Flipping each combination of seed and block would treat them as replicates.
+    Under the null hypothesis, the gain of a block of rows is positive or negative with equal
+    probability, and so is the deviation of a seed from the mean of its arm. Each resample flips the
+    signs of both at random. The deviations of the seeds are scaled by sqrt(S / (S - 1)), because
+    their mean was subtracted. Signs are not flipped for each combination of seed and block, which
+    would treat these as independent replicates.
 
     Args:
         candidate: Losses (S, N).
@@ -52,10 +55,11 @@ def sign_flip_p(
         return math.nan
     term_K = np.concatenate((block_B, _deviations(candidate), _deviations(reference)))
     num_reached, num_left = 0, resamples
-    # Sums of the same terms in another order differ in the last bits.
+    # The tolerance is for rounding: sums of the same terms in another order differ in the last
+    # bits.
     threshold = observed - 1e-12 * np.abs(term_K).sum()
     while num_left:
-        size = min(num_left, _CHUNK)
+        size = min(num_left, _CHUNK_RESAMPLES)
         sign_RK = rng.integers(0, 2, size=(size, term_K.size), dtype=np.int8) * 2.0 - 1.0
         num_reached += int((sign_RK @ term_K >= threshold).sum())
         num_left -= size
@@ -74,7 +78,7 @@ def _block_gains(
 
 
 def _deviations(arm: ArmLosses) -> NDArray[np.float64]:
-    """Return the contribution of each seed's deviation to the mean loss (S,); empty if no seeds."""
+    """Return each seed's contribution to the deviation of the mean loss (S,); () without seeds."""
     mean_S = arm.loss_SN.mean(axis=1)
     if arm.is_deterministic or mean_S.size < 2:
         return np.empty(0)

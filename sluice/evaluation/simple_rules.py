@@ -1,7 +1,7 @@
 """Simple baseline rules that a candidate must beat if the workload defines no baseline.
 
 Rules are fitted on train rows. For each fold, the rule with the lowest validation loss is used, so
-that test rows do not influence the selection.
+test rows do not affect the selection.
 
 Shape legend: N = examples, O = outputs, C = classes, K = inputs of an example, flattened.
 """
@@ -63,13 +63,13 @@ _MAX_READ_ROWS = 4096
 """Maximum number of examples that are read at once."""
 
 
-class _Inapplicable(Exception):
-    """A rule does not apply to this workload."""
+class _RuleNotApplicable(Exception):
+    """Raised by a rule that does not apply to the data of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Targets, positions and newest inputs of examples, limited by the settings."""
+    """Targets, row positions and inputs of examples; the number of inputs is limited."""
 
     y: Tensor
     rows: NDArray[np.int64]
@@ -87,8 +87,8 @@ class _Rows:
 
 
 Rule = Callable[[Workload, _Rows, _Rows, _Rows], Tensor]
-"""Function from workload, train rows, rows with known targets, and rows to predict, to outputs;
-raises ``_Inapplicable`` for data to which the rule does not apply."""
+"""Function of (workload, train rows, rows with known targets, rows to predict) that returns
+outputs. It raises ``_RuleNotApplicable`` for data to which the rule does not apply."""
 
 
 def best_rule(
@@ -96,8 +96,9 @@ def best_rule(
 ) -> FoldRule:
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
-    Rules: the default baseline (mean of the train targets, or class frequencies); the last known
-    target or class; the last one of the same season; a ridge or logistic regression on the inputs.
+    The rules are: the default baseline (mean of the train targets, or class frequencies); the last
+    known target or class; the last known target of the same season; a ridge or logistic regression
+    on the inputs.
 
     Args:
         workload: Workload without its own baseline.
@@ -116,21 +117,21 @@ def best_rule(
         for part in (fold.train, fold.val, fold.test)
     )
     rules = _rules(val, settings)
-    # The default comes first, so that the simplest rule wins a tie.
-    on_val = fold.model_copy(update={"test": fold.val})
-    losses = {_default_name(val): _loss(workload, workload.baseline(frame, on_val), val)}
+    # The default baseline is first, so that the simplest rule is selected if losses are equal.
+    validation_fold = fold.model_copy(update={"test": fold.val})
+    losses = {_default_name(val): _loss(workload, workload.baseline(frame, validation_fold), val)}
     known = _with_past(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
-        with contextlib.suppress(_Inapplicable):
+        with contextlib.suppress(_RuleNotApplicable):
             losses[name] = _loss(workload, rule(workload, train, known, val), val)
     finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-    chosen = min(finite, key=lambda name: finite[name]) if finite else next(iter(losses))
-    if chosen in rules:
+    best = min(finite, key=lambda name: finite[name]) if finite else next(iter(losses))
+    if best in rules:
         known = _with_past(workload, frame, fold.test, test, settings)
-        output = rules[chosen](workload, train, known, test)
+        output = rules[best](workload, train, known, test)
     else:
         output = workload.baseline(frame, fold)
-    return FoldRule(fold_id=fold.fold_id, name=chosen, losses=losses, output=output)
+    return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
 
 
 def _rules(rows: _Rows, settings: SimpleRuleSettings) -> dict[str, Rule]:
@@ -152,14 +153,14 @@ def _with_past(
     rows: _Rows,
     settings: SimpleRuleSettings,
 ) -> _Rows:
-    """Return the rows preceded by earlier rows whose targets are known, including the embargo."""
-    span = workload.horizon_rows + max(settings.season_rows, default=0)
-    start = max(0, part.start - span)
+    """Return the rows, with earlier rows before them whose targets are known at prediction time."""
+    max_lag = workload.horizon_rows + max(settings.season_rows, default=0)
+    start = max(0, part.start - max_lag)
     if start == part.start:
         return rows
     try:
         past = workload.examples(frame, RowRange(start=start, stop=part.start))
-    except ContractError:  # too close to the start for a window
+    except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
     return _Rows(
         y=torch.cat([past.targets, rows.y]),
@@ -195,8 +196,8 @@ def choose_baseline(
     """
     if type(workload).baseline is not Workload.baseline:
         with wrap_user_errors("baseline() of the workload"):
-            own = {fold.fold_id: workload.baseline(frame, fold) for fold in folds}
-        return Baseline(name="the workload's baseline", outputs=own, losses={})
+            outputs = {fold.fold_id: workload.baseline(frame, fold) for fold in folds}
+        return Baseline(name="the workload's baseline", outputs=outputs, losses={})
     rules = [best_rule(workload, frame, fold, settings) for fold in folds]
     return Baseline(
         name=describe_rules([rule.name for rule in rules]),
@@ -205,17 +206,17 @@ def choose_baseline(
     )
 
 
-def describe_rules(chosen: Sequence[str]) -> str:
-    """Return a description of the rules that the folds use.
+def describe_rules(names: Sequence[str]) -> str:
+    """Return a description of the rules that the folds use, given the name of each fold's rule.
 
     >>> describe_rules(["linear", "last value", "last value"])
     'the best simple rule (last value in 2 of 3 folds, linear in 1)'
     """
-    (first, first_count), *others = Counter(chosen).most_common()
+    (first, first_count), *others = Counter(names).most_common()
     if not others:
         return f"the best simple rule ({first})"
     rest = ", ".join(f"{name} in {count}" for name, count in others)
-    return f"the best simple rule ({first} in {first_count} of {len(chosen)} folds, {rest})"
+    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {rest})"
 
 
 def _default_name(rows: _Rows) -> str:
@@ -227,28 +228,32 @@ def _loss(workload: Workload, output: Tensor, rows: _Rows) -> float:
 
 
 def _last_value(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
-    """Predict the newest known target, ``horizon_rows`` earlier."""
-    return _earlier(workload, train, known, wanted, lag=workload.horizon_rows)
+    """Predict the newest known target, which is ``horizon_rows`` earlier."""
+    return _earlier_target(workload, train, known, wanted, lag=workload.horizon_rows)
 
 
 def _seasonal(season: int) -> Rule:
+    """Return the rule that predicts the newest known target of the same season."""
+
     def rule(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
         lag = math.ceil(workload.horizon_rows / season) * season
         if lag == workload.horizon_rows:
-            raise _Inapplicable  # identical to the last value
-        return _earlier(workload, train, known, wanted, lag=lag)
+            raise _RuleNotApplicable  # the rule would be the same as "last value"
+        return _earlier_target(workload, train, known, wanted, lag=lag)
 
     return rule
 
 
-def _earlier(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows, *, lag: int) -> Tensor:
-    """Predict the target ``lag`` rows earlier, or the train mean where it is unknown."""
-    same = tuple(workload.output_shape(wanted.y)) == tuple(wanted.y.shape)
-    if not (wanted.y.is_floating_point() and same):
-        raise _Inapplicable  # the output is not a prediction of the target itself
-    found, position = _find_earlier(workload, known, wanted, lag=lag)
+def _earlier_target(
+    workload: Workload, train: _Rows, known: _Rows, wanted: _Rows, *, lag: int
+) -> Tensor:
+    """Predict the target of ``lag`` rows earlier, or the train mean where it is unknown."""
+    has_target_shape = tuple(workload.output_shape(wanted.y)) == tuple(wanted.y.shape)
+    if not (wanted.y.is_floating_point() and has_target_shape):
+        raise _RuleNotApplicable  # the output is not a prediction of the target itself
+    is_known, position = _find_earlier(workload, known, wanted, lag=lag)
     output = train.y.mean(dim=0, keepdim=True).expand_as(wanted.y).clone()
-    output[found] = known.y[position][found]
+    output[is_known] = known.y[position][is_known]
     return output
 
 
@@ -256,19 +261,21 @@ def _last_class(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -
     """Predict log frequencies (N, C) of the classes that follow the newest known class."""
     shape = workload.output_shape(wanted.y)
     if wanted.y.ndim != 1 or len(shape) != 2:
-        raise _Inapplicable
-    lag, classes = workload.horizon_rows, shape[1]
-    found, position = _find_earlier(workload, train, train, lag=lag)
-    pairs = torch.stack([train.y[position][found], train.y[found]]).long()
-    # Laplace smoothing: add one to each count.
-    counts = torch.ones(classes, classes)
-    counts.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1]), accumulate=True)
-    overall = torch.bincount(train.y.long(), minlength=classes) + 1
-    found, position = _find_earlier(workload, known, wanted, lag=lag)
-    share = (overall / overall.sum()).expand(len(wanted.y), classes).clone()
-    followed = counts / counts.sum(dim=1, keepdim=True)
-    share[found] = followed[known.y[position][found].long()]
-    return share.log()
+        raise _RuleNotApplicable
+    lag, num_classes = workload.horizon_rows, shape[1]
+    is_known, position = _find_earlier(workload, train, train, lag=lag)
+    transitions = torch.stack([train.y[position][is_known], train.y[is_known]]).long()
+    # Counts start at one (Laplace smoothing), so that no share is 0.
+    counts = torch.ones(num_classes, num_classes)
+    counts.index_put_(
+        (transitions[0], transitions[1]), torch.ones(transitions.shape[1]), accumulate=True
+    )
+    class_counts = torch.bincount(train.y.long(), minlength=num_classes) + 1
+    is_known, position = _find_earlier(workload, known, wanted, lag=lag)
+    share_NC = (class_counts / class_counts.sum()).expand(len(wanted.y), num_classes).clone()
+    share_after_class = counts / counts.sum(dim=1, keepdim=True)
+    share_NC[is_known] = share_after_class[known.y[position][is_known].long()]
+    return share_NC.log()
 
 
 def _find_earlier(
@@ -276,7 +283,8 @@ def _find_earlier(
 ) -> tuple[Tensor, Tensor]:
     """Return for each wanted row whether the row ``lag`` before it is known, and its position."""
     if lag < 1 or workload.cluster_column is not None:
-        raise _Inapplicable  # rows without an order in time, or several rows per time
+        # The rows have no order in time, or there are several rows per time.
+        raise _RuleNotApplicable
     position = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(wanted.rows - lag)))
     return position >= 0, position
 
@@ -291,22 +299,22 @@ def _linear(
 ) -> Tensor:
     """Predict with ridge regression, or with logistic regression for classes."""
     if train.input_NK is None or wanted.input_NK is None:
-        raise _Inapplicable
-    at = _spread(len(train.y), settings.max_rows)
-    fit_NK, y = train.input_NK[at], train.y[torch.from_numpy(at)]
+        raise _RuleNotApplicable
+    fit_rows = _evenly_spaced(len(train.y), settings.max_rows)
+    fit_NK, y = train.input_NK[fit_rows], train.y[torch.from_numpy(fit_rows)]
     mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
     fit_NK, input_NK = (fit_NK - mean) / scale, (wanted.input_NK - mean) / scale
     if not (np.isfinite(fit_NK).all() and np.isfinite(input_NK).all()):
-        raise _Inapplicable
+        raise _RuleNotApplicable
     shape = workload.output_shape(wanted.y)
     if y.is_floating_point():
         if tuple(shape) != tuple(wanted.y.shape):
-            raise _Inapplicable
+            raise _RuleNotApplicable
         output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), input_NK)
         return torch.from_numpy(output).to(wanted.y.dtype).reshape(wanted.y.shape)
     if y.ndim != 1 or len(shape) != 2:
-        raise _Inapplicable
+        raise _RuleNotApplicable
     return _logistic(fit_NK, y.numpy(), input_NK, num_classes=shape[1])
 
 
@@ -335,8 +343,8 @@ def _logistic(
 
     present = np.unique(y_N)
     if len(present) < 2 or present.min() < 0 or present.max() >= num_classes:
-        raise _Inapplicable
-    with warnings.catch_warnings():  # a baseline need not converge
+        raise _RuleNotApplicable
+    with warnings.catch_warnings():  # a baseline is valid even if it has not converged
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(max_iter=100).fit(fit_NK, y_N)
     floor = 1 / (len(y_N) + num_classes)
@@ -349,17 +357,17 @@ def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | N
     """Return at most ``max_inputs`` inputs of each example (N, K); None for dicts and token ids."""
     parts = []
     for part in read_in_parts(examples.x, max_rows=_MAX_READ_ROWS):
-        values = _inputs(part, max_inputs) if isinstance(part, Tensor) else None
+        values = _flatten_inputs(part, max_inputs) if isinstance(part, Tensor) else None
         if values is None:
             return None
         parts.append(values)
     return np.concatenate(parts)
 
 
-def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
+def _flatten_inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
     """Return at most ``max_inputs`` inputs of each example (N, K); None for token ids.
 
-    Windows are cut to their newest rows; other inputs are subsampled evenly.
+    Of a window the newest inputs are used; of other inputs an evenly spaced subset.
     """
     if not x.is_floating_point() and x.dtype != torch.uint8:
         return None  # token ids are not quantities
@@ -369,12 +377,12 @@ def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
         flat = x.reshape(len(x), -1)[:, :max_inputs]
     else:
         flat = x.reshape(len(x), -1)
-        flat = flat[:, torch.from_numpy(_spread(flat.shape[1], max_inputs))]
+        flat = flat[:, torch.from_numpy(_evenly_spaced(flat.shape[1], max_inputs))]
     return flat.double().numpy()
 
 
-def _spread(count: int, wanted: int) -> NDArray[np.int64]:
-    """Return at most ``wanted`` positions, evenly spaced over ``count``."""
-    if count <= wanted:
+def _evenly_spaced(count: int, max_positions: int) -> NDArray[np.int64]:
+    """Return at most ``max_positions`` positions, evenly spaced from 0 to ``count`` - 1."""
+    if count <= max_positions:
         return np.arange(count)
-    return np.linspace(0, count - 1, wanted).astype(np.int64)
+    return np.linspace(0, count - 1, max_positions).astype(np.int64)

@@ -11,10 +11,12 @@ from sluice.evaluation.settings import GateSettings
 
 @dataclass(frozen=True, slots=True)
 class MissingEvidence:
-    """One reason why a comparison cannot decide, with its fix."""
+    """One reason why a comparison cannot decide."""
 
     what: str
+    """Reason, as a phrase."""
     fix: str
+    """What the user can do, as a sentence."""
 
 
 def find_missing_evidence(
@@ -47,7 +49,8 @@ def find_missing_evidence(
         )
     for name, arm in (("candidate", candidate), ("reference", reference)):
         lacking += _nonfinite_losses(name, arm)
-        # A rule without seeds may be the reference, but only a model with seeds can be promoted.
+        # The reference may be a rule without seeds. The candidate needs seeds even if it is a rule,
+        # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
             lacking += _too_few_seeds(name, arm, settings.min_seeds)
     lacking += _too_few_rows(candidate, settings.min_rows, block_length, unit_of_rows)
@@ -74,10 +77,10 @@ def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     if np.isfinite(arm.loss_SN).all():
         return []
     diverged = arm.diverged_seeds
-    who = f" in {len(diverged)} of {len(arm.seeds)} seeds ({', '.join(map(str, diverged))})"
+    seeds = f" in {len(diverged)} of {len(arm.seeds)} seeds ({', '.join(map(str, diverged))})"
     return [
         MissingEvidence(
-            f"the {name} has non-finite losses" + (who if arm.seeds else ""),
+            f"the {name} has non-finite losses" + (seeds if arm.seeds else ""),
             f"Find out why the {name} diverged. Diverged seeds must not be excluded.",
         )
     ]
@@ -87,12 +90,12 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
     distinct = arm.num_distinct_seeds
     if distinct >= required:
         return []
-    copies = len(arm.seeds) - distinct
-    if copies:
+    num_copies = len(arm.seeds) - distinct
+    if num_copies:
         return [
             MissingEvidence(
-                f"the {name} has {len(arm.seeds)} seeds of which {copies} "
-                f"{'has' if copies == 1 else 'have'} exactly the losses of another seed; "
+                f"the {name} has {len(arm.seeds)} seeds of which {num_copies} "
+                f"{'has' if num_copies == 1 else 'have'} exactly the losses of another seed; "
                 f"{required} distinct seeds are required",
                 "Make sure that the seed is passed to the model.",
             )

@@ -17,9 +17,9 @@ def latest_unseen(
     """Return the member with the most training data that has not seen the fold's test rows.
 
     A member has seen all rows up to ``trained_through`` and, through the targets, the next
-    ``horizon_rows`` rows. The label must precede the first test row by more than the horizon. The
-    version may have been trained on other folds of an older table: the label is located by its
-    position in time and need not occur in ``index``.
+    ``horizon_rows`` rows. Therefore ``trained_through`` must precede the first test row by more
+    than the horizon. This label need not occur in ``index``, because the version may have been
+    trained on an older table; it is located by its position in time.
 
     Args:
         members: Members of one seed, at least one.
@@ -32,16 +32,17 @@ def latest_unseen(
             the index.
     """
     through = [position_through(index, member.trained_through) for member in members]
-    # The fold number breaks ties, so that the result does not depend on the order of members.
+    # Members with the same last row are ordered by fold id, so that the result does not depend on
+    # the order of the members.
     ranked = sorted(zip(through, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id))
-    unseen = [member for at, member in ranked if fold.test.start - at > horizon_rows]
+    unseen = [member for last, member in ranked if fold.test.start - last > horizon_rows]
     if not unseen:
         raise ContractError(
             f"Seed {members[0].seed} needs a member whose training ends more than {horizon_rows} "
             f"rows before the first test row of fold {fold.fold_id}, "
             f"{row_labels(index)[fold.test.start]}; the training of its earliest member ends at "
             f"{ranked[0][1].trained_through}.",
-            cause="The folds start earlier than those of its training.",
+            cause="The folds start earlier than those on which the version was trained.",
             fix="Start the first test window later, or train the same settings on these folds and "
             "use that model.",
         )
@@ -60,8 +61,8 @@ def position_through(index: pd.Index, label: str) -> int:
     try:
         if isinstance(index, pd.DatetimeIndex):
             return int(index.searchsorted(pd.Timestamp(label), side="right")) - 1
-        kind = int if pd.api.types.is_integer_dtype(index.dtype) else str
-        return int(index.searchsorted(kind(label), side="right")) - 1
+        label_type = int if pd.api.types.is_integer_dtype(index.dtype) else str
+        return int(index.searchsorted(label_type(label), side="right")) - 1
     except (TypeError, ValueError) as error:
         raise ContractError(
             f"A member's trained_through must be a label for the {index.dtype} index of the frame, "

@@ -1,4 +1,4 @@
-"""Event types of the logs of trainings and gates, and the required fields of each."""
+"""Event types in the logs of trainings and gates, and the required fields of each type."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ EVENT_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
     "gate_complete": {"outcome": "string", "seconds": "number"},
     "gate_stopped": {"reason": "string", "check": "string"},
 }
-"""Required fields by event type; a workload adds its metrics to fold and experiment events."""
+"""Required fields by event type. Fold and experiment events also contain the workload's metrics."""
 
 END_EVENTS: Mapping[str, tuple[str, ...]] = {
     "experiment_start": ("experiment_complete",),
     "fold_start": ("fold_complete", "experiment_complete"),
     "gate_start": ("gate_complete", "gate_stopped"),
 }
-"""End events by start event; after a crash the end event is missing."""
+"""Events that can end what a start event begins. After a crash there is no end event."""
 
 
 ProblemKind = Literal[
@@ -62,7 +62,7 @@ ProblemKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """A problem with one field; ``field`` is empty if it concerns the whole event."""
+    """A problem with one field of an event; ``field`` is empty if it concerns the whole event."""
 
     kind: ProblemKind
     field: str
@@ -83,12 +83,12 @@ def declared_fields(
     fields = EVENT_FIELDS.get(event)
     if fields is None:
         return None
-    added: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     if event == "fold_complete":
-        added = test_metrics or ()
+        metrics = test_metrics or ()
     elif event == "experiment_complete" and headline:
-        added = (headline,)
-    return {**fields, **dict.fromkeys(added, "number")}
+        metrics = (headline,)
+    return {**fields, **dict.fromkeys(metrics, "number")}
 
 
 def find_field_problems(

@@ -16,7 +16,8 @@ from sluice.eventlog.event_fields import EVENT_FIELDS
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_LINE_BYTES = 64 * 2**20
-"""Maximum length of a line; a longer one is not an event. Limits memory for a wrong file."""
+"""Maximum length of a line [bytes]; a longer line is not an event. The limit bounds the memory if
+the file is not a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class EventLine:
     text: str
     """Text of a line that is not an event; empty otherwise."""
     ended: bool = True
-    """Whether the line ends with a newline; a crash while writing leaves a line without one."""
+    """Whether the line ends with a newline. It does not if a process crashed while writing it."""
 
 
 def write_line(record: Mapping[str, Any]) -> bytes:
@@ -99,7 +100,7 @@ def _decode(record: dict[str, Any]) -> dict[str, Any]:
     event = record.get("event")
     declared = EVENT_FIELDS.get(event, {}) if isinstance(event, str) else {}
     return {
-        # A declared string field may contain just this word and is not a number.
+        # A field that is declared as a string may contain one of these words as text.
         name: _NON_FINITE.get(value, value)
         if isinstance(value, str) and declared.get(name) != "string"
         else value

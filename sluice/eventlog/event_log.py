@@ -15,17 +15,18 @@ from sluice.eventlog.event_lines import EventLine, parse_line, read_lines, write
 from sluice.eventlog.log_report import LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
-_RESERVED = ("event", "timestamp")
-_SHOWN = 5
-"""Maximum number of problems in a message; all are in the report."""
+_RESERVED_FIELDS = ("event", "timestamp")
+_MAX_LISTED = 5
+"""Maximum number of problems that a message lists. The report contains all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsRead:
-    """Events of one log, in order, and the incomplete last line, if any."""
+    """Events of one log, in order, and the incomplete last line, if there is one."""
 
     events: list[dict[str, Any]]
     torn_line: str | None
+    """Text of the last line if it is incomplete; else None."""
 
 
 class EventLog:
@@ -51,8 +52,8 @@ class EventLog:
     - gate_stopped: reason, check (strings)
 
     Args:
-        path: The NDJSON file; its folder is created. An existing log is continued; an incomplete
-            last line, which a crash leaves, is removed and kept in ``torn_line``.
+        path: The NDJSON file; its folder is created. Events are appended to an existing log. If a
+            crash left an incomplete last line, it is removed and stored in ``torn_line``.
         clock: Returns the time of an event with a time zone; the system clock in UTC by default.
 
     Raises:
@@ -70,7 +71,7 @@ class EventLog:
     def __enter__(self) -> Self:
         try:
             make_folder(self.path.parent)
-            self.torn_line = _cut_torn_line(self.path)
+            self.torn_line = _remove_torn_line(self.path)
             self._file = self.path.open("ab")
         except OSError as error:
             raise storage_error(self.path, error) from error
@@ -93,7 +94,8 @@ class EventLog:
     def write(self, event: str, **fields: Any) -> None:
         """Validate one event, write it as one line and flush.
 
-        Additional fields, such as ``seed``, are allowed; nothing is written on an error.
+        Additional fields, such as ``seed``, are allowed. If the event is invalid, nothing is
+        written.
 
         Raises:
             ContractError: The event type is unknown, or a field is missing or has the wrong type.
@@ -106,7 +108,7 @@ class EventLog:
             )
         declared = declared_fields(event, test_metrics=(), headline="")
         problems = [problem.what for problem in find_field_problems(event, fields, declared)]
-        problems += [f"field '{name}' is reserved" for name in _RESERVED if name in fields]
+        problems += [f"field '{name}' is reserved" for name in _RESERVED_FIELDS if name in fields]
         if problems:
             raise ContractError(
                 f"{self.path}: event '{event}': {'; '.join(problems)}.",
@@ -131,24 +133,24 @@ def read_events(path: str | Path) -> EventsRead:
     """Read a log; an incomplete last line (without newline) is returned in ``torn_line``.
 
     Raises:
-        ContractError: Another line is not a JSON object; the message names it.
+        ContractError: Any other line is not a JSON object; the message contains its number.
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
-    bad: EventLine | None = None
+    invalid: EventLine | None = None
     for line in read_lines(path):
-        if bad is not None:
-            raise _damaged(path, bad)
+        if invalid is not None:  # only the last line may be incomplete
+            raise _invalid_line(path, invalid)
         if line.record is None:
-            bad = line
+            invalid = line
         else:
             events.append(line.record)
-    if bad is not None and bad.ended:
-        raise _damaged(path, bad)
-    return EventsRead(events=events, torn_line=bad.text if bad is not None else None)
+    if invalid is not None and invalid.ended:
+        raise _invalid_line(path, invalid)
+    return EventsRead(events=events, torn_line=invalid.text if invalid is not None else None)
 
 
-def _damaged(path: str | Path, line: EventLine) -> ContractError:
+def _invalid_line(path: str | Path, line: EventLine) -> ContractError:
     response = respond_to_log_problem("invalid JSON")
     return ContractError(
         f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",
@@ -162,8 +164,8 @@ def validate_log(
 ) -> LogReport:
     """Return the report of a valid log; raise an error for an invalid one.
 
-    Non-finite numbers, an incomplete last line, a missing end event and notes are in the report;
-    they do not make a log invalid.
+    Non-finite numbers, an incomplete last line, a missing end event and notes do not make a log
+    invalid; they are in the report.
 
     Args:
         path: The NDJSON file.
@@ -180,25 +182,26 @@ def validate_log(
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
         response = respond_to_log_problem(report.problems[0].kind)
-        shown = "; ".join(map(str, report.problems[:_SHOWN]))
-        more = report.num_problems - _SHOWN
-        also = f" (and {more} more)" if more > 0 else ""
-        raise ContractError(f"{path}: {shown}{also}.", cause=response.cause, fix=response.fix)
+        listed = "; ".join(map(str, report.problems[:_MAX_LISTED]))
+        num_more = report.num_problems - _MAX_LISTED
+        more = f" (and {num_more} more)" if num_more > 0 else ""
+        raise ContractError(f"{path}: {listed}{more}.", cause=response.cause, fix=response.fix)
     return report
 
 
-def _cut_torn_line(path: Path) -> str | None:
+def _remove_torn_line(path: Path) -> str | None:
+    """Remove an incomplete last line and return its text; None if the last line is complete."""
     if not path.exists():
         return None
     content = path.read_bytes()
     if not content or content.endswith(b"\n"):
         return None
-    keep = content.rfind(b"\n") + 1
-    tail = content[keep:].decode(errors="replace")
+    start = content.rfind(b"\n") + 1
+    tail = content[start:].decode(errors="replace")
     with path.open("r+b") as file:
-        if parse_line(tail) is not None:  # complete except for its newline
+        if parse_line(tail) is not None:  # only the newline is missing
             file.seek(0, 2)
             file.write(b"\n")
             return None
-        file.truncate(keep)
+        file.truncate(start)
     return tail

@@ -1,4 +1,4 @@
-"""Check that the event log of the workload can be written, read back and validated."""
+"""Checks that the event log of a workload can be written, read back and validated."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ def check_event_log(
     headline: str,
     clock: Callable[[], datetime],
 ) -> Finding:
-    """Write one event of every training type, read them while the log is open, and validate.
+    """Write one event of every type of a training, then read and validate the open log.
 
     Args:
         folder: An existing folder on the disk of the real logs; the check creates a temporary
@@ -32,10 +32,10 @@ def check_event_log(
         headline: The workload's headline metric.
         clock: Returns the timestamps of the events.
     """
-    events = _one_of_each(architecture, features, dict(config), headline)
+    events = _example_events(architecture, features, dict(config), headline)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix="poc-event-log-") as made:
-            path = Path(made) / "events.ndjson"
+        with tempfile.TemporaryDirectory(dir=folder, prefix="poc-event-log-") as temporary:
+            path = Path(temporary) / "events.ndjson"
             with EventLog(path, clock=clock) as log:
                 for event, fields in events:
                     log.write(event, **fields)
@@ -53,13 +53,13 @@ def check_event_log(
             fix=error.fix,
         )
     expected = [{"event": event, **fields} for event, fields in events]
-    seen = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
-    if seen != expected:
-        lines = [n for n, event in enumerate(expected, 1) if seen[n - 1 : n] != [event]]
+    read = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
+    if read != expected:
+        lines = [n for n, event in enumerate(expected, 1) if read[n - 1 : n] != [event]]
         return Finding(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
-            f"{len(seen)} of {len(expected)} events were on disk after the flush, and lines "
+            f"{len(read)} of {len(expected)} events were on disk after the flush, and lines "
             f"{lines} differ.",
             kind="log validation failed",
         )
@@ -74,10 +74,11 @@ def _not_writable(error: StorageError) -> Finding:
     return Finding(outcome="fail", summary=error.what, kind="storage not writable", fix=error.fix)
 
 
-def _one_of_each(
+def _example_events(
     architecture: str, features: tuple[str, ...], config: dict[str, Any], headline: str
 ) -> list[tuple[str, dict[str, Any]]]:
-    # Infinity is intentional: a diverged loss must be preserved (NaN cannot be compared).
+    # One loss is infinite on purpose, because the log must preserve the loss of a diverged
+    # training. NaN is not used, because it does not equal itself.
     return [
         (
             "experiment_start",

@@ -1,4 +1,4 @@
-"""Report about the content and the problems of an event log, written by any program."""
+"""Inspects an event log, written by any program, and reports its content and problems."""
 
 import math
 from collections import Counter
@@ -22,15 +22,15 @@ from sluice.eventlog.event_fields import (
 from sluice.eventlog.event_lines import EventLine, read_lines
 
 _MAX_LISTED = 1000
-"""Maximum number of problems that are listed individually; all are counted."""
+"""Maximum number of problems that are listed individually. All problems are counted."""
 
-_FOLLOWED = frozenset(END_EVENTS).union(*END_EVENTS.values())
+_START_OR_END_EVENTS = frozenset(END_EVENTS).union(*END_EVENTS.values())
 
 _PHASE_ENDS = ("complete", "end", "stopped")
-"""Suffixes of the end of a phase that started as ``*_start``, in logs of other programs."""
+"""Suffixes of the events that can end a phase ``*_start``, in logs of other programs."""
 
-_SHOWN = 80
-"""Maximum number of characters shown of a line that is not an event."""
+_MAX_EXCERPT = 80
+"""Maximum number of characters of a line that a message contains."""
 
 
 class LogProblem(Record):
@@ -89,9 +89,9 @@ def inspect_log(
     but incomplete log. Non-finite numbers and notes make a log neither invalid nor incomplete.
     Every log of ``EventLog`` is valid if the workload is unknown.
 
-    The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. A
-    phase that is not an event type of Sluice is noted, and its fields are not checked; a phase
-    named ``*_start`` requires a ``*_complete``, ``*_end`` or ``*_stopped``.
+    The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. If a
+    phase is not an event type of Sluice, this is noted and its fields are not checked. A phase
+    named ``*_start`` requires a later ``*_complete``, ``*_end`` or ``*_stopped``.
 
     Args:
         path: The NDJSON file.
@@ -108,17 +108,20 @@ def inspect_log(
         About 7 s per 1,000,000 events with constant memory, because the log is read line by line.
     """
     inspection = _Inspection(test_metrics=test_metrics, headline=headline)
-    bad: EventLine | None = None
+    invalid: EventLine | None = None
     for line in read_lines(path):
-        if bad is not None:
-            inspection.add_invalid_line(bad)
-        bad = line if line.record is None else None
+        if invalid is not None:
+            inspection.add_invalid_line(invalid)
+        invalid = line if line.record is None else None
         if line.record is not None:
             inspection.add_record(line.number, line.record)
-    torn = bad is not None and not bad.ended and inspection.num_records > 0
-    if bad is not None and not torn:
-        inspection.add_invalid_line(bad)
-    return inspection.report(path, torn_line=bad.text if bad is not None and torn else None)
+    # An invalid last line without a newline is incomplete and not a problem.
+    is_torn = invalid is not None and not invalid.ended and inspection.num_records > 0
+    if invalid is not None and not is_torn:
+        inspection.add_invalid_line(invalid)
+    return inspection.report(
+        path, torn_line=invalid.text if invalid is not None and is_torn else None
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,14 +137,17 @@ class _Inspection:
     problems: "_Listing" = field(default_factory=lambda: _Listing())
     non_finite: "_Listing" = field(default_factory=lambda: _Listing())
     open_starts: dict[tuple[Any, ...], LogProblem] = field(default_factory=dict)
+    """Gap to report for each start event without an end event so far, by event type and, for folds,
+    seed and fold."""
     first_metrics: tuple[str, ...] = ()
+    """Names of the metrics of the first completed fold."""
     folds: set[int | str | None] = field(default_factory=set)
-    """Completed folds."""
+    """Ids of completed folds."""
     end: tuple[int, int] | None = None
     """Line number and total_folds of the last experiment_complete."""
 
     def add_invalid_line(self, line: EventLine) -> None:
-        what = f"the line must be one JSON object, got {line.text[:_SHOWN]!a}"
+        what = f"the line must be one JSON object, got {line.text[:_MAX_EXCERPT]!a}"
         self.problems.add(
             LogProblem(kind="invalid JSON", line=line.number, event="", field="", what=what)
         )
@@ -162,13 +168,13 @@ class _Inspection:
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
         declared = self.declared[event]
-        unknown = find_field_problems(event, record, declared)
+        field_problems = find_field_problems(event, record, declared)
         for listing, problems in (
-            (self.notes if is_phase and declared is None else self.problems, unknown),
+            (self.notes if is_phase and declared is None else self.problems, field_problems),
             (self.notes, self._unnamed_metrics(event, record)),
         ):
             for problem in problems:
-                listing.add(_located(problem, number, event))
+                listing.add(_at_line(problem, number, event))
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 what = f"{name} is {value}"
@@ -176,9 +182,9 @@ class _Inspection:
                     LogProblem(kind="non-finite", line=number, event=event, field=name, what=what)
                 )
         if is_phase and declared is None:
-            self._follow_phase(number, event)
+            self._track_phase(number, event)
         else:
-            self._follow(number, event, record)
+            self._track_event(number, event, record)
 
     def report(self, path: str | Path, *, torn_line: str | None) -> LogReport:
         if not self.num_records:
@@ -206,8 +212,8 @@ class _Inspection:
 
     def _missing_end(self) -> list[LogProblem]:
         """Return a gap for epochs without any start and end event."""
-        began = {"experiment_start", "fold_start", "experiment_complete", "fold_complete"}
-        if not self.counts["epoch_complete"] or began & self.counts.keys():
+        other_events = {"experiment_start", "fold_start", "experiment_complete", "fold_complete"}
+        if not self.counts["epoch_complete"] or other_events & self.counts.keys():
             return []
         return [_gap(1, "epoch_complete", "no fold_complete or experiment_complete follows")]
 
@@ -233,38 +239,39 @@ class _Inspection:
                 return [_metric("test_*", "no number is named test_* (a metric of the test rows)")]
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
-                first, here = ", ".join(self.first_metrics), ", ".join(names)
-                return [_metric("test_*", f"the first fold has {first}, but this one {here}")]
+                first, this = ", ".join(self.first_metrics), ", ".join(names)
+                return [_metric("test_*", f"the first fold has {first}, but this one {this}")]
         return []
 
-    def _follow(self, number: int, event: str, record: Mapping[str, Any]) -> None:
+    def _track_event(self, number: int, event: str, record: Mapping[str, Any]) -> None:
         """Add a gap at a start event, and remove it at the end event."""
         total = record.get("total_folds")
         if event == "fold_complete":
-            self.folds.add(_key(record, "fold_id"))
+            self.folds.add(_id_field(record, "fold_id"))
         elif event == "experiment_complete" and isinstance(total, int):
             self.end = (number, total)
-        if event not in _FOLLOWED:
+        if event not in _START_OR_END_EVENTS:
             return
-        seed_and_fold = (_key(record, "seed"), _key(record, "fold_id"))
+        seed_and_fold = (_id_field(record, "seed"), _id_field(record, "fold_id"))
         if event in END_EVENTS:
-            which = seed_and_fold if event == "fold_start" else ()
+            key = seed_and_fold if event == "fold_start" else ()
             what = f"no {' or '.join(END_EVENTS[event])} follows"
-            self.open_starts[(event, *which)] = _gap(number, event, what)
+            self.open_starts[(event, *key)] = _gap(number, event, what)
             return
         for start, ends in END_EVENTS.items():
             if event not in ends:
                 continue
-            of_fold = event == "fold_complete"
+            is_fold_end = event == "fold_complete"
             ended = [
-                key
-                for key in self.open_starts
-                if key[0] == start and (not of_fold or _same_fold(key[1:], seed_and_fold))
+                start_key
+                for start_key in self.open_starts
+                if start_key[0] == start
+                and (not is_fold_end or _is_same_fold(start_key[1:], seed_and_fold))
             ]
-            for key in ended:
-                del self.open_starts[key]
+            for start_key in ended:
+                del self.open_starts[start_key]
 
-    def _follow_phase(self, number: int, event: str) -> None:
+    def _track_phase(self, number: int, event: str) -> None:
         """Track the start and end of a phase in a log of another program."""
         name, _, part = event.rpartition("_")
         if name and part == "start":
@@ -276,7 +283,7 @@ class _Inspection:
 
 @dataclass(slots=True)
 class _Listing:
-    """The first problems, and their total number."""
+    """List of the first problems, and the number of all problems."""
 
     kept: list[LogProblem] = field(default_factory=list)
     total: int = 0
@@ -287,7 +294,7 @@ class _Listing:
             self.kept.append(problem)
 
 
-def _located(problem: FieldProblem, number: int, event: str) -> LogProblem:
+def _at_line(problem: FieldProblem, number: int, event: str) -> LogProblem:
     return LogProblem(
         kind=problem.kind, line=number, event=event, field=problem.field, what=problem.what
     )
@@ -301,11 +308,16 @@ def _metric(name: str, what: str) -> FieldProblem:
     return FieldProblem("unnamed metric", name, what)
 
 
-def _key(record: Mapping[str, Any], name: str) -> int | str | None:
+def _id_field(record: Mapping[str, Any], name: str) -> int | str | None:
     value = record.get(name)
     return value if isinstance(value, int | str) else None
 
 
-def _same_fold(started: tuple[Any, ...], ended: tuple[Any, ...]) -> bool:
-    """Return whether an end belongs to a start; an end without seed belongs to every seed."""
-    return started == ended or (ended[0] is None and started[1] == ended[1])
+def _is_same_fold(start: tuple[Any, ...], end: tuple[Any, ...]) -> bool:
+    """Return whether an end event belongs to a start event; without a seed it ends all seeds.
+
+    Args:
+        start: Seed and fold of the start event.
+        end: Seed and fold of the end event.
+    """
+    return start == end or (end[0] is None and start[1] == end[1])

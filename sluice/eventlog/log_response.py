@@ -1,4 +1,4 @@
-"""Likely cause and fix for an invalid or incomplete log, by its first problem."""
+"""Provides the likely cause and the fix for a problem of an event log."""
 
 from sluice.eventlog.event_fields import EVENT_FIELDS, ProblemKind
 from sluice.findings.responses import FailureResponse, respond

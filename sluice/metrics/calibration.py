@@ -1,4 +1,4 @@
-"""Expected calibration error over bins with equal numbers of rows."""
+"""Computes the expected calibration error over bins with equal numbers of rows."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,25 +9,27 @@ def calibration_error(
 ) -> float:
     """Return the mean absolute gap between confidence and accuracy, weighted by rows per bin.
 
-    Bins have equal numbers of rows instead of equal widths: the confidences of a good model are
-    nearly all above 0.9, where ten bins of equal width have no resolution. Equal confidences are
-    in the same bin, so the order of the rows does not matter.
+    Bins have equal numbers of rows instead of equal widths. The reason is that nearly all
+    confidences of a good model are above 0.9, so most of ten bins of equal width would be empty.
+    Equal confidences are in the same bin, so the order of the rows does not matter.
 
     Args:
         confidence_N: Probability of the predicted class (N,), N at least 1.
         hit_N: Whether the predicted class is correct (N,).
-        num_bins: Requested number of bins; fewer rows and ties reduce it.
+        num_bins: Requested number of bins; there are fewer if there are fewer rows or equal
+            confidences.
 
     Assumes:
-        Enough rows per bin: the gap of a perfectly calibrated model is not 0 but about
-        ``0.8 * sqrt(p * (1 - p) / rows of a bin)``.
+        There are enough rows per bin: even for a perfectly calibrated model the gap is not 0, but
+        about ``0.8 * sqrt(p * (1 - p) / rows of a bin)``.
 
     Source:
         Nixon et al. (2019), "Measuring calibration in deep learning", CVPR workshops: adaptive
         bins. Guo et al. (2017), "On calibration of modern neural networks", ICML: definition.
     """
     num_rows = confidence_N.size
-    before_N = np.searchsorted(np.sort(confidence_N), confidence_N, side="left")
-    bin_N = before_N * num_bins // num_rows
+    # Number of rows with a lower confidence.
+    rank_N = np.searchsorted(np.sort(confidence_N), confidence_N, side="left")
+    bin_N = rank_N * num_bins // num_rows
     gap_N = hit_N.astype(np.float64) - confidence_N
     return float(np.abs(np.bincount(bin_N, weights=gap_N)).sum() / num_rows)

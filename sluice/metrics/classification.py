@@ -26,22 +26,29 @@ NAMES = (
     "calibration_error",
     "auc",
 )
+"""Names of the metrics, in the order in which they are returned."""
 CALIBRATION_BINS = 15
+"""Number of bins of the calibration error."""
 _SUM_TOLERANCE = 1e-4
-"""A single-precision softmax sums to 1 within this tolerance."""
+"""Tolerance for the sum of the probabilities of a row; a softmax in single precision is within
+it."""
 
 
 def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMetrics:
-    """Return the metrics of a classifier, which predicts the most probable class (first of ties).
+    """Return the metrics of a classifier.
 
-    - macro_f1: over the classes that occur in targets or predictions;
-    - accuracy, and balanced_accuracy: the mean recall of the classes that occur;
+    The predicted class is the one with the highest probability; the first of them if several are
+    equal.
+
+    - macro_f1: mean F1 of the classes that occur in targets or predictions;
+    - accuracy: share of correct predictions;
+    - balanced_accuracy: mean recall of the classes that occur in the targets;
     - mcc: Matthews' correlation coefficient;
     - log_loss [nats];
     - brier: mean squared error of the probabilities, summed over classes and halved for two
       classes, so that two classes give the usual (p - y) squared;
     - calibration_error: see ``calibration_error``, over 15 bins;
-    - auc: area under the ROC curve; for several classes the mean of one versus rest.
+    - auc: area under the ROC curve; for several classes the mean of one-versus-rest areas.
 
     Undefined metrics are absent: mcc, balanced_accuracy and auc if the targets have only one
     class; auc if a class is missing; mcc if the predictions have only one class; log_loss if the
@@ -60,49 +67,50 @@ def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMet
     num_classes = probability_NC.shape[-1] if probability_NC.ndim == 2 else 0
     shape = (target_N.size, max(2, num_classes))
     probability_NC = validate_predictions(probability, shape, what="class probabilities")
-    class_N = _classes(target_N, shape[1])
+    class_N = _to_classes(target_N, shape[1])
     if reason := non_finite_reason(probability_NC, what="probabilities"):
         return all_undefined(NAMES, reason)
     _require_probabilities(probability_NC)
-    values, absent = _from_classes(class_N, probability_NC.argmax(axis=1))
-    for found in (_log_loss(class_N, probability_NC), _auc(class_N, probability_NC)):
-        values, absent = {**values, **found.values}, {**absent, **found.absent}
-    values |= _from_confidence(class_N, probability_NC)
+    values, absent = _class_metrics(class_N, probability_NC.argmax(axis=1))
+    for metrics in (_log_loss(class_N, probability_NC), _auc(class_N, probability_NC)):
+        values, absent = {**values, **metrics.values}, {**absent, **metrics.absent}
+    values |= _confidence_metrics(class_N, probability_NC)
     return TaskMetrics(
         values={name: values[name] for name in NAMES if name in values}, absent=absent
     )
 
 
-def _classes(target_N: NDArray[np.float64], num_classes: int) -> NDArray[np.int64]:
-    bad = np.flatnonzero((target_N % 1 != 0) | (target_N < 0) | (target_N >= num_classes))
-    if bad.size:
+def _to_classes(target_N: NDArray[np.float64], num_classes: int) -> NDArray[np.int64]:
+    invalid = np.flatnonzero((target_N % 1 != 0) | (target_N < 0) | (target_N >= num_classes))
+    if invalid.size:
         raise ContractError(
-            f"Targets must be classes 0 to {num_classes - 1}, got {bad.size} that are not, first "
-            f"{target_N[bad[0]]:g} at row {bad[0]}.",
+            f"Targets must be classes 0 to {num_classes - 1}, got {invalid.size} that are not, "
+            f"first {target_N[invalid[0]]:g} at row {invalid[0]}.",
             cause="Classes are numbered from 1, or the model has too few outputs.",
-            fix="Number the classes from 0, and pass one probability for each.",
+            fix="Number the classes from 0, and pass one probability for each class.",
         )
     return target_N.astype(np.int64)
 
 
 def _require_probabilities(probability_NC: NDArray[np.float64]) -> None:
-    wrong_N = np.abs(probability_NC.sum(axis=1) - 1) > _SUM_TOLERANCE
-    wrong_N |= (probability_NC < 0).any(axis=1)
-    if wrong_N.any():
-        row = int(wrong_N.argmax())
+    is_invalid_N = np.abs(probability_NC.sum(axis=1) - 1) > _SUM_TOLERANCE
+    is_invalid_N |= (probability_NC < 0).any(axis=1)
+    if is_invalid_N.any():
+        row = int(is_invalid_N.argmax())
         raise ContractError(
-            f"Each row of probabilities must be at least 0 and sum to 1, got {wrong_N.sum()} of "
-            f"{wrong_N.size} that do not, first row {row} with smallest "
-            f"{probability_NC[row].min():.4g} and sum {probability_NC[row].sum():.4g}.",
+            f"The probabilities of each row must be at least 0 and sum to 1, but those of "
+            f"{is_invalid_N.sum()} of {is_invalid_N.size} rows do not; in the first one, row "
+            f"{row}, the smallest is {probability_NC[row].min():.4g} and the sum "
+            f"{probability_NC[row].sum():.4g}.",
             cause="The values are logits or scores.",
             fix="Apply a softmax first.",
         )
 
 
-def _from_classes(
+def _class_metrics(
     class_N: NDArray[np.int64], predicted_N: NDArray[np.int64]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    # Imported here: scikit-learn takes about a second, and Dagster loads every module.
+    # Imported here, because scikit-learn takes about a second and Dagster loads every module.
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     values = {
@@ -115,7 +123,7 @@ def _from_classes(
         reason = f"all targets are class {class_N[0]}"
         absent |= {"balanced_accuracy": reason, "mcc": reason}
         return values, absent
-    # scikit-learn's function is the same mean, but warns about classes that are only predicted.
+    # scikit-learn's function is not used, because it warns about classes that are only predicted.
     recalls = [float((predicted_N[class_N == c] == c).mean()) for c in np.unique(class_N)]
     values["balanced_accuracy"] = float(np.mean(recalls))
     if np.ptp(predicted_N) == 0:
@@ -125,7 +133,7 @@ def _from_classes(
     return values, absent
 
 
-def _from_confidence(
+def _confidence_metrics(
     class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]
 ) -> dict[str, float]:
     onehot_NC = np.eye(probability_NC.shape[1])[class_N]

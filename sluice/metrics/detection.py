@@ -1,4 +1,4 @@
-"""Mean average precision of detected boxes, as defined by COCO.
+"""Computes the mean average precision of detected boxes, as defined by COCO.
 
 Shape legend: N = true boxes, D = detections, 4 = x1, y1, x2, y2 with x1 < x2 and y1 < y2.
 """
@@ -15,11 +15,13 @@ from sluice.base.errors import ContractError
 from sluice.metrics.task_metrics import TaskMetrics, all_undefined, non_finite_reason
 
 NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
+"""Names of the metrics."""
 OVERLAPS = tuple(share / 100 for share in range(50, 100, 5))
 """Thresholds of the intersection over union for a match: 0.5 to 0.95 in steps of 0.05."""
 MAX_DETECTIONS = 100
 """Maximum number of detections per class and image, highest scores first."""
 _RECALLS = np.linspace(0, 1, 101)
+"""Recalls at which the precision is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +44,35 @@ class Boxes:
 
     def __post_init__(self) -> None:
         image, label, corners = map(np.asarray, (self.image, self.label, self.corners))
-        of_boxes = corners.shape == (image.size, 4) or corners.size == image.size == 0
-        if image.ndim != 1 or label.shape != image.shape or not of_boxes:
+        has_valid_corners = corners.shape == (image.size, 4) or corners.size == image.size == 0
+        if image.ndim != 1 or label.shape != image.shape or not has_valid_corners:
             raise ContractError(
-                f"Boxes need one image, one class and four corners each, got "
+                f"Each box needs one image, one class and four corner coordinates, got the shapes "
                 f"{image.shape}, {label.shape} and {corners.shape}.",
                 fix="Pass columns of equal length, with the corners as (boxes, 4).",
             )
-        _require_names(image, "images")
-        _require_names(label, "classes")
+        _require_same_type(image, "images")
+        _require_same_type(label, "classes")
 
 
-def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetrics:
+def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMetrics:
     """Return map@0.5:0.95, map@0.5 and map@0.75 [rate].
 
-    For each class and overlap threshold, detections in descending order of score are matched to
-    the unmatched true box of their image with the largest overlap. The average precision is the
-    mean, over 101 recalls, of the best precision at that recall or a higher one. The means are over
-    the classes with a true box, and over the overlaps 0.5 to 0.95. Detections of a class without
-    true boxes are ignored, as in COCO.
+    For each class and overlap threshold, the detections are processed in descending order of score.
+    Each is matched to the true box of its image that has the largest overlap and is not matched
+    yet. The average precision is the mean, over 101 recalls, of the highest precision at that
+    recall or a higher recall. All metrics are means over the classes with a true box, and
+    map@0.5:0.95 also over the overlaps 0.5 to 0.95. Detections of a class without true boxes are
+    ignored, as in COCO.
 
-    All metrics are absent, with the reason, without any true box, or if a score or a detected
-    corner is non-finite. A detection without area matches nothing.
+    All metrics are absent, with the reason, if there is no true box, or if a score or a detected
+    corner is non-finite. A detection without area never matches.
 
     Args:
         truth: The true boxes.
-        found: The detections.
-        score: Score of each detection (D,); in descending order, first of equal ones.
+        detected: The detections.
+        score: Score of each detection (D,). Detections with equal scores are processed in the order
+            in which they are passed.
 
     Raises:
         ContractError: The number of scores differs from the number of detections, the corners of a
@@ -80,38 +84,41 @@ def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetri
         pycocotools, for boxes of all areas.
     """
     score_D = np.asarray(score, np.float64)
-    num = np.asarray(found.image).shape
-    if score_D.shape != num:
+    expected = np.asarray(detected.image).shape
+    if score_D.shape != expected:
         raise ContractError(
-            f"Each of {num[0]} detections needs one score, got {score_D.shape}.",
+            f"Each of {expected[0]} detections needs one score, got the shape {score_D.shape}.",
             fix="Pass one score for each detection, in the order of the boxes.",
         )
-    _require_boxes(truth)
-    _require_same_kind(truth.image, found.image, "images")
-    _require_same_kind(truth.label, found.label, "classes")
-    for values, what in ((score_D, "scores"), (_corners(found), "detected corners")):
+    _require_valid_boxes(truth)
+    _require_comparable(truth.image, detected.image, "images")
+    _require_comparable(truth.label, detected.label, "classes")
+    for values, what in ((score_D, "scores"), (_corners(detected), "detected corners")):
         if reason := non_finite_reason(values, what=what):
             return all_undefined(NAMES, reason)
     classes = np.unique(np.asarray(truth.label))
     if not classes.size:
         return all_undefined(NAMES, "there is no true box")
-    precision_CO = np.array([_class_precision(truth, found, score_D, label) for label in classes])
+    # O = overlap thresholds.
+    precision_CO = np.array(
+        [_class_precisions(truth, detected, score_D, label) for label in classes]
+    )
     mean_O = precision_CO.mean(axis=0)
     means = (mean_O.mean(), mean_O[OVERLAPS.index(0.5)], mean_O[OVERLAPS.index(0.75)])
     return TaskMetrics(values=dict(zip(NAMES, map(float, means), strict=True)))
 
 
-def overlaps(one_A4: NDArray[np.float64], other_B4: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return intersection over union of each of A boxes with each of B, (A, B).
+def overlaps(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the intersection over union of each of A boxes with each of B boxes, (A, B).
 
     >>> overlaps(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 0, 3, 2], [5, 5, 6, 6]])).round(3)
     array([[0.333, 0.   ]])
     """
-    low_AB2 = np.maximum(one_A4[:, None, :2], other_B4[None, :, :2])
-    high_AB2 = np.minimum(one_A4[:, None, 2:], other_B4[None, :, 2:])
+    low_AB2 = np.maximum(first_A4[:, None, :2], second_B4[None, :, :2])
+    high_AB2 = np.minimum(first_A4[:, None, 2:], second_B4[None, :, 2:])
     shared_AB = np.clip(high_AB2 - low_AB2, 0, None).prod(axis=2)
-    area_A = np.clip(one_A4[:, 2:] - one_A4[:, :2], 0, None).prod(axis=1)
-    area_B = np.clip(other_B4[:, 2:] - other_B4[:, :2], 0, None).prod(axis=1)
+    area_A = np.clip(first_A4[:, 2:] - first_A4[:, :2], 0, None).prod(axis=1)
+    area_B = np.clip(second_B4[:, 2:] - second_B4[:, :2], 0, None).prod(axis=1)
     union_AB = area_A[:, None] + area_B[None] - shared_AB
     share_AB: NDArray[np.float64] = np.zeros_like(shared_AB)
     np.divide(shared_AB, union_AB, out=share_AB, where=union_AB > 0)
@@ -122,89 +129,93 @@ def _corners(boxes: Boxes) -> NDArray[np.float64]:
     return np.asarray(boxes.corners, np.float64).reshape(-1, 4)
 
 
-def _kinds(names: ArrayLike) -> set[str]:
+def _type_names(names: ArrayLike) -> set[str]:
+    """Return the types of the names of images or classes: text, number, or another type."""
     return {
         "text" if isinstance(name, str) else "number" if isinstance(name, Real) else str(type(name))
         for name in np.asarray(names).tolist()
     }
 
 
-def _require_names(names_N: NDArray[Any], what: str) -> None:
+def _require_same_type(names_N: NDArray[Any], what: str) -> None:
     """Raise an error for missing names and for names of different types."""
     missing = np.flatnonzero(pd.isna(names_N))
-    kinds = _kinds(names_N)
-    if missing.size or len(kinds) > 1:
-        row = f"none in row {missing[0]}" if missing.size else " and ".join(sorted(kinds))
+    types = _type_names(names_N)
+    if missing.size or len(types) > 1:
+        got = f"none in row {missing[0]}" if missing.size else " and ".join(sorted(types))
         raise ContractError(
-            f"The {what} of boxes must be named, all by text or all by number, got {row}.",
-            fix="Name all of them with the same type.",
+            f"The {what} of boxes must be named, all by text or all by number, got {got}.",
+            fix=f"Name all {what} with the same type.",
         )
 
 
-def _require_same_kind(true: ArrayLike, found: ArrayLike, what: str) -> None:
-    """Raise an error for names that cannot be equal: "1" is not 1, so no box would match."""
-    one, other = _kinds(true), _kinds(found)
-    if one and other and one != other:
+def _require_comparable(true: ArrayLike, detected: ArrayLike, what: str) -> None:
+    """Raise an error for names of different types: "1" does not equal 1, so no box would match."""
+    true_types, detected_types = _type_names(true), _type_names(detected)
+    if true_types and detected_types and true_types != detected_types:
         raise ContractError(
             f"The {what} of true boxes and of detections must have the same type, got "
-            f"{one.pop()} and {other.pop()}.",
+            f"{true_types.pop()} and {detected_types.pop()}.",
             fix="Convert one type to the other, for example with str or int.",
         )
 
 
-def _require_boxes(truth: Boxes) -> None:
+def _require_valid_boxes(truth: Boxes) -> None:
     corners_N4 = _corners(truth)
-    in_order_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
-    bad = np.flatnonzero(~(in_order_N & np.isfinite(corners_N4).all(axis=1)))
-    if bad.size:
+    has_area_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
+    invalid = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
+    if invalid.size:
+        first = invalid[0]
         raise ContractError(
-            f"True boxes must be finite with x1 < x2 and y1 < y2, got {bad.size} of "
-            f"{len(corners_N4)} that are not, first row {bad[0]}: {corners_N4[bad[0]].tolist()}.",
-            cause="The values are x, y, width and height, or boxes without area.",
+            f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid.size} of "
+            f"{len(corners_N4)} that are not, first row {first}: {corners_N4[first].tolist()}.",
+            cause="The values are x, y, width and height, or there are boxes without area.",
             fix="Pass corners, and drop boxes without area.",
         )
 
 
-def _class_precision(
-    truth: Boxes, found: Boxes, score_D: NDArray[np.float64], label: object
+def _class_precisions(
+    truth: Boxes, detected: Boxes, score_D: NDArray[np.float64], label: object
 ) -> list[float]:
-    """Return the average precision of one class at each overlap."""
+    """Return the average precision of one class at each overlap threshold."""
     true_rows = np.flatnonzero(np.asarray(truth.label) == label)
-    found_rows = np.flatnonzero(np.asarray(found.label) == label)
-    found_rows = found_rows[np.argsort(-score_D[found_rows], kind="stable")]
-    true_N4, found_D4 = _corners(truth), _corners(found)
-    true_image, found_image = np.asarray(truth.image), np.asarray(found.image)
-    kept, hits = [], []
-    for image in np.unique(found_image[found_rows]):
-        detected = found_rows[found_image[found_rows] == image][:MAX_DETECTIONS]
-        in_image = true_rows[true_image[true_rows] == image]
-        overlap_DN = overlaps(found_D4[detected], true_N4[in_image])
-        kept.append(detected)
-        hits.append([_matches(overlap_DN, threshold) for threshold in OVERLAPS])
-    if not kept:
+    detected_rows = np.flatnonzero(np.asarray(detected.label) == label)
+    detected_rows = detected_rows[np.argsort(-score_D[detected_rows], kind="stable")]
+    true_N4, detected_D4 = _corners(truth), _corners(detected)
+    true_image, detected_image = np.asarray(truth.image), np.asarray(detected.image)
+    rows_by_image, hits_by_image = [], []
+    for image in np.unique(detected_image[detected_rows]):
+        rows = detected_rows[detected_image[detected_rows] == image][:MAX_DETECTIONS]
+        true_in_image = true_rows[true_image[true_rows] == image]
+        overlap_DN = overlaps(detected_D4[rows], true_N4[true_in_image])
+        rows_by_image.append(rows)
+        hits_by_image.append([_find_hits(overlap_DN, threshold) for threshold in OVERLAPS])
+    if not rows_by_image:
         return [0.0] * len(OVERLAPS)
-    hit_OD = np.concatenate(hits, axis=1)
-    order = np.argsort(-score_D[np.concatenate(kept)], kind="stable")
-    return [_average_precision(hit_D[order], num_true=len(true_rows)) for hit_D in hit_OD]
+    is_hit_OD = np.concatenate(hits_by_image, axis=1)
+    order = np.argsort(-score_D[np.concatenate(rows_by_image)], kind="stable")
+    return [_average_precision(is_hit_D[order], num_true=len(true_rows)) for is_hit_D in is_hit_OD]
 
 
-def _matches(overlap_DN: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
-    """Return whether each detection, best first, matches a box without a better match."""
-    free_N = np.ones(overlap_DN.shape[1], bool)
-    hit_D = np.zeros(overlap_DN.shape[0], bool)
+def _find_hits(overlap_DN: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+    """Return whether each detection, best first, matches a true box that is not matched yet."""
+    is_unmatched_N = np.ones(overlap_DN.shape[1], bool)
+    is_hit_D = np.zeros(overlap_DN.shape[0], bool)
     for row, overlap_N in enumerate(overlap_DN):
-        open_N = np.where(free_N, overlap_N, -1.0)
-        if open_N.size and open_N.max() >= threshold:
-            # The last of equal overlaps, as in pycocotools.
-            free_N[open_N.size - 1 - int(open_N[::-1].argmax())] = False
-            hit_D[row] = True
-    return hit_D
+        available_N = np.where(is_unmatched_N, overlap_N, -1.0)
+        if available_N.size and available_N.max() >= threshold:
+            # Of equal overlaps the last one is matched, as in pycocotools.
+            is_unmatched_N[available_N.size - 1 - int(available_N[::-1].argmax())] = False
+            is_hit_D[row] = True
+    return is_hit_D
 
 
-def _average_precision(hit_D: NDArray[np.bool_], *, num_true: int) -> float:
-    found_D = hit_D.cumsum()
-    recall_D = found_D / num_true
-    precision_D = found_D / np.arange(1, hit_D.size + 1)
-    best_D = np.maximum.accumulate(precision_D[::-1])[::-1]
-    at = np.searchsorted(recall_D, _RECALLS, side="left")
-    return float(np.where(at < hit_D.size, best_D[np.minimum(at, hit_D.size - 1)], 0.0).mean())
+def _average_precision(is_hit_D: NDArray[np.bool_], *, num_true: int) -> float:
+    num_hits_D = is_hit_D.cumsum()
+    recall_D = num_hits_D / num_true
+    precision_D = num_hits_D / np.arange(1, is_hit_D.size + 1)
+    best_precision_D = np.maximum.accumulate(precision_D[::-1])[::-1]
+    position_R = np.searchsorted(recall_D, _RECALLS, side="left")
+    is_reached_R = position_R < is_hit_D.size
+    precision_R = best_precision_D[np.minimum(position_R, is_hit_D.size - 1)]
+    return float(np.where(is_reached_R, precision_R, 0.0).mean())

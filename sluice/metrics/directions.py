@@ -1,11 +1,11 @@
-"""Direction in which a metric improves."""
+"""Directions in which well-known metrics improve."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 Direction = Literal["higher", "lower"]
 
-_HIGHER = (
+_HIGHER_IS_BETTER = (
     "accuracy",
     "balanced_accuracy",
     "macro_f1",
@@ -33,7 +33,7 @@ _HIGHER = (
     "bertscore",
     "bleu",
 )
-_LOWER = (
+_LOWER_IS_BETTER = (
     "loss",
     "mae",
     "mse",
@@ -47,8 +47,8 @@ _LOWER = (
     "max_drawdown",
 )
 _KNOWN: Mapping[str, Direction] = {
-    **dict.fromkeys(_HIGHER, "higher"),
-    **dict.fromkeys(_LOWER, "lower"),
+    **dict.fromkeys(_HIGHER_IS_BETTER, "higher"),
+    **dict.fromkeys(_LOWER_IS_BETTER, "lower"),
 }
 
 

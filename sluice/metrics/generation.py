@@ -1,4 +1,4 @@
-"""Metrics of generated texts: BERTScore, ROUGE and perplexity.
+"""Computes metrics of generated texts: BERTScore, ROUGE and perplexity.
 
 Shape legend: T = tokens, R and G = tokens of a reference and of a generated text, D = width of an
 embedding.
@@ -19,8 +19,9 @@ from sluice.base.pluralize import pluralize
 from sluice.metrics.task_metrics import TaskMetrics, validate_targets
 
 NAMES = ("bertscore", "rouge1", "rouge2", "rougeL")
+"""Names of the metrics of ``generation_metrics``."""
 Embed = Callable[[str], ArrayLike]
-"""Encoder from a text to one vector per token (T, D); the caller chooses the network."""
+"""Encoder: function of a text that returns one vector per token (T, D)."""
 _WORD = re.compile(r"\w+")
 
 
@@ -29,15 +30,15 @@ def generation_metrics(
 ) -> TaskMetrics:
     """Return bertscore, rouge1, rouge2 and rougeL, each as F1 averaged over texts [rate].
 
-    - bertscore: each token counts with the largest cosine similarity between its vector and those
-      of the other text's tokens; without token weights and without baseline rescaling;
+    - bertscore: mean over tokens of the largest cosine similarity between the vector of the token
+      and those of the other text's tokens; without token weights and without baseline rescaling;
     - rouge1, rouge2: common words, and common pairs of neighbouring words;
     - rougeL: the longest common subsequence of words.
 
     Words are runs of letters and digits in lower case, without stemming; letters with accents are
-    normalised (NFC). A text without words, or without pairs of words, has no common ones: 0.
-    Undefined metrics are absent: all of them if a reference has no word; bertscore without an
-    encoder, or if one of its vectors is non-finite or 0.
+    normalised (NFC). The rouge metrics of a generated text without words, or without pairs of
+    words, are 0. Undefined metrics are absent: all of them if a reference has no word; bertscore if
+    there is no encoder, or if a vector of the encoder is non-finite or 0.
 
     Args:
         reference: Reference texts.
@@ -59,16 +60,17 @@ def generation_metrics(
         )
     _require_texts(reference, what="references")
     _require_texts(generated, what="generated texts")
-    wanted, given = ([_words(text) for text in texts] for texts in (reference, generated))
-    empty = [row for row, words in enumerate(wanted) if not words]
+    reference_words = [_words(text) for text in reference]
+    generated_words = [_words(text) for text in generated]
+    empty = [row for row, words in enumerate(reference_words) if not words]
     if empty:
         reason = f"{pluralize(len(empty), 'reference')} without a word, first at row {empty[0]}"
         return TaskMetrics(values={}, absent=dict.fromkeys(NAMES, reason))
-    pairs = list(zip(wanted, given, strict=True))
+    pairs = list(zip(reference_words, generated_words, strict=True))
     rouge = {
-        "rouge1": float(np.mean([_shared_runs(*pair, length=1) for pair in pairs])),
-        "rouge2": float(np.mean([_shared_runs(*pair, length=2) for pair in pairs])),
-        "rougeL": float(np.mean([_common_order(*pair) for pair in pairs])),
+        "rouge1": float(np.mean([_rouge_n(*pair, length=1) for pair in pairs])),
+        "rouge2": float(np.mean([_rouge_n(*pair, length=2) for pair in pairs])),
+        "rougeL": float(np.mean([_rouge_l(*pair) for pair in pairs])),
     }
     if embed is None:
         return TaskMetrics(values=rouge, absent={"bertscore": "no encoder was given"})
@@ -95,9 +97,9 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     {'perplexity': 4.0}
     """
     values_T = np.asarray(log_probability, np.float64)
-    bad = int((~np.isfinite(values_T)).sum())
-    if values_T.ndim == 1 and bad:
-        reason = f"{bad} of {values_T.size} tokens have probability 0, or none"
+    num_bad = int((~np.isfinite(values_T)).sum())
+    if values_T.ndim == 1 and num_bad:
+        reason = f"{num_bad} of {values_T.size} tokens have probability 0, or none"
         return TaskMetrics(values={}, absent={"perplexity": reason})
     values_T = validate_targets(values_T, what="log-probabilities")
     if values_T.max() > 0:
@@ -115,7 +117,7 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
 
 
 def _require_texts(texts: Sequence[str], *, what: str) -> None:
-    if isinstance(texts, str):  # each of its letters would count as a text
+    if isinstance(texts, str):  # otherwise each letter would count as a text
         raise ContractError(f"The {what} must be a list of texts, got one.", fix="Pass a list.")
     for row, text in enumerate(texts):
         if not isinstance(text, str):
@@ -129,43 +131,52 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
-def _f1(shared: float, wanted: int, given: int) -> float:
-    return 2 * shared / (wanted + given) if wanted + given else 0.0
+def _f1(num_common: float, num_reference: int, num_generated: int) -> float:
+    total = num_reference + num_generated
+    return 2 * num_common / total if total else 0.0
 
 
-def _shared_runs(wanted: Sequence[str], given: Sequence[str], *, length: int) -> float:
-    runs = [
-        Counter(zip(*(ws[at:] for at in range(length)), strict=False)) for ws in (wanted, given)
-    ]
-    return _f1((runs[0] & runs[1]).total(), runs[0].total(), runs[1].total())
+def _rouge_n(reference: Sequence[str], generated: Sequence[str], *, length: int) -> float:
+    """Return the F1 of the common runs of ``length`` words."""
+    reference_runs, generated_runs = (
+        Counter(zip(*(words[start:] for start in range(length)), strict=False))
+        for words in (reference, generated)
+    )
+    num_common = (reference_runs & generated_runs).total()
+    return _f1(num_common, reference_runs.total(), generated_runs.total())
 
 
-def _common_order(wanted: Sequence[str], given: Sequence[str]) -> float:
-    lengths = [0] * (len(given) + 1)
-    for word in wanted:
-        above = 0  # length at the previous word of both texts
-        for at, other in enumerate(given, start=1):
-            longest = above + 1 if word == other else max(lengths[at], lengths[at - 1])
-            above, lengths[at] = lengths[at], longest
-    return _f1(lengths[-1], len(wanted), len(given))
+def _rouge_l(reference: Sequence[str], generated: Sequence[str]) -> float:
+    """Return the F1 of the longest common subsequence of words."""
+    # Length of the longest common subsequence with the first words of ``generated``, by number of
+    # these words.
+    lengths = [0] * (len(generated) + 1)
+    for word in reference:
+        diagonal = 0  # length before the current word of both texts
+        for i, other in enumerate(generated, start=1):
+            longest = diagonal + 1 if word == other else max(lengths[i], lengths[i - 1])
+            diagonal, lengths[i] = lengths[i], longest
+    return _f1(lengths[-1], len(reference), len(generated))
 
 
 def _bertscore(
     reference: Sequence[str], generated: Sequence[str], embed: Embed
 ) -> tuple[float, str]:
     scores = []
-    for row, (wanted, given) in enumerate(zip(reference, generated, strict=True)):
-        wanted_RD, given_GD = _directions(embed(wanted), row), _directions(embed(given), row)
-        if wanted_RD.size and not given_GD.size:
+    for row, (reference_text, generated_text) in enumerate(zip(reference, generated, strict=True)):
+        reference_RD = _unit_vectors(embed(reference_text), row)
+        generated_GD = _unit_vectors(embed(generated_text), row)
+        if reference_RD.size and not generated_GD.size:
             scores.append(0.0)
             continue
-        if wanted_RD.shape[1:] != given_GD.shape[1:] or not wanted_RD.size:
+        if reference_RD.shape[1:] != generated_GD.shape[1:] or not reference_RD.size:
             raise ContractError(
                 f"The encoder must return vectors of one width for both texts of row {row}, got "
-                f"{wanted_RD.shape} for the reference and {given_GD.shape} for the generated one.",
+                f"{reference_RD.shape} for the reference and {generated_GD.shape} for the "
+                "generated one.",
                 fix="Return one vector for each token, (tokens, width).",
             )
-        cosine_RG = wanted_RD @ given_GD.T
+        cosine_RG = reference_RD @ generated_GD.T
         if not np.isfinite(cosine_RG).all():
             return math.nan, f"the encoder's vectors of row {row} are non-finite, or 0"
         recall, precision = cosine_RG.max(axis=1).mean(), cosine_RG.max(axis=0).mean()
@@ -174,10 +185,10 @@ def _bertscore(
     return float(np.mean(scores)), ""
 
 
-def _directions(vectors: ArrayLike, row: int) -> NDArray[np.float64]:
+def _unit_vectors(vectors: ArrayLike, row: int) -> NDArray[np.float64]:
     try:
         vectors_TD = np.asarray(vectors, np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is raised by tensors
+    except (TypeError, ValueError, RuntimeError) as error:  # torch tensors raise RuntimeError
         raise ContractError(
             f"The encoder must return vectors of row {row} that NumPy accepts: {error}.",
             fix="Return one vector for each token, as in vectors.detach().float().cpu().numpy().",

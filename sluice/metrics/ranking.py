@@ -1,4 +1,4 @@
-"""Metrics of rankings, averaged over queries.
+"""Computes metrics of rankings, averaged over queries.
 
 Shape legend: N = documents of all queries, n = documents of one query.
 """
@@ -21,23 +21,25 @@ def ranking_metrics(
 ) -> TaskMetrics:
     """Return ndcg, precision, map and mrr as means over queries, and the share of judged queries.
 
-    Queries are judged if the relevance of their documents differs: otherwise every order is equal.
+    A query is judged if its documents differ in relevance. Otherwise all orders are equally good,
+    and the query is ignored.
 
     - ndcg@k: gains are the relevances themselves; documents of equal score share their ranks;
-    - precision@k: share of the first k ranks with a relevant document (relevance above 0). For
-      documents of equal score at the last ranks, their share of relevant documents counts; ranks
-      without a document count as not relevant;
+    - precision@k: share of the first k ranks with a relevant document (relevance above 0). If
+      documents of equal score are on both sides of rank k, their mean relevance counts for the
+      ranks up to k. Ranks without a document count as not relevant;
     - map: mean average precision;
-    - mrr: reciprocal rank of the first relevant document. Equal scores get the last rank, so that
-      a model with constant scores gains nothing from the order of the rows;
+    - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
+      of their ranks, so a model with constant scores does not profit from the order of the rows;
     - judged_share: share of the queries that are judged.
 
-    Precision, map and mrr are absent if no judged query has a document of relevance 0; all except
-    the share if no query is judged; all of them for non-finite scores.
+    Precision, map and mrr are absent if no judged query has a document of relevance 0. All metrics
+    except judged_share are absent if no query is judged. All metrics are absent if a score is
+    non-finite.
 
     Args:
         relevance: Relevance of each document (N,), at least 0; graded or binary.
-        score: Score of each document (N,), highest first.
+        score: Score of each document (N,); the highest score is ranked first.
         query: Query of each document (N,), any labels.
         at: The k of ndcg@k and precision@k, at least 1.
 
@@ -61,26 +63,26 @@ def ranking_metrics(
     if query_N.shape != relevance_N.shape:
         raise ContractError(
             f"Queries must have the shape {relevance_N.shape}, got {query_N.shape}.",
-            fix="Pass the query of every document.",
+            fix="Pass the query of each document.",
         )
     names = (f"ndcg@{at}", f"precision@{at}", "map", "mrr")
     if reason := non_finite_reason(score_N, what="scores"):
         return all_undefined((*names, "judged_share"), reason)
-    whole = [query_N == one for one in np.unique(query_N)]
-    judged = [rows for rows in whole if np.ptp(relevance_N[rows]) > 0]
-    values = {"judged_share": len(judged) / len(whole)}
+    query_masks = [query_N == label for label in np.unique(query_N)]
+    judged = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
+    values = {"judged_share": len(judged) / len(query_masks)}
     if not judged:
-        reason = f"the relevance of documents does not differ in any of {len(whole)} queries"
+        reason = f"the relevance of documents does not differ in any of {len(query_masks)} queries"
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
-    pairs = [(relevance_N[rows], score_N[rows]) for rows in judged]
+    pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged]
     values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))
-    binary = [(wanted, given) for wanted, given in pairs if wanted.min() == 0]
-    if not binary:
+    with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
+    if not with_irrelevant:
         reason = "every document of every judged query is relevant"
         return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
-    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in binary]))
-    values["map"] = float(np.mean([_average_precision(*pair) for pair in binary]))
-    values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in binary]))
+    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in with_irrelevant]))
+    values["map"] = float(np.mean([_average_precision(*pair) for pair in with_irrelevant]))
+    values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in with_irrelevant]))
     return TaskMetrics(values=values)
 
 
@@ -91,11 +93,15 @@ def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at:
 
 
 def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
-    last = np.sort(score_n)[-min(at, score_n.size)]
-    above_n, level_n = score_n > last, score_n == last
-    left = min(at, score_n.size) - int(above_n.sum())
-    relevant_n = relevance_n > 0
-    return float(relevant_n[above_n].sum() + left * relevant_n[level_n].mean()) / at
+    num_ranks = min(at, score_n.size)
+    last_score = np.sort(score_n)[-num_ranks]
+    is_above_n, is_tied_n = score_n > last_score, score_n == last_score
+    num_tied_ranks = num_ranks - int(is_above_n.sum())
+    is_relevant_n = relevance_n > 0
+    num_relevant = (
+        is_relevant_n[is_above_n].sum() + num_tied_ranks * is_relevant_n[is_tied_n].mean()
+    )
+    return float(num_relevant) / at
 
 
 def _average_precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:

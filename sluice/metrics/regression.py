@@ -1,4 +1,4 @@
-"""Metrics of point forecasts and of quantile forecasts.
+"""Computes metrics of point forecasts and of quantile forecasts.
 
 Shape legend: N = rows, Q = quantiles.
 """
@@ -19,6 +19,7 @@ from sluice.metrics.task_metrics import (
 )
 
 NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
+"""Names of the metrics of ``regression_metrics``."""
 
 
 def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
@@ -40,7 +41,7 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
     forecast_N = validate_predictions(forecast, target_N.shape, what="forecasts")
     if reason := non_finite_reason(forecast_N, what="forecasts"):
         return all_undefined(NAMES, reason)
-    # Imported here: both take about a second, and Dagster loads every module.
+    # Imported here, because both libraries take about a second and Dagster loads every module.
     from scipy.stats import spearmanr
     from sklearn.metrics import (
         mean_absolute_error,
@@ -57,17 +58,17 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
         "rmse": math.sqrt(mse),
     }
     absent: dict[str, str] = {}
-    if zeros := int((target_N == 0).sum()):
-        absent["mape"] = f"{zeros} targets are 0"
+    if num_zeros := int((target_N == 0).sum()):
+        absent["mape"] = f"{num_zeros} targets are 0"
     else:
         values["mape"] = float(mean_absolute_percentage_error(target_N, forecast_N))
-    constant = "the targets are constant" if np.ptp(target_N) == 0 else ""
-    if constant:
-        absent["r2"] = constant
+    constant_reason = "the targets are constant" if np.ptp(target_N) == 0 else ""
+    if constant_reason:
+        absent["r2"] = constant_reason
     else:
         values["r2"] = float(r2_score(target_N, forecast_N))
-    if constant or np.ptp(forecast_N) == 0:
-        absent["spearman"] = constant or "the forecasts are constant"
+    if constant_reason or np.ptp(forecast_N) == 0:
+        absent["spearman"] = constant_reason or "the forecasts are constant"
     else:
         values["spearman"] = float(spearmanr(target_N, forecast_N).statistic)
     return TaskMetrics(values=values, absent=absent)
@@ -78,8 +79,8 @@ def quantile_metrics(
 ) -> TaskMetrics:
     """Return the pinball loss [target units] and the share of targets below each quantile.
 
-    For the level 0.1 the names are ``pinball_0.1`` and ``below_0.1``; ``below`` should be close to
-    its level. Both are absent for a quantile with non-finite forecasts.
+    For the level 0.1 the names are ``pinball_0.1`` and ``below_0.1``. The value of ``below_0.1``
+    should be close to 0.1. Both are absent for a quantile with non-finite forecasts.
 
     Args:
         target: Observed values (N,).

@@ -1,4 +1,4 @@
-"""Return and risk metrics of a position.
+"""Computes return and risk metrics of a position over time.
 
 Shape legend: N = rows, in time order.
 """
@@ -27,14 +27,14 @@ def trading_metrics(
     - sharpe, sortino: see the functions [per year];
     - max_drawdown: largest decline of compounded wealth from a peak [rate of the peak];
     - turnover: traded volume, including the first trade [x capital per year];
-    - hit_rate: share of the rows with a nonzero return that gained.
+    - hit_rate: share of gains among the rows on which the position earned or lost something.
 
     Undefined metrics are absent: sharpe for constant returns, sortino without losses, hit_rate
     without nonzero returns; all of them for non-finite positions.
 
     Args:
         position: Position at each row (N,) [x capital]; negative is short.
-        next_return: Return of the asset to the next row (N,) [rate].
+        next_return: Return of the asset from this row to the next one (N,) [rate].
         rows_per_year: Rows per year, for annualised metrics [rows].
 
     Raises:
@@ -52,12 +52,12 @@ def trading_metrics(
         "turnover": turnover(position_N, rows_per_year=rows_per_year),
         "hit_rate": hit_rate(earned_N),
     }
-    why = {
+    reasons = {
         "sharpe": "fewer than two rows, or constant returns",
         "sortino": "no row has a loss",
         "hit_rate": "no row has a nonzero return",
     }
-    absent = {name: reason for name, reason in why.items() if math.isnan(values[name])}
+    absent = {name: reason for name, reason in reasons.items() if math.isnan(values[name])}
     return TaskMetrics(
         values={name: value for name, value in values.items() if name not in absent}, absent=absent
     )

@@ -30,7 +30,8 @@ ARCHITECTURES: Mapping[str, Builder] = {
 """Built-in networks, by the name used in settings."""
 
 
-_BUILT_IN = "sluice.models."
+_BUILT_IN_PREFIX = "sluice.models."
+"""Prefix of import paths of built-in networks."""
 
 
 def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
@@ -50,7 +51,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
-    if settings.options and (builder is not None or name.startswith(_BUILT_IN)):
+    if settings.options and (builder is not None or name.startswith(_BUILT_IN_PREFIX)):
         raise SettingsError(
             f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
             cause="model.options are only for user-defined networks, as settings.options.",
@@ -64,9 +65,9 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             f"Known: {', '.join(sorted(ARCHITECTURES))}.",
             fix="Use one of these, or name your own class as 'module:Class'.",
         )
-    make = require_architecture_type(import_object(name, what="architecture"), name)
+    architecture = require_architecture_type(import_object(name, what="architecture"), name)
     try:
-        network = make(num_features, num_outputs, settings)
+        network = architecture(num_features, num_outputs, settings)
     except TypeError as error:
         raise SettingsError(
             f"The architecture '{name}' cannot be built: {error}.",
@@ -79,10 +80,10 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
 def sketch_network(
     num_features: int, num_outputs: int, settings: ModelSettings
 ) -> nn.Module | None:
-    """Return a built-in network on the meta device, without memory for its weights.
+    """Return a built-in network on the meta device, that is, without memory for its weights.
 
-    Returns None for a user-defined network. The shapes are those of ``build_network``; settings of
-    any size need no memory.
+    The tensors have the shapes of those of ``build_network``, but need no memory whatever the
+    settings are. Returns None for a user-defined network.
 
     Args:
         num_features: See ``build_network``.
@@ -93,33 +94,33 @@ def sketch_network(
         SettingsError: See ``build_network``.
     """
     if settings.architecture not in ARCHITECTURES and not settings.architecture.startswith(
-        _BUILT_IN
+        _BUILT_IN_PREFIX
     ):
         return None  # user code may have any side effect while it builds the network
     with torch.device("meta"):
         return build_network(num_features, num_outputs, settings)
 
 
-def require_architecture_type(found: object, path: str) -> type[nn.Module]:
+def require_architecture_type(imported: object, path: str) -> type[nn.Module]:
     """Return the imported object if it is a network class.
 
-    The check precedes the call: settings may come from an untrusted file, which could otherwise
-    name any callable and its arguments.
+    This must be checked before the object is called, because settings may come from an untrusted
+    file, which must not be able to call any other function.
 
     Args:
-        found: Object imported from ``path``.
+        imported: Object imported from ``path``.
         path: Import path, for the message.
 
     Raises:
         SettingsError: The object is a function, or a class that does not inherit from
             ``nn.Module``.
     """
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        kind = found if isinstance(found, type) else type(found)
+    if not (isinstance(imported, type) and issubclass(imported, nn.Module)):
+        kind = imported if isinstance(imported, type) else type(imported)
         raise _not_a_network(
             f"The architecture '{path}' must be a subclass of torch.nn.Module, got an object", kind
         )
-    return found
+    return imported
 
 
 def require_network(network: object, source: str) -> nn.Module:

@@ -10,34 +10,35 @@ from sluice.models.small_cnn import SmallCnn
 from sluice.models.transformer import Transformer
 
 _BUILT_IN = (Recurrent, SLSTM, Transformer, SmallCnn)
-"""Networks whose dropout layers all have the rate ``ModelSettings.dropout``."""
+"""Built-in networks with dropout. All their dropout layers have the rate
+``ModelSettings.dropout``."""
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
     """Set the dropout rate of a network, as ``ModelSettings.dropout`` does when it is built.
 
-    A user-defined network implements a method ``set_dropout(rate)``, because only it knows which
-    of its rates depend on the settings.
+    A user-defined network must have a method ``set_dropout(rate)``, because only the network knows
+    which of its rates depend on the settings.
 
     Args:
-        model: A built-in network with dropout, or a network with that method, with or without
-            ``Scaled``; changed in place.
+        model: A built-in network with dropout, or a network with that method. It may be wrapped in
+            ``Scaled``, and is changed in place.
         rate: Share of values set to 0, in [0, 1).
 
     Raises:
         ContractError: See ``require_dropout``.
     """
     require_dropout(model)
-    network = _inner(model)
-    own_method = getattr(network, "set_dropout", None)
-    if callable(own_method):
-        own_method(rate)
+    network = _unwrap(model)
+    custom_method = getattr(network, "set_dropout", None)
+    if callable(custom_method):
+        custom_method(rate)
         return
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
         elif isinstance(module, nn.MultiheadAttention) or (
-            # Applied only between layers: a single layer has no dropout.
+            # torch applies this dropout only between layers, so a single layer has none.
             isinstance(module, nn.RNNBase) and module.num_layers > 1
         ):
             module.dropout = rate
@@ -49,7 +50,7 @@ def require_dropout(model: nn.Module) -> None:
     Raises:
         ContractError: The network is not built-in with dropout, and has no ``set_dropout`` method.
     """
-    network = _inner(model)
+    network = _unwrap(model)
     if not (isinstance(network, _BUILT_IN) or callable(getattr(network, "set_dropout", None))):
         raise ContractError(
             f"The dropout rate of {type(network).__name__} cannot be changed during training.",
@@ -59,5 +60,5 @@ def require_dropout(model: nn.Module) -> None:
         )
 
 
-def _inner(model: nn.Module) -> nn.Module:
+def _unwrap(model: nn.Module) -> nn.Module:
     return model.network if isinstance(model, Scaled) else model

@@ -1,4 +1,4 @@
-"""Records the inputs and outputs of a network's modules during forward passes."""
+"""Records which modules and units of a network are active during forward passes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ _CHANNELS_FIRST = (
     nn.modules.batchnorm._NormBase,
     nn.GroupNorm,
 )
+"""Modules whose units are channels, in dimension 1 of their output."""
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 """Modules whose output is 0 for inputs below a threshold."""
@@ -23,17 +24,19 @@ class ModuleActivity:
     """Activity of one module over all forward passes so far."""
 
     num_examples: int = 0
-    """Rows of the module's inputs; 0 for a module that never ran, or only on empty inputs."""
+    """Number of rows of the module's inputs; 0 if the module never ran, or only on empty inputs."""
     nonzero_input: bool | None = None
     """Whether an input value was ever nonzero; None for a module without own parameters."""
     active: Tensor | None = None
     """For each unit, whether its output was ever above 0. None for a module without a
     floating-point output, or one that is called in several places with different widths."""
     widths: set[int] = field(default_factory=set)
+    """Numbers of units of the module's outputs so far."""
     previous_weighted: str = ""
     """Name of the module with weights that ran immediately before this one."""
     input_key: tuple[int, tuple[int, ...]] | None = None
-    """Address and shape of the input in the latest pass; equal for modules with the same input."""
+    """Memory address and shape of the input in the latest pass, which are equal for modules with
+    the same input."""
 
     @property
     def num_units(self) -> int:
@@ -47,7 +50,7 @@ class ModuleActivity:
 
     @property
     def dead(self) -> bool:
-        """Whether the module ran and no unit's output was ever above 0."""
+        """Whether the module ran, but the output of no unit was ever above 0."""
         return self.num_units > 0 and self.num_active == 0
 
 
@@ -57,8 +60,11 @@ class ActivityRecorder:
 
     activity: dict[str, ModuleActivity] = field(default_factory=dict)
     _last_weighted: str = ""
+    """Name of the last module with weights that ran in this pass."""
     _channels_first: bool = False
+    """Whether the units of that module are channels in dimension 1."""
     _inputs: list[Tensor] = field(default_factory=list)
+    """Inputs of this pass. They are kept so that no other tensor gets the same memory address."""
 
     def start_pass(self) -> None:
         """Release the inputs of the previous pass, so that their memory can be freed."""
@@ -67,49 +73,53 @@ class ActivityRecorder:
 
     def on_input(self, name: str, x: Tensor) -> None:
         """Record the input of a module."""
-        seen = self.activity.setdefault(name, ModuleActivity())
-        seen.num_examples += len(x) if x.ndim and x.numel() else 0
-        # Kept alive, so that no other tensor gets its address during the pass.
+        activity = self.activity.setdefault(name, ModuleActivity())
+        activity.num_examples += len(x) if x.ndim and x.numel() else 0
         self._inputs.append(x)
-        seen.input_key = (x.data_ptr(), tuple(x.shape))
+        activity.input_key = (x.data_ptr(), tuple(x.shape))
 
     def on_output(self, name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
         """Record the output of a module without children."""
-        seen = self.activity.setdefault(name, ModuleActivity())
-        seen.previous_weighted = self._last_weighted
-        weighted = next(module.parameters(recurse=False), None) is not None
-        if weighted:
-            seen.nonzero_input = bool(seen.nonzero_input) or bool((x != 0).any())
+        activity = self.activity.setdefault(name, ModuleActivity())
+        activity.previous_weighted = self._last_weighted
+        has_weights = next(module.parameters(recurse=False), None) is not None
+        if has_weights:
+            activity.nonzero_input = bool(activity.nonzero_input) or bool((x != 0).any())
             self._last_weighted = name
             self._channels_first = isinstance(module, _CHANNELS_FIRST)
         if not output.is_floating_point() or not output.numel():
             return
-        channels = self._channels_first and output.ndim > 2
-        unit = 1 if output.ndim > 3 or channels else -1
-        others = [d for d in range(output.ndim) if d != unit % output.ndim]
-        above = (output > 0).any(dim=others) if others else (output > 0).any().reshape(1)
-        seen.widths.add(len(above))
-        if len(seen.widths) > 1:
-            seen.active = None
+        has_channels = self._channels_first and output.ndim > 2
+        unit_dim = 1 if output.ndim > 3 or has_channels else -1
+        other_dims = [d for d in range(output.ndim) if d != unit_dim % output.ndim]
+        is_positive = output > 0
+        active = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
+        activity.widths.add(len(active))
+        if len(activity.widths) > 1:
+            activity.active = None
         else:
-            seen.active = above if seen.active is None else seen.active | above
+            activity.active = active if activity.active is None else activity.active | active
 
 
 @contextmanager
 def record_activity(model: nn.Module) -> Iterator[ActivityRecorder]:
     """Record the activity of the modules of ``model``; all hooks are removed at the end.
 
-    Forward hooks see an output before an in-place activation changes it. Compiled and scripted
-    modules get no hooks: these would slow them down or be ignored.
+    The hooks see the output of a module before an in-place activation function changes it. Compiled
+    and scripted modules get no hooks, because hooks would slow them down or be ignored.
     """
     recorder = ActivityRecorder()
     handles = []
     for name, module in model.named_modules():
         if "_orig_mod" in name.split(".") or isinstance(module, torch.jit.ScriptModule):
             continue
-        handles.append(module.register_forward_pre_hook(_before(recorder, name), with_kwargs=True))
+        handles.append(
+            module.register_forward_pre_hook(_input_hook(recorder, name), with_kwargs=True)
+        )
         if next(module.children(), None) is None:
-            handles.append(module.register_forward_hook(_after(recorder, name), with_kwargs=True))
+            handles.append(
+                module.register_forward_hook(_output_hook(recorder, name), with_kwargs=True)
+            )
     try:
         yield recorder
     finally:
@@ -118,7 +128,7 @@ def record_activity(model: nn.Module) -> Iterator[ActivityRecorder]:
         recorder.start_pass()
 
 
-def _before(recorder: ActivityRecorder, name: str) -> Any:
+def _input_hook(recorder: ActivityRecorder, name: str) -> Any:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         x = _first_tensor((*args, *kwargs.values()))
         if x is not None:
@@ -127,7 +137,7 @@ def _before(recorder: ActivityRecorder, name: str) -> Any:
     return hook
 
 
-def _after(recorder: ActivityRecorder, name: str) -> Any:
+def _output_hook(recorder: ActivityRecorder, name: str) -> Any:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         x = _first_tensor((*args, *kwargs.values()))
         y = _first_tensor(output if isinstance(output, (tuple, list)) else (output,))
@@ -138,5 +148,5 @@ def _after(recorder: ActivityRecorder, name: str) -> Any:
 
 
 def _first_tensor(values: Any) -> Tensor | None:
-    plain = (v for v in values if isinstance(v, Tensor) and v.layout == torch.strided)
-    return next((value for value in plain if not value.is_nested), None)
+    dense = (v for v in values if isinstance(v, Tensor) and v.layout == torch.strided)
+    return next((tensor for tensor in dense if not tensor.is_nested), None)

@@ -2,14 +2,15 @@
 
 from collections.abc import Collection
 
-_SHOWN = 8
+_MAX_LISTED = 8
+"""Number of names that are listed; of further names only the number is given."""
 
 
 def format_names(names: Collection[str]) -> str:
-    """Return the first eight names, separated by commas, and the number of further ones.
+    """Return the first eight names, separated by commas, and the number of further names.
 
     >>> format_names(["a", "b"])
     'a, b'
     """
-    shown = ", ".join(list(names)[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    listed = ", ".join(list(names)[:_MAX_LISTED])
+    return listed if len(names) <= _MAX_LISTED else f"{listed} and {len(names) - _MAX_LISTED} more"

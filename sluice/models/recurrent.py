@@ -19,12 +19,12 @@ class Recurrent(nn.Module):
         self, num_features: int, num_outputs: int, settings: ModelSettings, *, cell: Cell
     ) -> None:
         super().__init__()
-        kind = nn.GRU if cell == "gru" else nn.LSTM
-        self.core = kind(
+        core_type = nn.GRU if cell == "gru" else nn.LSTM
+        self.core = core_type(
             num_features,
             settings.hidden,
             num_layers=settings.layers,
-            # torch applies it only between layers, so not with one layer.
+            # torch applies this dropout only between layers, and warns if there is a single layer.
             dropout=settings.dropout if settings.layers > 1 else 0.0,
             batch_first=True,
         )

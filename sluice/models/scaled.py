@@ -1,4 +1,4 @@
-"""Scaling as part of the model: fitted on train rows and stored with the weights."""
+"""Model that includes the scaling of its inputs and outputs, which is fitted on train rows."""
 
 from typing import Self
 
@@ -21,16 +21,16 @@ about a hundredth of a standard deviation. It affects the bits, so it is not a s
 
 
 class Scaled(nn.Module):
-    """A network with fixed scaling of inputs and outputs: maps raw inputs to raw predictions.
+    """A network between fixed scalings, which maps raw inputs to raw predictions.
 
     Shape legend: N = examples, B = batch, ... = any further axes, D = features, O = outputs.
 
-    Mean and standard deviation are buffers, so they are saved and loaded with the weights, and
+    The means and standard deviations are buffers, so they are stored with the weights, and
     predictions need no other file.
 
     Args:
-        network: From standardised inputs (B, ..., D) to standardised outputs (B, O), or (B,) where
-            O is 1. A dict of inputs is passed by keyword.
+        network: Network that maps standardised inputs (B, ..., D) to standardised outputs (B, O),
+            or (B,) if O is 1. A dict of inputs is passed by keyword.
         num_features: D.
         num_outputs: O.
         scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
@@ -75,9 +75,10 @@ class Scaled(nn.Module):
     ) -> Self:
         """Wrap ``network`` with the statistics of the train rows only.
 
-        A column that is constant in the train rows gets the standard deviation 1: it becomes zero
-        and cannot explode in a later row. The data checks report constant columns. The statistics
-        of a row source that is not a tensor are those of at most 8,192 evenly spaced rows.
+        A column that is constant in the train rows gets the standard deviation 1. So its scaled
+        value is 0 there, and stays moderate in later rows. The data checks report constant columns.
+        The statistics of a row source that is not a tensor are those of at most 8,192 evenly spaced
+        rows.
 
         Args:
             network: Network to wrap.
@@ -136,9 +137,11 @@ def _fit_values(source: Tensor | RowSource) -> Tensor:
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    # In double precision: a price level of 1e4 with a standard deviation of 1 needs the digits.
+    # Computed in double precision, because the standard deviation may be small compared with the
+    # mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
-    # Because of rounding, a constant column has a deviation of about 1e-16 of its level, not 0.
+    # Because of rounding, the standard deviation of a constant column is not 0, but about 1e-16 of
+    # its mean.
     std = torch.where(std > 1e-12 * mean.abs(), std, torch.ones_like(std))
     return mean.float(), std.float()

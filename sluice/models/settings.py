@@ -53,7 +53,7 @@ class ModelSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
+    def _require_width_divisible_by_heads(self) -> Self:
         if self.architecture == "transformer" and self.hidden % self.heads:
             raise ValueError(
                 f"hidden must be a multiple of heads for the architecture 'transformer', got "
@@ -64,6 +64,6 @@ class ModelSettings(Settings):
 
 
 def nearest_multiples(value: int, step: int) -> str:
-    """Return "a or b", the nearest positive multiples of ``step``, if ``value`` is none."""
+    """Return the nearest positive multiples of ``step`` below and above ``value``, as "a or b"."""
     below = value // step * step
     return f"{below} or {below + step}" if below else f"{step}"

@@ -1,4 +1,4 @@
-"""sLSTM network: an LSTM with exponential input gate, stabilised by two additional states."""
+"""sLSTM network: an LSTM with an exponential input gate and two additional, stabilising states."""
 
 import torch
 from torch import Tensor, nn
@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from sluice.models.settings import ModelSettings
 
 _FORGET_BIAS = (3.0, 6.0)
-"""Range of the initial forget biases, evenly spaced over the units: sigmoid 0.95 to 0.998, which
-corresponds to memories of about 20 to 400 rows."""
+"""Range of the initial forget biases, which are evenly spaced over the units. The forget gates are
+then 0.95 to 0.998, which corresponds to memories of about 20 to 400 rows."""
 
 
 class SLSTMLayer(nn.Module):
@@ -48,7 +48,7 @@ class SLSTMLayer(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden states and the normaliser states (B, L, H) for inputs (B, L, D)."""
-        # The input part of all rows in one product; only the recurrent part is sequential.
+        # The input part of all rows is one product, because only the recurrent part is sequential.
         inputs_BLG = F.linear(x, self.weight_ih, self.bias)
         hidden = torch.zeros_like(inputs_BLG[:, 0, : self.hidden])
         cell = normaliser = stabiliser = hidden
@@ -57,16 +57,17 @@ class SLSTMLayer(nn.Module):
             gates = inputs_BG if row == 0 else torch.addmm(inputs_BG, hidden, self.weight_hh.T)
             i, f, z, o = gates.chunk(4, dim=1)
             if row == 0:
-                # exp(i - m) is 1 but has a gradient: i weights this row against the later ones.
+                # exp(i - m) is 1, but its gradient is not 0, because i weights this row against
+                # later rows.
                 stabiliser = i.detach()
                 normaliser = (i - stabiliser).exp()
                 cell = normaliser * torch.tanh(z)
             else:
-                kept = F.logsigmoid(f) + stabiliser
-                stabiliser = torch.maximum(kept, i).detach()
-                keep, add = (kept - stabiliser).exp(), (i - stabiliser).exp()
-                cell = keep * cell + add * torch.tanh(z)
-                normaliser = keep * normaliser + add
+                log_forget = F.logsigmoid(f) + stabiliser
+                stabiliser = torch.maximum(log_forget, i).detach()
+                forget_gate, input_gate = (log_forget - stabiliser).exp(), (i - stabiliser).exp()
+                cell = forget_gate * cell + input_gate * torch.tanh(z)
+                normaliser = forget_gate * normaliser + input_gate
             hidden = torch.sigmoid(o) * cell / normaliser
             hiddens.append(hidden)
             normalisers.append(normaliser)

@@ -10,15 +10,16 @@ from sluice.models.settings import ModelSettings
 
 
 class SmallCnn(nn.Module):
-    """Convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
+    """Network of convolutions and a linear layer that maps pixels (B, ..., D) to outputs (B, O).
 
     Shape legend: B = batch, D = pixels row by row, O = outputs.
 
     Args:
         num_features: D, the square of an even side length.
         num_outputs: O.
-        settings: ``hidden`` channels in the first convolution, after which the side is halved;
-            then ``layers`` convolutions with twice as many; ``dropout`` before the last layer.
+        settings: The first convolution has ``hidden`` channels, and is followed by pooling that
+            halves the side length. Then there are ``layers`` convolutions with twice as many
+            channels. ``dropout`` is applied before the linear layer.
 
     Raises:
         SettingsError: The pictures are not square, or their side length is odd.

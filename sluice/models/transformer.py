@@ -11,6 +11,7 @@ _FEEDFORWARD_RATIO = 4
 """Hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _MAX_WAVELENGTH = 10_000.0
+"""Upper bound of the wavelengths of the position encodings, divided by 2 pi [rows]."""
 
 
 class Transformer(nn.Module):
@@ -18,14 +19,14 @@ class Transformer(nn.Module):
 
     Shape legend: B = examples, L = sequence length [rows], D = features, H = width, O = outputs.
 
-    The head uses the last row instead of the mean over rows: the prediction is for this row, and
-    attention has already collected the information of the others there. There is no causal mask,
-    because all rows of a window are known at prediction time.
+    The head uses the last row instead of the mean over rows, because the prediction is for this row
+    and attention has already collected the information of the other rows in it. There is no causal
+    mask, because all rows of a window are known at prediction time.
 
-    Position encodings are sines of the distance to the last row instead of learned vectors. So the
-    number of weights does not depend on the length, the same weights can be used with any
-    ``seq_len``, and the last row always has the same encoding. Layers are pre-norm, which is stable
-    without warmup; therefore there is one more normalisation at the end.
+    Position encodings are sines and cosines of the distance to the last row instead of learned
+    vectors. So the number of weights does not depend on the length, the same weights can be used
+    with any ``seq_len``, and the last row always has the same encoding. Layers are pre-norm, which
+    is stable without warmup and requires one more normalisation after the last layer.
 
     Args:
         num_features: D.
@@ -45,7 +46,7 @@ class Transformer(nn.Module):
         width = settings.hidden
         self.width = width
         self.entry = nn.Linear(num_features, width)
-        # nn.TransformerEncoder copies one layer with its initial weights; these layers differ.
+        # nn.TransformerEncoder is not used, because it gives all layers the same initial weights.
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,

@@ -1,4 +1,4 @@
-"""Validates stored weights: correct digest and a safetensors file."""
+"""Checks that stored weights have the correct digest and are a safetensors file."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _OTHER_FORMATS: Mapping[bytes, str] = {
     b"\x1f\x8b": "a gzip file, as joblib writes it around a pickle",
     b"\x89HDF": "an HDF5 file",
 }
-"""Other formats of weights, by their first bytes."""
+"""Names of other formats of weights, by the first bytes of the file."""
 
 
 def foreign_format(content: bytes) -> str | None:
@@ -33,7 +33,7 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
         store: Store of the artifact.
         digest: Digest of the artifact.
         what: Version and role of the artifact, for the message.
-        is_weights: Whether it must be a safetensors file with at least one tensor.
+        is_weights: Whether the artifact must be a safetensors file with at least one tensor.
 
     Raises:
         IntegrityError: The artifact is missing, changed, or not a safetensors file.
@@ -47,10 +47,10 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
 
 
 def require_safetensors(content: bytes, *, what: str) -> None:
-    """Raise an error for weights that Sluice would not write; no code in them is executed.
+    """Raise an error for weights that Sluice would not write, without executing code in them.
 
-    Sluice's own header reader runs first, because it is stricter than the library that loads the
-    tensors, which must accept the file too.
+    Both Sluice's own header reader, which is stricter, and the library that loads the tensors must
+    accept the file.
 
     Raises:
         IntegrityError: The file is a pickle or has another format, contains no tensor, or its

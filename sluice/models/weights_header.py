@@ -1,7 +1,7 @@
-"""Strict reader of the header of a safetensors file, used before any tensor is loaded.
+"""Reads the header of a safetensors file strictly, before any tensor is loaded.
 
-The header is untrusted text. It neither names nor selects code: it states the numbers of columns of
-a network and whether they are scaled, and any other key is rejected.
+The header is untrusted text. It must not name or select code. Its metadata may only state the
+numbers of columns of a network and whether they are scaled; any other key is rejected.
 """
 
 import math
@@ -15,11 +15,14 @@ from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
 
 FACTS = "sluice"
-"""The only entry in the metadata of Sluice's files."""
+"""Name of the only entry in the metadata of Sluice's files."""
 
 _METADATA = "__metadata__"
+"""Name of the metadata in a safetensors header."""
 _LENGTH_BYTES = 8
-_ENTRY = {"dtype", "shape", "data_offsets"}
+"""Size of the length of the header, with which a file starts [bytes]."""
+_ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
+"""Keys of the entry of a tensor in the header."""
 _DTYPE_BYTES: Mapping[str, int] = {
     "BOOL": 1,
     "U8": 1,
@@ -52,7 +55,7 @@ class WeightsFacts(Settings):
 
     @classmethod
     def read(cls, content: bytes, limits: ImportLimits) -> Self:
-        """Return the metadata of a file, with which its tensors must agree.
+        """Return the metadata of a file, after checking that its tensors have matching shapes.
 
         Args:
             content: The whole file.
@@ -118,39 +121,43 @@ def read_header(
     for name, entry in header.items():
         shapes[name], span = _read_tensor(name, entry, limits)
         spans.append((*span, name))
-    at = 0
+    previous_end = 0
     for begin, end, name in sorted(spans):
-        if begin != at:
-            raise ValueError(f"tensor {name[:80]!r} begins at byte {begin:,}, required {at:,}")
-        at = end
-    if at != len(content) - start:
-        raise ValueError(f"its tensors have {at:,} bytes, the file {len(content) - start:,}")
+        if begin != previous_end:
+            raise ValueError(
+                f"tensor {name[:80]!r} begins at byte {begin:,}, required {previous_end:,}"
+            )
+        previous_end = end
+    if previous_end != len(content) - start:
+        raise ValueError(
+            f"its tensors have {previous_end:,} bytes, the file {len(content) - start:,}"
+        )
     return shapes, metadata
 
 
 def _read_tensor(
     name: str, entry: Any, limits: ImportLimits
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
-    who = f"tensor {name[:80]!r}"
+    label = f"tensor {name[:80]!r}"
     if not name or not name.isprintable() or len(name) > limits.max_text:
-        raise ValueError(f"{who} must have a name of printable characters")
-    if not isinstance(entry, dict) or set(entry) != _ENTRY:
-        raise ValueError(f"{who} must have exactly dtype, shape and data_offsets")
+        raise ValueError(f"{label} must have a name of printable characters")
+    if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS:
+        raise ValueError(f"{label} must have exactly dtype, shape and data_offsets")
     size = _DTYPE_BYTES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if size is None:
-        raise ValueError(f"{who} has the unknown dtype {str(entry['dtype'])[:80]!r}")
+        raise ValueError(f"{label} has the unknown dtype {str(entry['dtype'])[:80]!r}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _are_sizes(shape) or len(shape) > limits.max_dimensions:
         raise ValueError(
-            f"{who} must have a shape of up to {limits.max_dimensions} integers from 0, got "
+            f"{label} must have a shape of up to {limits.max_dimensions} integers from 0, got "
             f"{str(shape)[:80]}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"{who} must have two offsets from 0, got {str(offsets)[:80]}")
+        raise ValueError(f"{label} must have two offsets from 0, got {str(offsets)[:80]}")
     begin, end = offsets
     if end - begin != math.prod(shape) * size:
         raise ValueError(
-            f"{who} has {end - begin:,} bytes, which does not match its shape and dtype"
+            f"{label} has {end - begin:,} bytes, which does not match its shape and dtype"
         )
     return tuple(shape), (begin, end)
 

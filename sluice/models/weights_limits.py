@@ -1,4 +1,4 @@
-"""Limits of version files; larger files are rejected before they are read."""
+"""Limits of the size of imported version files; larger files are rejected before they are read."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from sluice.base.settings import Settings
 
 
 class ImportLimits(Settings):
-    """Upper limits of everything that the author of a version file can choose."""
+    """Upper limits of all sizes and counts that the author of a version file can choose."""
 
     max_file_bytes: int = Field(
         4 * 2**30, ge=1, description="Size of the whole file, which is kept in memory [bytes]."
@@ -36,4 +36,4 @@ class ImportLimits(Settings):
 
 
 LIMITS = ImportLimits()
-"""The limits in use; files cannot change them."""
+"""Limits that are in use. A version file cannot change them."""

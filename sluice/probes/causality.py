@@ -1,12 +1,14 @@
-"""Tests whether outputs depend on later positions.
+"""Tests whether the output at a position depends on later positions of the input.
 
 Shape legend: B = rows, L = positions, D = features, O = outputs of a position.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import ProbeResult, skipped, unmoved
+from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
 from sluice.probes.twin import (
     ROUNDING,
     effect,
@@ -27,9 +29,9 @@ def probe_causality(
     Args:
         network: Maps (B, L) tokens or (B, L, D) floats to one output per position (B, L, ...).
         x: A few rows.
-        causal: Whether outputs must not depend on later positions; None to infer it from the
-            targets, which then are the inputs shifted by one position.
-        y: Targets, used when ``causal`` is None.
+        causal: Whether outputs must not depend on later positions. None: they must not if the
+            targets are the inputs shifted by one position.
+        y: Targets; used only if ``causal`` is None.
         seed: Seed of random operations in the network.
 
     Raises:
@@ -44,11 +46,11 @@ def probe_causality(
             f"Inputs of shape {tuple(x.shape)} have no sequence dimension.",
         )
     with evaluation_twin(network, seed=seed) as twin:
-        plain = output_of(twin, x)
-        reason = _no_positions(twin, x, plain)
+        unperturbed = output_of(twin, x)
+        reason = _why_no_positions(twin, x, unperturbed)
         if reason:
             return skipped(NAME, reason)
-        if not torch.equal(plain, output_of(twin, x)):
+        if not torch.equal(unperturbed, output_of(twin, x)):
             return ProbeResult(
                 name=NAME,
                 outcome="insufficient",
@@ -56,64 +58,76 @@ def probe_causality(
                 why="The network is random or stateful in evaluation mode.",
                 fix="See the probe 'modes' first.",
             )
-        moved, control, cuts = _try_cuts(twin, x, plain)
-    return _result(moved, control, cuts, must=causal or _predicts_next(x, y))
+        leak_by_cut, effect_after, cuts = _perturb_after_cuts(twin, x, unperturbed)
+    must_be_causal = causal or _is_next_position_target(x, y)
+    return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)
 
 
-def _try_cuts(
-    twin: nn.Module, x: Tensor, plain: Tensor
+def _perturb_after_cuts(
+    twin: nn.Module, x: Tensor, unperturbed: Tensor
 ) -> tuple[dict[int, float], float, list[int]]:
-    """Return the effect on outputs before each cut, and the largest effect after a cut."""
+    """Perturb all positions from a cut on, for several cuts.
+
+    Returns:
+        The effect on the outputs before a cut, for each cut where it is not 0; the largest effect
+        on the outputs from a cut on; and all cuts.
+    """
     length, other = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
-    moved, control = {}, 0.0
+    leak_by_cut, effect_after = {}, 0.0
     for cut in cuts:
         changed = x.clone()
         changed[:, cut:] = other[:, cut:]
-        after = output_of(twin, changed)
-        before_cut = effect(plain[:, :cut], after[:, :cut])
-        if not before_cut <= ROUNDING:
-            moved[cut] = before_cut
-        control = max(control, effect(plain[:, cut:], after[:, cut:]))
-    return moved, control, cuts
+        perturbed = output_of(twin, changed)
+        leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
+        if not leak <= ROUNDING:  # also if NaN
+            leak_by_cut[cut] = leak
+        effect_after = max(effect_after, effect(unperturbed[:, cut:], perturbed[:, cut:]))
+    return leak_by_cut, effect_after, cuts
 
 
-def _result(moved: dict[int, float], control: float, cuts: list[int], *, must: bool) -> ProbeResult:
-    asked = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
-    numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(moved)}
-    if moved:
-        cut, share = max(moved.items(), key=lambda item: (item[1] != item[1], item[1]))
+def _result(
+    leak_by_cut: dict[int, float], effect_after: float, cuts: list[int], *, must_be_causal: bool
+) -> ProbeResult:
+    test = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
+    numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
+    if leak_by_cut:
+        # NaN counts as the largest effect.
+        cut, share = max(leak_by_cut.items(), key=lambda item: (math.isnan(item[1]), item[1]))
         return ProbeResult(
             name=NAME,
-            outcome="fail" if must else "insufficient",
-            seen=f"{asked}: outputs at earlier positions changed at {len(moved)} of {len(cuts)} "
-            f"cuts, by up to {share:.3g} of the largest output (cut at position {cut}).",
+            outcome="fail" if must_be_causal else "insufficient",
+            seen=f"{test}: outputs at earlier positions changed at {len(leak_by_cut)} of "
+            f"{len(cuts)} cuts, by up to {share:.3g} of the largest output (cut at position "
+            f"{cut}).",
             numbers=numbers | {"worst_cut": cut, "largest_effect": share},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
             "one, a bidirectional layer, or a normalisation over positions."
-            if must
+            if must_be_causal
             else "This is a fault only if outputs must not depend on later positions, which "
             "neither the workload nor its targets state.",
             fix="Mask all later positions in every layer that mixes positions."
-            if must
-            else "Declare it in the workload: causal = True or causal = False.",
+            if must_be_causal
+            else "Declare in the workload whether it is: causal = True or causal = False.",
         )
-    if not control > ROUNDING:
-        seen = f"{asked}: no output changed, not even at the perturbed positions."
-        return unmoved(NAME, seen, numbers)
+    if not effect_after > ROUNDING:
+        seen = f"{test}: no output changed, not even at the perturbed positions."
+        return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{asked}: earlier outputs did not change; later ones did, by up to {control:.3g}.",
-        numbers=numbers | {"effect_on_later": control},
+        seen=f"{test}: earlier outputs did not change; later ones did, by up to "
+        f"{effect_after:.3g}.",
+        numbers=numbers | {"effect_on_later": effect_after},
     )
 
 
-def _no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
-    """Return why the output is not one per position; empty when it is.
+def _why_no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
+    """Return why the network does not give one output per position; empty if it does.
 
-    Equal sizes may be a coincidence (10 classes and windows of 10 rows), so unless tokens are
-    mapped to vectors, a shorter input must give a shorter output.
+    Equal sizes of input and output may be a coincidence, such as 10 classes and windows of 10 rows.
+    Therefore a shorter input must also give a shorter output, unless the network maps tokens to
+    vectors, which leaves no doubt.
     """
     shape = f"Inputs {tuple(x.shape)} give outputs {tuple(output.shape)}"
     if output.dim() < 2 or output.shape[:2] != x.shape[:2]:
@@ -122,14 +136,14 @@ def _no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
         return ""
     try:
         shorter = output_of(twin, x[:, :-1])
-    except Exception:  # user code, on an input that it may not support
+    except Exception:  # the network may not support this length
         return f"{shape}, but a shorter input raises: the second dimension is not a sequence."
     if shorter.shape[:2] != (len(x), x.shape[1] - 1):
         return f"{shape}, but a shorter input gives {tuple(shorter.shape)}: not one per position."
     return ""
 
 
-def _predicts_next(x: Tensor, y: Tensor | None) -> bool:
+def _is_next_position_target(x: Tensor, y: Tensor | None) -> bool:
     """Return whether the targets equal the inputs shifted by one position, in any column."""
     if y is None or y.shape[:2] != x.shape[:2] or y.dim() > 3:
         return False

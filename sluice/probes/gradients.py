@@ -1,7 +1,4 @@
-"""Tests gradients against finite differences, in double precision.
-
-Shape legend: B = rows of a batch.
-"""
+"""Compares gradients with finite differences, in double precision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,26 +20,34 @@ from sluice.probes.twin import evaluation_twin, require_rows
 NAME = "gradients"
 
 _JITTER = 1e-3
-"""Relative offset of weights and inputs, which keeps them away from kinks such as ReLU's at 0."""
+"""Relative random offset of weights and inputs, so that none is exactly at a kink, as ReLU's at
+0."""
 
 _LARGE_CHANGE = 0.3
 """Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
-_ABSOLUTE, _RELATIVE = 1e-7, 1e-3
+_ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE = 1e-7, 1e-3
 """Tolerances of a comparison, with the output scaled to 1."""
 
-_INPUT = "the input"
+_INPUT_NAME = "the input"
+"""Name of the network's input among the tensors whose gradients are checked."""
+
+_MAX_FULL_CHECK = 16
+"""Maximum elements of a tensor for which every element is checked; above, random directions."""
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
-"""Maps tensors by name to the output."""
+"""Function that computes the checked output from tensors by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GradientFault:
+    """A problem of one gradient: what was observed, the likely cause, and what to do."""
+
     observation: str
     why: str
     fix: str
     tensor_name: str = ""
+    """Name of the parameter or input; empty if the problem affects all."""
 
 
 def probe_gradients(
@@ -56,7 +61,7 @@ def probe_gradients(
     """Run ``torch.autograd.gradcheck`` on the loss in double precision, one parameter at a time.
 
     Args:
-        network: Maps ``x`` to the input of the loss.
+        network: Network that maps ``x`` to the first argument of the loss.
         loss: Maps output and targets to a scalar.
         x: A few rows; two are enough.
         y: Targets of the rows.
@@ -71,7 +76,7 @@ def probe_gradients(
     require_rows(x, at_least=1)
     with evaluation_twin(network, seed=seed) as twin, double_by_default():
         twin = twin.double()
-        x, y = _jittered(x), y.double() if y.is_floating_point() else y
+        x, y = _add_jitter(x), y.double() if y.is_floating_point() else y
         tensors: dict[str, Tensor] = {n: p for n, p in twin.named_parameters() if p.requires_grad}
         if not tensors:
             raise ContractError(
@@ -79,16 +84,17 @@ def probe_gradients(
                 fix="Pass the network that will be trained.",
             )
         for parameter in tensors.values():
-            parameter.data = _jittered(parameter.data)
+            parameter.data = _add_jitter(parameter.data)
         if x.is_floating_point():
-            tensors[_INPUT] = x.requires_grad_()
+            tensors[_INPUT_NAME] = x.requires_grad_()
 
-        def call(given: Mapping[str, Tensor]) -> Tensor:
-            inputs = given.get(_INPUT, x)
-            weights = {n: t for n, t in given.items() if n != _INPUT}
+        def compute_loss(tensors: Mapping[str, Tensor]) -> Tensor:
+            inputs = tensors.get(_INPUT_NAME, x)
+            weights = {name: value for name, value in tensors.items() if name != _INPUT_NAME}
             return loss(functional_call(twin, weights, (inputs,)), y)
 
-        return _result(_first_fault(call, tensors, twin, scalar=True), tensors, "the loss")
+        fault = _first_fault(compute_loss, tensors, twin, must_be_scalar=True)
+        return _result(fault, tensors, "the loss")
 
 
 def probe_function(
@@ -97,8 +103,9 @@ def probe_function(
     """Run ``torch.autograd.gradcheck`` on a custom autograd function, one input at a time.
 
     Args:
-        function: Such as ``Square.apply``; maps ``inputs`` to one tensor.
-        inputs: Tensors of floats are checked in double precision; others are passed on.
+        function: Function that maps ``inputs`` to one tensor, such as ``Square.apply``.
+        inputs: Arguments of the function. Tensors of floats are checked in double precision; other
+            arguments are passed on unchanged.
         name: Name of the function in the result.
         seed: Seed of random directions and offsets.
 
@@ -107,7 +114,7 @@ def probe_function(
     """
     with RandomStream(seed).active(), double_by_default():
         tensors = {
-            f"input {i}": _jittered(value.detach()).requires_grad_()
+            f"input {i}": _add_jitter(value.detach()).requires_grad_()
             for i, value in enumerate(inputs)
             if isinstance(value, Tensor) and value.is_floating_point()
         }
@@ -117,21 +124,24 @@ def probe_function(
                 fix="Pass the inputs that have a gradient.",
             )
 
-        def call(given: Mapping[str, Tensor]) -> Tensor:
-            args = [given.get(f"input {i}", value) for i, value in enumerate(inputs)]
+        def call_function(tensors: Mapping[str, Tensor]) -> Tensor:
+            args = [tensors.get(f"input {i}", value) for i, value in enumerate(inputs)]
             return function(*args)
 
-        return _result(_first_fault(call, tensors, None, scalar=False), tensors, name)
+        fault = _first_fault(call_function, tensors, None, must_be_scalar=False)
+        return _result(fault, tensors, name)
 
 
 def _first_fault(
-    call: Call, tensors: Mapping[str, Tensor], network: nn.Module | None, *, scalar: bool
+    call: Call, tensors: Mapping[str, Tensor], network: nn.Module | None, *, must_be_scalar: bool
 ) -> _GradientFault | None:
+    """Return the first problem of the output or of a gradient; None if all gradients are right."""
+    # torch increases the version of a tensor at every in-place operation.
     versions = {name: t._version for name, t in tensors.items()}
     try:
         with watched_operations(network) as operations:
             outcome = call(tensors)
-        fault = _check_output(outcome, operations, scalar=scalar)
+        fault = _check_output(outcome, operations, must_be_scalar=must_be_scalar)
         if fault is not None:
             return fault
         written = [name for name, t in tensors.items() if t._version != versions[name]]
@@ -150,22 +160,27 @@ def _first_fault(
         )
     except RuntimeError as error:
         return _fault_from_error(error)
-    size = float(outcome.detach().abs().max().clamp_min(1e-30))
+    output_size = float(outcome.detach().abs().max().clamp_min(1e-30))
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-        found = _check_tensor(call, tensors, name, tensor, gradient, operations, outcome, size)
-        if found is not None:
-            return found
+        fault = _check_tensor(
+            call, tensors, name, tensor, gradient, operations, outcome, output_size
+        )
+        if fault is not None:
+            return fault
     return None
 
 
-def _check_output(outcome: Any, operations: Operations, *, scalar: bool) -> _GradientFault | None:
+def _check_output(
+    outcome: Any, operations: Operations, *, must_be_scalar: bool
+) -> _GradientFault | None:
+    """Return why no gradient of the output can be checked; None if gradients can be checked."""
     if not isinstance(outcome, Tensor):
         return _GradientFault(
             observation=f"The outcome is not a tensor but {type(outcome).__name__}.",
             why="An operation such as .item() or .numpy() leaves torch and is not differentiable.",
             fix="Use tensors up to the loss.",
         )
-    if scalar and outcome.numel() != 1:
+    if must_be_scalar and outcome.numel() != 1:
         return _GradientFault(
             observation=f"The loss is not a scalar: its shape is {tuple(outcome.shape)}.",
             why="Non-scalar output: a loss per row has no single gradient.",
@@ -199,24 +214,24 @@ def _check_tensor(
     gradient: Tensor | None,
     operations: Operations,
     outcome: Tensor,
-    size: float,
+    output_size: float,
 ) -> _GradientFault | None:
+    """Compare the gradient with respect to one tensor with finite differences."""
     if gradient is None or not bool(gradient.any()):
-        return _of_no_gradient(call, tensors, name, gradient, operations, outcome, size)
+        return _check_zero_gradient(call, tensors, name, gradient, operations, outcome, output_size)
 
-    def alone(value: Tensor) -> Tensor:
-        return call({**tensors, name: value}) / size
+    def output_of_tensor(value: Tensor) -> Tensor:
+        return call({**tensors, name: value}) / output_size
 
-    probed = tensor.detach().clone().requires_grad_()
+    copied = tensor.detach().clone().requires_grad_()
     try:
-        # Random directions for large tensors, else element by element.
         gradcheck(
-            alone,
-            (probed,),
-            atol=_ABSOLUTE,
-            rtol=_RELATIVE,
+            output_of_tensor,
+            (copied,),
+            atol=_ABSOLUTE_TOLERANCE,
+            rtol=_RELATIVE_TOLERANCE,
             nondet_tol=1e-9,
-            fast_mode=tensor.numel() > 16,
+            fast_mode=tensor.numel() > _MAX_FULL_CHECK,
         )
     except GradcheckError as error:
         return _mismatch_fault(name, error, operations, outcome)
@@ -225,31 +240,31 @@ def _check_tensor(
     return None
 
 
-def _of_no_gradient(
+def _check_zero_gradient(
     call: Call,
     tensors: Mapping[str, Tensor],
     name: str,
     gradient: Tensor | None,
     operations: Operations,
     outcome: Tensor,
-    size: float,
+    output_size: float,
 ) -> _GradientFault | None:
-    """Check a tensor with a missing or zero gradient: does the output depend on it?"""
+    """Return a fault if the output depends on a tensor whose gradient is missing or zero."""
     if gradient is not None and not operations.piecewise_constant:
-        return None  # inactive units have a true gradient of 0
-    if name == _INPUT:
+        return None  # the gradient of inactive units is indeed 0
+    if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
     changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        moved = float((call({**tensors, name: changed}) - outcome).abs().max()) / size
-    if not moved > _ABSOLUTE:
+        change = float((call({**tensors, name: changed}) - outcome).abs().max()) / output_size
+    if not change > _ABSOLUTE_TOLERANCE:
         return None
-    step = operations.piecewise_constant or "detach(), .data or no_grad"
+    operation = operations.piecewise_constant or "detach(), .data or no_grad"
     return _GradientFault(
-        observation=f"{name} changes the outcome by {moved:.3g} of its size when perturbed by "
+        observation=f"{name} changes the outcome by {change:.3g} of its size when perturbed by "
         f"{_LARGE_CHANGE:.0%}, yet its gradient is {'missing' if gradient is None else '0'}.",
-        why=f"Non-differentiable operation on its path: {step}.",
+        why=f"Non-differentiable operation on its path: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
         tensor_name=name,
     )
@@ -258,6 +273,7 @@ def _of_no_gradient(
 def _mismatch_fault(
     name: str, error: GradcheckError, operations: Operations, outcome: Tensor
 ) -> _GradientFault:
+    """Return the fault of a wrong gradient, with its most likely cause."""
     numbers = " ".join(str(error).split())
     functions = _custom_functions(outcome)
     if operations.single_precision:
@@ -281,6 +297,7 @@ def _mismatch_fault(
 
 
 def _fault_from_error(error: RuntimeError) -> _GradientFault:
+    """Convert an error of torch about in-place operations or dtypes; raise any other error."""
     message = " ".join(str(error).split())[:300]
     if "inplace" in message or "in-place" in message:
         return _in_place_fault(message)
@@ -303,21 +320,21 @@ def _in_place_fault(observation: str, *, tensor_name: str = "") -> _GradientFaul
 
 
 def _custom_functions(outcome: Tensor) -> list[str]:
-    """Return the names of custom autograd functions in the graph of the output."""
+    """Return the names of custom autograd functions in the autograd graph of the output."""
     names: dict[str, None] = {}
-    seen, left = set(), [outcome.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
+    visited, to_visit = set(), [outcome.grad_fn]
+    while to_visit:
+        node = to_visit.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(node, BackwardCFunction):
             names[type(node).__name__.removesuffix("Backward")] = None
-        left += [further for further, _ in node.next_functions]
+        to_visit += [next_node for next_node, _ in node.next_functions]
     return list(names)
 
 
-def _jittered(values: Tensor) -> Tensor:
+def _add_jitter(values: Tensor) -> Tensor:
     """Return floats in double precision with a small random offset; integers unchanged."""
     if not values.is_floating_point():
         return values

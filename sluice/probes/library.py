@@ -1,5 +1,6 @@
-"""All probes, and how each is applied to a workload."""
+"""Lists all probes, and applies each to a workload."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -11,7 +12,7 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.probes.causality import probe_causality
 from sluice.probes.gradients import probe_function, probe_gradients
 from sluice.probes.modes import probe_modes
-from sluice.probes.padding import padding_of, probe_padding
+from sluice.probes.padding import padding_mask, probe_padding
 from sluice.probes.result import ProbeResult, skipped
 from sluice.probes.schedule import probe_train_settings
 from sluice.probes.seeds import probe_seeds
@@ -20,13 +21,14 @@ from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 
 _RANKS = 2
-"""Number of ranks that the trainer's split is tested with."""
+"""Number of ranks with which the trainer's split of the rows is tested."""
 
 _GRADIENT_ROWS = 2
+"""Number of rows with which gradients are tested; each row costs time."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
-    """Yield the result of every probe, or of the named ones, in the order of ``PROBES``.
+    """Yield the result of every probe, or only of the named probes, in the order of ``PROBES``.
 
     Raises:
         SettingsError: A name is unknown.
@@ -58,7 +60,7 @@ def _causality(subject: Subject) -> ProbeResult:
 def _padding(subject: Subject) -> ProbeResult:
     pad_id = getattr(subject.workload, "pad_id", None)
     x = subject.few.tensor
-    padded = padding_of(x, subject.network, pad_id=pad_id)
+    padded = padding_mask(x, subject.network, pad_id=pad_id)
     if padded is None:
         kind = "numbers" if x.is_floating_point() else "tokens"
         return skipped(
@@ -68,19 +70,19 @@ def _padding(subject: Subject) -> ProbeResult:
         )
     if not bool(padded.any()):
         # The first rows may have no padding by chance.
-        x, padded = _padded_rows(subject, pad_id)
+        x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
             return skipped("padding", "No train row has padding.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 
-def _padded_rows(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
+def _rows_with_padding(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
     """Return the first train rows with padding, and the positions of the padding."""
     x = subject.sample.tensor
-    padded = padding_of(x, subject.network, pad_id=pad_id)
+    padded = padding_mask(x, subject.network, pad_id=pad_id)
     assert padded is not None
-    mixed = (padded.any(dim=1) & ~padded.all(dim=1)).nonzero().flatten()
-    rows = mixed[: len(subject.few)]
+    is_partly_padded = padded.any(dim=1) & ~padded.all(dim=1)
+    rows = is_partly_padded.nonzero().flatten()[: len(subject.few)]
     return x[rows], padded[rows]
 
 
@@ -116,7 +118,7 @@ def _gradients(subject: Subject) -> ProbeResult:
 
 
 def _schedule(subject: Subject) -> ProbeResult:
-    steps = -(-len(subject.train) // subject.training.batch_rows)
+    steps = math.ceil(len(subject.train) / subject.training.batch_rows)
     return probe_train_settings(subject.training, steps_per_epoch=steps)
 
 
@@ -129,15 +131,15 @@ def _seeds(subject: Subject) -> ProbeResult:
 
 
 def _shards(subject: Subject) -> ProbeResult:
-    rows, batch = len(subject.train), subject.training.batch_rows
+    num_rows, batch_rows = len(subject.train), subject.training.batch_rows
     y = subject.train.targets
-    one_label = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
+    has_one_label_per_row = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
     return probe_shards(
-        split_rows(rows, batch_rows=batch, world=_RANKS, seed=subject.seed),
-        num_rows=rows,
-        labels_N=y.flatten().numpy() if one_label else None,
-        # Ranks take equal numbers of steps; an odd batch gives one rank one row more.
-        max_uneven_rows=-(-rows // batch),
+        split_rows(num_rows, batch_rows=batch_rows, world=_RANKS, seed=subject.seed),
+        num_rows=num_rows,
+        labels_N=y.flatten().numpy() if has_one_label_per_row else None,
+        # Each batch with an odd number of rows gives one rank one row more than the other.
+        max_uneven_rows=math.ceil(num_rows / batch_rows),
     )
 
 

@@ -1,7 +1,4 @@
-"""Tests evaluation mode: repeatable outputs that do not depend on other rows of the batch.
-
-Shape legend: B = rows of a batch.
-"""
+"""Tests evaluation mode: outputs must be repeatable and independent of the batch's other rows."""
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +8,12 @@ from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, req
 
 NAME = "modes"
 
-_DROPOUTS = (nn.modules.dropout._DropoutNd,)
-_NORMS = (nn.modules.batchnorm._NormBase,)
+_DROPOUT_CLASSES = (nn.modules.dropout._DropoutNd,)
+_NORM_CLASSES = (nn.modules.batchnorm._NormBase,)
 
 
 def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
-    """Run two passes in evaluation mode, and one with other rows in the batch.
+    """Run two passes over the same rows in evaluation mode, and one with other rows in the batch.
 
     Args:
         network: Maps ``x`` to outputs whose first dimension is the batch.
@@ -24,7 +21,7 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
         seed: Seed of random operations in the network.
 
     Raises:
-        ContractError: ``x`` has fewer rows, or the output is not one tensor of floats.
+        ContractError: ``x`` has fewer than two rows, or the output is not one tensor of floats.
     """
     require_rows(x, at_least=2)
     with evaluation_twin(network, seed=seed) as twin:
@@ -32,18 +29,22 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
         before = {name: value.clone() for name, value in twin.state_dict().items()}
         first, second = output_of(twin, x), output_of(twin, x)
         changed = [
-            name for name, value in twin.state_dict().items() if not _same(before[name], value)
+            name for name, value in twin.state_dict().items() if not _are_equal(before[name], value)
         ]
         half = len(x) // 2
-        # Rows of the batch itself, because generated rows might not be valid inputs.
-        beside = output_of(twin, torch.cat((x[:half], x[: len(x) - half])))
-    return _result(first, second, beside, x, still_training, changed, _suspects(network))
+        # The second half is replaced by rows of the first, because generated rows might not be
+        # valid inputs.
+        replaced = torch.cat((x[:half], x[: len(x) - half]))
+        with_other_rows = output_of(twin, replaced)
+    return _result(
+        first, second, with_other_rows, x, still_training, changed, _suspect_layers(network)
+    )
 
 
 def _result(
     first: Tensor,
     second: Tensor,
-    beside: Tensor,
+    with_other_rows: Tensor,
     x: Tensor,
     still_training: list[str],
     changed: list[str],
@@ -56,7 +57,7 @@ def _result(
     if still_training:
         return failed(
             NAME,
-            f"After eval(), {_list(still_training)} is still in training mode.",
+            f"After eval(), {_format_names(still_training)} is still in training mode.",
             "The module overrides train(), or sets its mode itself.",
             "Call super().train(mode) in train(mode).",
             numbers,
@@ -64,18 +65,18 @@ def _result(
     if changed:
         return failed(
             NAME,
-            f"A forward pass in evaluation mode changes {_list(changed)}.",
+            f"A forward pass in evaluation mode changes {_format_names(changed)}.",
             "Running statistics are still updated: batch normalisation with training=True.",
             "Pass training=self.training, and update buffers in training mode only.",
             numbers,
         )
-    if not _same(first, second):
+    if not _are_equal(first, second):
         return failed(
             NAME,
             f"Two passes over the same {len(x)} rows in evaluation mode differ, by up to "
             f"{repeat:.3g} of the largest output.",
             "Dropout is still on, or another operation is random"
-            + (f"; check {_list(dropouts)}." if dropouts else "."),
+            + (f"; check {_format_names(dropouts)}." if dropouts else "."),
             "Use nn.Dropout, or pass training=self.training to the function.",
             numbers,
         )
@@ -88,20 +89,20 @@ def _result(
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
-    share = effect(first[:half], beside[:half])
-    control = effect(first[half:], beside[half:])
-    numbers |= {"effect_of_other_rows": share, "effect_of_own_row": control}
-    if not share <= ROUNDING:
+    effect_of_others = effect(first[:half], with_other_rows[:half])
+    effect_of_own = effect(first[half:], with_other_rows[half:])
+    numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
+    if not effect_of_others <= ROUNDING:  # also if NaN
         return failed(
             NAME,
             f"With {len(x) - half} other rows in the batch, the outputs of {half} rows change by "
-            f"up to {share:.3g} of the largest output.",
+            f"up to {effect_of_others:.3g} of the largest output.",
             "The output of a row depends on the batch: batch normalisation with batch statistics, "
-            "or a normalisation over rows" + (f"; check {_list(norms)}." if norms else "."),
+            "or a normalisation over rows" + (f"; check {_format_names(norms)}." if norms else "."),
             "Track running statistics and use them in evaluation mode.",
             numbers,
         )
-    if not control > ROUNDING:
+    if not effect_of_own > ROUNDING:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
@@ -119,22 +120,25 @@ def _result(
     )
 
 
-def _suspects(network: nn.Module) -> tuple[list[str], list[str]]:
+def _suspect_layers(network: nn.Module) -> tuple[list[str], list[str]]:
     """Return the names of dropouts, and of normalisations without running statistics."""
     named = list(network.named_modules())
-    dropouts = [name for name, m in named if isinstance(m, _DROPOUTS)]
+    dropouts = [name for name, m in named if isinstance(m, _DROPOUT_CLASSES)]
     norms = [
-        name for name, m in named if isinstance(m, _NORMS) and getattr(m, "running_mean", 0) is None
+        name
+        for name, m in named
+        if isinstance(m, _NORM_CLASSES) and getattr(m, "running_mean", 0) is None
     ]
     return dropouts, norms
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.is_floating_point():
-        return bool(((one == other) | (one.isnan() & other.isnan())).all())
-    return torch.equal(one, other)
+def _are_equal(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are equal, where NaN equals NaN."""
+    if first.is_floating_point():
+        return bool(((first == second) | (first.isnan() & second.isnan())).all())
+    return torch.equal(first, second)
 
 
-def _list(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     shown = ", ".join(f"'{name}'" for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import ProbeResult, skipped, unmoved
+from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
 from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME = "padding"
@@ -22,9 +22,9 @@ def probe_padding(
 ) -> ProbeResult:
     """Perturb padded positions and compare the outputs at real positions.
 
-    For tokens, the embedding vectors are perturbed, so that a network which derives its mask from
-    the tokens still finds the padding. Floats are perturbed in the input itself; a network that
-    derives its mask from their values cannot be tested.
+    For tokens, the output of the embedding is perturbed and not the tokens themselves, so that a
+    network that computes its mask from the tokens still finds the padding. Inputs of floats are
+    perturbed directly, so a network that computes its mask from their values cannot be tested.
 
     Args:
         network: Maps ``(x, *further)`` to one output per position (B, L, ...) or per row (B, O).
@@ -48,15 +48,22 @@ def probe_padding(
     if not bool((padded & real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_twin(network, seed=seed) as twin:
-        runs = [_run(twin, x, further, chosen) for chosen in (None, None, padded, real)]
-    plain, again, by_padding, by_real = runs
-    if plain is None or again is None or by_padding is None or by_real is None:
+        unperturbed = _run(twin, x, further, None)
+        repeated = _run(twin, x, further, None)
+        padding_perturbed = _run(twin, x, further, padded)
+        real_perturbed = _run(twin, x, further, real)
+    if (
+        unperturbed is None
+        or repeated is None
+        or padding_perturbed is None
+        or real_perturbed is None
+    ):
         return skipped(
             NAME,
             "No nn.Embedding receives the tokens unchanged, so padding cannot be perturbed.",
             fix="Test the part of the network after its embedding, with vectors.",
         )
-    if not torch.equal(plain, again):
+    if not torch.equal(unperturbed, repeated):
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
@@ -64,100 +71,109 @@ def probe_padding(
             why="The network is random or stateful in evaluation mode.",
             fix="See the probe 'modes' first.",
         )
-    return _result(plain, by_padding, by_real, padded, real)
+    return _result(unperturbed, padding_perturbed, real_perturbed, padded, real)
 
 
-def padding_of(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
-    """Return which positions (B, L) are padding; None when no padding is declared.
+def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
+    """Return which positions (B, L) are padding; None if no padding token is declared.
 
     Args:
         x: (B, L) tokens.
         network: May have an ``nn.Embedding`` with ``padding_idx``.
-        pad_id: The padding token; None to take it from the network.
+        pad_id: The padding token; None to use ``padding_idx`` of the network's embeddings.
     """
     if x.dim() != 2 or x.is_floating_point():
         return None
     if pad_id is None:
-        tables = (m for m in network.modules() if isinstance(m, nn.Embedding))
-        known = {t.padding_idx for t in tables if t.padding_idx is not None}
-        if len(known) != 1:
+        embeddings = (m for m in network.modules() if isinstance(m, nn.Embedding))
+        pad_ids = {e.padding_idx for e in embeddings if e.padding_idx is not None}
+        if len(pad_ids) != 1:
             return None
-        (pad_id,) = known
+        (pad_id,) = pad_ids
     return x == pad_id
 
 
 def _result(
-    plain: Tensor, by_padding: Tensor, by_real: Tensor, padded: Tensor, real: Tensor
+    unperturbed: Tensor,
+    padding_perturbed: Tensor,
+    real_perturbed: Tensor,
+    padded: Tensor,
+    real: Tensor,
 ) -> ProbeResult:
-    per_position = plain.dim() >= 2 and plain.shape[:2] == padded.shape
-    # Rows of padding only are not compared.
-    watched = real if per_position else real.any(dim=1)
-    moved = effect(plain[watched], by_padding[watched])
-    control = effect(plain[watched], by_real[watched])
+    is_per_position = unperturbed.dim() >= 2 and unperturbed.shape[:2] == padded.shape
+    # Rows that consist only of padding are not compared.
+    compared = real if is_per_position else real.any(dim=1)
+    effect_of_padding = effect(unperturbed[compared], padding_perturbed[compared])
+    effect_of_real = effect(unperturbed[compared], real_perturbed[compared])
     numbers: dict[str, float | int | str] = {
         "padded_positions": int(padded.sum()),
         "real_positions": int(real.sum()),
-        "effect_of_padding": moved,
-        "effect_of_real": control,
+        "effect_of_padding": effect_of_padding,
+        "effect_of_real": effect_of_real,
     }
-    what = "outputs at real positions" if per_position else "outputs of rows"
-    asked = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
-    if not moved <= ROUNDING:
+    outputs = "outputs at real positions" if is_per_position else "outputs of rows"
+    test = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
+    if not effect_of_padding <= ROUNDING:  # also if NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"{asked}: {what} changed, by up to {moved:.3g} of the largest output (perturbed "
-            f"real positions: {control:.3g}).",
+            seen=f"{test}: {outputs} changed, by up to {effect_of_padding:.3g} of the largest "
+            f"output (perturbed real positions: {effect_of_real:.3g}).",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
             "all positions, or a recurrent layer that runs backwards over it.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
-    if not control > ROUNDING:
-        seen = f"{asked}: {what} did not change, nor do they when real positions change."
-        return unmoved(NAME, seen, numbers)
+    if not effect_of_real > ROUNDING:
+        seen = f"{test}: {outputs} did not change, nor do they when real positions change."
+        return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{asked}: {what} did not change; with real positions they did, by {control:.3g}.",
+        seen=f"{test}: {outputs} did not change; with real positions they did, by "
+        f"{effect_of_real:.3g}.",
         numbers=numbers,
     )
 
 
 def _run(
-    twin: nn.Module, x: Tensor, further: tuple[Tensor, ...], chosen: Tensor | None
+    twin: nn.Module, x: Tensor, further: tuple[Tensor, ...], positions: Tensor | None
 ) -> Tensor | None:
-    """Run with the chosen positions perturbed; None when no embedding received the tokens."""
+    """Return the output with some positions perturbed; None if no embedding received the tokens."""
     if x.is_floating_point():
-        return output_of(twin, x if chosen is None else _shifted(x, chosen), *further)
-    with _changed_vectors(twin, x, chosen) as embedded:
+        return output_of(twin, x if positions is None else _add_wave(x, positions), *further)
+    with _perturb_embeddings(twin, x, positions) as embedding_calls:
         output = output_of(twin, x, *further)
-    return output if embedded else None
+    return output if embedding_calls else None
 
 
 @contextmanager
-def _changed_vectors(twin: nn.Module, x: Tensor, chosen: Tensor | None) -> Iterator[list[bool]]:
-    embedded: list[bool] = []
+def _perturb_embeddings(
+    twin: nn.Module, x: Tensor, positions: Tensor | None
+) -> Iterator[list[bool]]:
+    """Perturb the output of every embedding of ``x``; the list gets one entry for each call."""
+    embedding_calls: list[bool] = []
 
-    def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+    def perturb_output(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if not args or args[0].shape != x.shape or not torch.equal(args[0], x):
             return None
-        embedded.append(True)
-        return None if chosen is None else _shifted(output, chosen)
+        embedding_calls.append(True)
+        return None if positions is None else _add_wave(output, positions)
 
-    tables = [m for m in twin.modules() if isinstance(m, nn.Embedding)]
-    hooks = [table.register_forward_hook(change) for table in tables]
+    embeddings = [m for m in twin.modules() if isinstance(m, nn.Embedding)]
+    hooks = [embedding.register_forward_hook(perturb_output) for embedding in embeddings]
     try:
-        yield embedded
+        yield embedding_calls
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _shifted(values: Tensor, chosen: Tensor) -> Tensor:
-    """Return the values (B, L, ...) with a wave added at chosen positions."""
-    mask = chosen.reshape(*chosen.shape, *[1] * (values.dim() - 2))
-    # Features of a position get different offsets, so that a normalisation cannot remove them.
+def _add_wave(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the values (B, L, ...) with an offset added at the given positions."""
+    mask = positions.reshape(*positions.shape, *[1] * (values.dim() - 2))
+    # The offset follows a wave over the features of a position, because a normalisation would
+    # remove an offset that is equal for all features.
     wave = (
         torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).mul(1.7).cos()
         if values.dim() > 2

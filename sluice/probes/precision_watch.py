@@ -1,4 +1,4 @@
-"""Records operations of a forward pass that lose double precision or are piecewise constant."""
+"""Finds operations of a forward pass that lose double precision or are piecewise constant."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,26 +12,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _PIECEWISE_CONSTANT = frozenset(
     {"round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "heaviside", "bernoulli"}
 )
+"""Names of torch operations whose output is piecewise constant, so that its gradient is 0."""
 
 
 @dataclass
 class Operations:
-    """The first operation of each kind in a forward pass."""
+    """The first operation of each kind in a forward pass; empty texts if none was found."""
 
     single_precision: str = ""
     """Operation and module that returned a tensor with less than double precision."""
     piecewise_constant: str = ""
     """Operation and module whose output is piecewise constant."""
     modules: list[str] = field(default_factory=list)
-    """Names of the active modules, innermost last."""
+    """Names of the modules whose forward pass is running, innermost last."""
 
     @property
-    def place(self) -> str:
-        """The innermost active module, for messages."""
+    def place_suffix(self) -> str:
+        """Text " in 'NAME'" with the innermost active module, for messages; may be empty."""
         return f" in '{self.modules[-1]}'" if self.modules and self.modules[-1] else ""
 
 
-class _Watch(TorchDispatchMode):
+class _OperationWatch(TorchDispatchMode):
+    """Receives every operation of torch in the block, and records the first of each kind."""
+
     def __init__(self, operations: Operations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations = operations
@@ -42,21 +45,21 @@ class _Watch(TorchDispatchMode):
         name = func.overloadpacket.__name__.rstrip("_")
         operations = self._operations
         if not operations.piecewise_constant and name in _PIECEWISE_CONSTANT:
-            operations.piecewise_constant = f"{name}(){operations.place}"
+            operations.piecewise_constant = f"{name}(){operations.place_suffix}"
         first = output[0] if isinstance(output, list | tuple) and output else output
         if (
             not operations.single_precision
             and isinstance(first, Tensor)
             and first.dtype in (torch.float32, torch.float16, torch.bfloat16)
         ):
-            short = str(first.dtype).removeprefix("torch.")
-            operations.single_precision = f"{name}() to {short}{operations.place}"
+            dtype_name = str(first.dtype).removeprefix("torch.")
+            operations.single_precision = f"{name}() to {dtype_name}{operations.place_suffix}"
         return output
 
 
 @contextmanager
 def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
-    """Record operations in the block, with double precision as the default dtype."""
+    """Record the operations in the block, where double precision is the default dtype."""
     operations = Operations()
     hooks = []
     for name, module in network.named_modules() if network is not None else ():
@@ -72,7 +75,7 @@ def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
             module.register_forward_hook(exit_module),
         ]
     try:
-        with double_by_default(), _Watch(operations):
+        with double_by_default(), _OperationWatch(operations):
             yield operations
     finally:
         for hook in hooks:
@@ -82,9 +85,9 @@ def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
 @contextmanager
 def double_by_default() -> Iterator[None]:
     """Set the default dtype to double precision in the block."""
-    before = torch.get_default_dtype()
+    dtype_before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(dtype_before)

@@ -1,4 +1,4 @@
-"""The result of a probe."""
+"""Defines the result of a probe."""
 
 from typing import Literal
 
@@ -7,11 +7,12 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 Outcome = Literal["pass", "fail", "insufficient", "skipped"]
-"""``insufficient``: the probe ran without a clear result; ``skipped``: it does not apply."""
+"""``insufficient`` means that the result of the probe is unclear, ``skipped`` that the probe does
+not apply."""
 
 
 class ProbeResult(Record):
-    """Result of one test of a network, a schedule, tokenizers or shards."""
+    """Result of one probe, which is a test of a network, a schedule, tokenizers or shards."""
 
     name: str
     outcome: Outcome
@@ -20,7 +21,7 @@ class ProbeResult(Record):
         default={}, description="The measurements behind the outcome."
     )
     why: str = Field("", description="Likely cause, or why the probe was skipped.")
-    fix: str = ""
+    fix: str = Field("", description="What to do; empty if nothing.")
 
 
 def skipped(name: str, seen: str, *, why: str = "", fix: str = "") -> ProbeResult:
@@ -35,7 +36,7 @@ def failed(
     fix: str,
     numbers: dict[str, float | int | str],
 ) -> ProbeResult:
-    """Return a failed result."""
+    """Return the result of a probe that found a fault; ``why`` is the likely cause."""
     return ProbeResult(
         name=name,
         outcome="fail",
@@ -46,8 +47,8 @@ def failed(
     )
 
 
-def unmoved(name: str, seen: str, numbers: dict[str, float | int | str]) -> ProbeResult:
-    """Return an insufficient result: inputs that must have an effect had none either."""
+def no_effect_at_all(name: str, seen: str, numbers: dict[str, float | int | str]) -> ProbeResult:
+    """Return an insufficient result, because even inputs that must have an effect had none."""
     return ProbeResult(
         name=name,
         outcome="insufficient",

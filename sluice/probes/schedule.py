@@ -18,24 +18,24 @@ from sluice.training.settings import TrainSettings
 
 NAME = "schedule"
 
-_EXACT = 1e-9
+_ROUNDING_SHARE = 1e-9
 """Tolerance for rounding, as a share of the peak rate."""
 
 
 class RatePlan(Settings):
-    """The intended schedule; step 0 is the first step of the optimizer."""
+    """The planned schedule, where step 0 is the first step of the optimizer."""
 
     total_steps: int = Field(ge=2, description="Number of optimizer steps.")
     peak_step: int = Field(
-        ge=0, description="First step at the peak rate; the number of warmup steps."
+        ge=0, description="First step at the peak rate, equal to the number of warmup steps."
     )
     peak_rate: float = Field(gt=0, description="Peak learning rate.")
     final_rate: float = Field(
-        ge=0, description="Final learning rate; equal to the peak for no decay."
+        ge=0, description="Final learning rate; equal to the peak rate if there is no decay."
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> "RatePlan":
+    def _check_order(self) -> "RatePlan":
         if self.peak_step >= self.total_steps:
             raise ValueError(
                 f"peak_step must be before the end: got {self.peak_step} of {self.total_steps}"
@@ -63,29 +63,31 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
             f"A scheduler of torch.optim.lr_scheduler is required, got {type(scheduler).__name__}.",
             fix="Pass a scheduler instance; for computed rates use compare_rates.",
         )
-    early = scheduler.last_epoch
-    taken = getattr(scheduler.optimizer, "_opt_called", False)
-    if early > 0 and not taken:
+    scheduler_steps = scheduler.last_epoch
+    has_optimizer_stepped = getattr(scheduler.optimizer, "_opt_called", False)
+    if scheduler_steps > 0 and not has_optimizer_stepped:
         return failed(
             NAME,
-            f"The scheduler was stepped {_times(early)} before the optimizer's first step: the "
-            f"rates of the first {early} steps are never used.",
+            f"The scheduler was stepped {_format_steps(scheduler_steps)} before the optimizer's "
+            f"first step: the rates of the first {scheduler_steps} steps are never used.",
             "scheduler.step() is called before optimizer.step(), or once after construction.",
             "Step the scheduler after the optimizer, once per optimizer step.",
-            {"early_steps": early},
+            {"early_steps": scheduler_steps},
         )
-    if early > 0:
+    if scheduler_steps > 0:
         raise ContractError(
-            f"A schedule is run from its beginning, this one has taken {early} steps.",
+            f"A schedule must be probed from its beginning, but this scheduler has taken "
+            f"{scheduler_steps} steps.",
             fix="Create a new optimizer and scheduler for the probe.",
         )
-    return compare_rates(_driven(scheduler, plan.total_steps + 1), plan)
+    return compare_rates(_simulated_rates(scheduler, plan.total_steps + 1), plan)
 
 
 def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> ProbeResult:
     """Compare the trainer's schedule with its settings, step by step.
 
-    Rates are relative to the peak in effect, which settings may change during training.
+    Every rate is divided by the peak rate of its epoch, because settings may change the peak rate
+    during the training.
 
     Raises:
         ContractError: Training has fewer than two steps.
@@ -95,10 +97,11 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
         raise ContractError(
             f"A schedule requires at least two steps, got {total}.", fix="Train for longer."
         )
-    shares = []
+    relative_rates = []
     for step in range(total):
-        now = settings.at(step // steps_per_epoch + 1)
-        shares.append(learning_rate_at(step, total, now) / now.learning_rate)
+        epoch_settings = settings.at(step // steps_per_epoch + 1)
+        rate = learning_rate_at(step, total, epoch_settings)
+        relative_rates.append(rate / epoch_settings.learning_rate)
     plan = RatePlan(
         total_steps=total,
         peak_step=min(round(settings.warmup_share * total), total - 1),
@@ -107,19 +110,19 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
     )
     if plan.peak_step == total - 1:
         plan = plan.model_copy(update={"final_rate": 1.0})
-    return compare_rates(shares, plan)
+    return compare_rates(relative_rates, plan)
 
 
 def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
-    """Compare the rate of every step with the plan; a pure function.
+    """Compare the learning rate of every step with the plan, and return the first deviation.
 
     Args:
-        rates: Rates in the order of the optimizer steps. One more may follow, because some
-            schedules reach their end after the last step.
-        plan: The intended schedule.
+        rates: Rates in the order of the optimizer steps. One more rate may follow the rate of the
+            last step, because some schedules reach their end only then.
+        plan: The planned schedule.
 
     Raises:
-        ContractError: Fewer rates than steps.
+        ContractError: ``rates`` has fewer values than the plan has steps.
     """
     if len(rates) < plan.total_steps:
         raise ContractError(
@@ -127,46 +130,57 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
             fix="Run the schedule to the end of the plan.",
         )
     taken = list(rates[: plan.total_steps])
-    slack = _EXACT * plan.peak_rate
+    tolerance = _ROUNDING_SHARE * plan.peak_rate
     numbers: dict[str, float | int | str] = {
         "total_steps": plan.total_steps,
         "first_rate": taken[0],
         "planned_peak_step": plan.peak_step,
         "last_rate": taken[-1],
     }
-    bad = next((i for i, rate in enumerate(taken) if not (math.isfinite(rate) and rate >= 0)), None)
-    if bad is not None:
+    is_invalid = [not (math.isfinite(rate) and rate >= 0) for rate in taken]
+    if any(is_invalid):
+        first_invalid = is_invalid.index(True)
         return failed(
             NAME,
-            f"The rate of step {bad} is {taken[bad]}.",
+            f"The rate of step {first_invalid} is {taken[first_invalid]}.",
             "The formula is outside its range: a division by zero, or more steps than it is "
             "defined for.",
             "Set the schedule's number of steps to the number of optimizer steps.",
-            numbers | {"step": bad},
+            numbers | {"step": first_invalid},
         )
-    top = max(taken)
-    peak = next(i for i, rate in enumerate(taken) if rate >= top - slack)
-    numbers |= {"peak_step": peak, "peak_rate": top}
-    found = next(
-        (f for f in _deviations(list(rates), taken, plan, peak=peak, top=top, slack=slack)), None
+    peak_rate = max(taken)
+    peak_step = next(i for i, rate in enumerate(taken) if rate >= peak_rate - tolerance)
+    numbers |= {"peak_step": peak_step, "peak_rate": peak_rate}
+    deviations = _iter_deviations(
+        list(rates), taken, plan, peak_step=peak_step, peak_rate=peak_rate, tolerance=tolerance
     )
-    if found is not None:
-        return failed(NAME, *found, numbers)
-    held = sum(rate >= top - slack for rate in taken)
+    deviation = next(deviations, None)
+    if deviation is not None:
+        return failed(NAME, *deviation, numbers)
+    steps_at_peak = sum(rate >= peak_rate - tolerance for rate in taken)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {top:.4g} at step "
-        f"{peak} as planned ({_times(held)}), {taken[-1]:.4g} at the last step "
-        f"{plan.total_steps - 1}.",
+        seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {peak_rate:.4g} at "
+        f"step {peak_step} as planned ({_format_steps(steps_at_peak)}), {taken[-1]:.4g} at the "
+        f"last step {plan.total_steps - 1}.",
         numbers=numbers,
     )
 
 
-def _deviations(
-    rates: list[float], taken: list[float], plan: RatePlan, *, peak: int, top: float, slack: float
+def _iter_deviations(
+    rates: list[float],
+    taken: list[float],
+    plan: RatePlan,
+    *,
+    peak_step: int,
+    peak_rate: float,
+    tolerance: float,
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield observation, cause and fix of each deviation, most specific first."""
+    """Yield observation, cause and fix of each deviation, most specific first.
+
+    ``taken`` are the rates of the planned steps, without the rate that may follow them.
+    """
     zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, taken))
     if zeros == len(taken):
         yield (
@@ -180,24 +194,25 @@ def _deviations(
             "Integer division in the warmup, or a schedule that is stepped once per epoch.",
             "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )
-    if abs(top - plan.peak_rate) > slack and peak == 0 == plan.peak_step:
-        yield _wrong_top(top, plan)
-    if peak != plan.peak_step:
-        off = peak - plan.peak_step
-        side = "late" if off > 0 else "early"
+    has_wrong_peak_rate = abs(peak_rate - plan.peak_rate) > tolerance
+    if has_wrong_peak_rate and peak_step == 0 == plan.peak_step:
+        yield _wrong_peak_rate(peak_rate, plan)
+    if peak_step != plan.peak_step:
+        delay = peak_step - plan.peak_step
+        side = "late" if delay > 0 else "early"
         yield (
-            f"The warmup ends at step {peak}, planned is step {plan.peak_step}: {_times(abs(off))} "
-            f"{side}{', off by one' if abs(off) == 1 else ''}.",
+            f"The warmup ends at step {peak_step}, planned is step {plan.peak_step}: "
+            f"{_format_steps(abs(delay))} {side}{', off by one' if abs(delay) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
-            if off == -1
+            if delay == -1
             else "Steps are counted from 1 instead of 0, or a scheduler step is missing."
-            if off == 1
+            if delay == 1
             else "The warmup and the scheduler count different units (steps, epochs).",
             "Step the scheduler after the optimizer, and count steps from 0.",
         )
-    if abs(top - plan.peak_rate) > slack:
-        yield _wrong_top(top, plan)
-    falls = next((i for i in range(1, peak + 1) if taken[i] < taken[i - 1] - slack), None)
+    if has_wrong_peak_rate:
+        yield _wrong_peak_rate(peak_rate, plan)
+    falls = next((i for i in range(1, peak_step + 1) if taken[i] < taken[i - 1] - tolerance), None)
     if falls is not None:
         yield (
             f"The rate falls within the warmup, at step {falls}: {taken[falls - 1]:.4g} to "
@@ -205,8 +220,10 @@ def _deviations(
             "Two schedules are chained with a gap.",
             "Start the second schedule where the first ends.",
         )
-    rises = next((i for i in range(peak + 1, len(taken)) if taken[i] > taken[i - 1] + slack), None)
-    end = _end(rates, taken, plan, slack=slack)
+    rises = next(
+        (i for i in range(peak_step + 1, len(taken)) if taken[i] > taken[i - 1] + tolerance), None
+    )
+    end = _wrong_end(rates, taken, plan, tolerance=tolerance)
     if end is not None and (rises is None or end[0] <= rises):
         yield end[1:]
     if rises is not None:
@@ -217,15 +234,19 @@ def _deviations(
         )
 
 
-def _end(
-    rates: list[float], taken: list[float], plan: RatePlan, *, slack: float
+def _wrong_end(
+    rates: list[float], taken: list[float], plan: RatePlan, *, tolerance: float
 ) -> tuple[int, str, str, str] | None:
-    """Return step, observation, cause and fix of a wrong end of the schedule."""
-    if plan.final_rate >= plan.peak_rate - slack:
+    """Return step, observation, cause and fix if the schedule ends wrongly; otherwise None."""
+    if plan.final_rate >= plan.peak_rate - tolerance:
         return None
     last = plan.total_steps - 1
     reached = next(
-        (i for i in range(plan.peak_step + 1, len(rates)) if rates[i] <= plan.final_rate + slack),
+        (
+            i
+            for i in range(plan.peak_step + 1, len(rates))
+            if rates[i] <= plan.final_rate + tolerance
+        ),
         None,
     )
     if reached is None:
@@ -233,7 +254,7 @@ def _end(
             last,
             f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
             f"{plan.final_rate:.4g}: the schedule does not reach its end.",
-            "It is defined for more steps than are taken, or stepped too rarely.",
+            "The schedule is defined for more steps than are taken, or is stepped too rarely.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
     if reached < last:
@@ -241,14 +262,16 @@ def _end(
         return (
             reached,
             f"The schedule ends early: the final rate is reached at step {reached}, "
-            f"{_times(early)} before the last step {last}{', off by one' if early == 1 else ''}.",
-            "It is defined for fewer steps than are taken, or stepped before the optimizer."
+            f"{_format_steps(early)} before the last step "
+            f"{last}{', off by one' if early == 1 else ''}.",
+            "The schedule is defined for fewer steps than are taken, or is stepped before the "
+            "optimizer."
             if early == 1
-            else "It is defined for fewer steps than are taken, such as one per epoch that is "
-            "stepped at every batch.",
+            else "The schedule is defined for fewer steps than are taken, for example for one "
+            "step per epoch although it is stepped at every batch.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
-    if taken[-1] < plan.final_rate - slack:
+    if taken[-1] < plan.final_rate - tolerance:
         return (
             last,
             f"The rate falls to {taken[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
@@ -258,8 +281,8 @@ def _end(
     return None
 
 
-def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
-    """Return the rate at each step of a copy, stepped after its optimizer."""
+def _simulated_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
+    """Return the rate at each step of a copy of the scheduler, stepped after its optimizer."""
     optimizer, twin = copy.deepcopy((scheduler.optimizer, scheduler))
     rates = []
     with warnings.catch_warnings():
@@ -279,18 +302,19 @@ def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Step without gradients: no parameter changes, but the optimizer counts."""
+    """Take a step without gradients, which changes no parameter but counts for the scheduler."""
     optimizer.zero_grad(set_to_none=True)
     optimizer.step()
 
 
-def _wrong_top(top: float, plan: RatePlan) -> tuple[str, str, str]:
+def _wrong_peak_rate(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
+    """Return observation, cause and fix of a wrong peak rate."""
     return (
-        f"The largest rate is {top:.6g}, planned is {plan.peak_rate:.6g}.",
+        f"The largest rate is {peak_rate:.6g}, planned is {plan.peak_rate:.6g}.",
         "The warmup ends too early, or the decay starts within it.",
         "Make the decay start where the warmup ends.",
     )
 
 
-def _times(count: int) -> str:
+def _format_steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"

@@ -8,16 +8,17 @@ from sluice.workloads.workload import Workload
 
 NAME = "seeds"
 
-_OF_THE_PROCESS = "PYTHONHASHSEED"
-"""Must be set before a process starts; a workload cannot set it, and Sluice's workers have it."""
+_HASH_SEED_VARIABLE = "PYTHONHASHSEED"
+"""Source of randomness that is not a fault of the workload: it must be set before a process starts,
+and Sluice sets it for its workers."""
 
 
 def probe_seeds(
     workload: Workload, model: ModelSettings, training: TrainSettings, *, seed: int
 ) -> ProbeResult:
-    """Run every part of a workload once and report random draws without a derived seed.
+    """Run every part of a workload once, and report random draws that no derived seed determines.
 
-    The caller's generators are neither read nor advanced.
+    The state of the caller's random generators has no effect and does not change.
 
     Raises:
         SluiceError: The workload breaks its contract.
@@ -27,16 +28,16 @@ def probe_seeds(
 
 
 def result_of_audit(report: RandomnessReport) -> ProbeResult:
-    """Return the result for an audit; a pure function."""
+    """Return the result of the probe for a report about the randomness of a workload."""
     unseeded = [
         source
         for source in report.audit.sources
-        if source.name in report.audit.unseeded and source.name != _OF_THE_PROCESS
+        if source.name in report.audit.unseeded and source.name != _HASH_SEED_VARIABLE
     ]
-    movers = [draw for draw in report.draws if draw.moved]
-    offences = [
-        *(f"{one.operation} draws from {' and '.join(one.moved)}" for one in movers),
-        *(f"{' and '.join(one.users)}: {one.why}" for one in report.shared),
+    drawing_parts = [draw for draw in report.draws if draw.moved]
+    problems = [
+        *(f"{draw.operation} draws from {' and '.join(draw.moved)}" for draw in drawing_parts),
+        *(f"{' and '.join(shared.users)}: {shared.why}" for shared in report.shared),
         *(f"{source.name}, {source.status}: {source.detail}" for source in unseeded),
         *(
             f"{operation.operation} has no deterministic form ({operation.place})"
@@ -46,23 +47,24 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
     numbers: dict[str, float | int | str] = {
         "sources": len(report.audit.sources),
         "unseeded": len(unseeded),
-        "parts_that_draw": len(movers),
+        "parts_that_draw": len(drawing_parts),
         "shared_generators": len(report.shared),
         "nondeterministic_operations": len(report.nondeterministic),
     }
     hash_seed = ", ".join(
-        f"{s.name} {s.status}" for s in report.audit.sources if s.name == _OF_THE_PROCESS
+        f"{s.name} {s.status}" for s in report.audit.sources if s.name == _HASH_SEED_VARIABLE
     )
-    if offences:
+    if problems:
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen="; ".join(offences[:4])
-            + (f"; and {len(offences) - 4} more." if len(offences) > 4 else "."),
+            seen="; ".join(problems[:4])
+            + (f"; and {len(problems) - 4} more." if len(problems) > 4 else "."),
             numbers=numbers,
-            why="The same base seed does not give the same bits: other code can change the draws.",
+            why="The same base seed does not give the same bits, because other code can change the "
+            "random numbers.",
             fix="Give each of these its own generator, seeded with derive_seed(seed, stage)."
-            if movers or report.shared or unseeded
+            if drawing_parts or report.shared or unseeded
             else "Use an operation that has a deterministic form.",
         )
     return ProbeResult(

@@ -1,4 +1,4 @@
-"""Tests how rows are distributed over ranks: duplicates, missing rows, label distribution.
+"""Tests the split of rows over ranks: duplicate and missing rows, distribution of labels.
 
 Shape legend: N = rows of the data set, R = ranks.
 """
@@ -17,14 +17,14 @@ from sluice.training.ranks import RankShard
 
 NAME = "shards"
 
-_UNLIKELY = 1e-6
-"""P-value below which the label distributions of ranks differ."""
+_MIN_P_VALUE = 1e-6
+"""Minimum p-value; below it, the label distributions of the ranks count as different."""
 
 _MAX_CLASSES = 100
-"""With more distinct labels, labels are treated as numeric and binned into quartiles."""
+"""Maximum number of distinct labels; more labels count as numbers and are grouped in quartiles."""
 
 _MIN_EXPECTED_ROWS = 5
-"""Minimum expected rows of a label per rank for the chi-squared test."""
+"""Minimum expected number of rows of a label on a rank for the chi-squared test."""
 
 
 def probe_shards(
@@ -34,9 +34,10 @@ def probe_shards(
     labels_N: NDArray[Any] | None,
     max_uneven_rows: int,
 ) -> ProbeResult:
-    """Find rows on several ranks or on none, uneven ranks and different label distributions.
+    """Find rows on several ranks or on none, unequal numbers of rows, and different labels.
 
-    Fewer rows than ranks may be duplicated or missing, because samplers pad or drop the end.
+    A number of duplicated or missing rows below the number of ranks is not a fault, because
+    samplers repeat or drop rows at the end to make all ranks equal.
 
     Args:
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
@@ -45,7 +46,8 @@ def probe_shards(
         max_uneven_rows: Maximum difference between the numbers of rows of two ranks.
 
     Raises:
-        ContractError: Fewer than two ranks, a row out of range, or the wrong number of labels.
+        ContractError: There are fewer than two ranks, a row is out of range, or the number of
+            labels is wrong.
     """
     ranks = [np.asarray(list(rows), np.int64) for rows in rows_of_ranks]
     world = len(ranks)
@@ -66,19 +68,19 @@ def probe_shards(
             f"A label for each of {num_rows} rows is required, got {len(labels_N)}.",
             fix="Pass the labels of the whole data set, in row order.",
         )
-    numbers, offence = _membership(ranks, num_rows, max_uneven_rows)
+    numbers, fault = _check_membership(ranks, num_rows, max_uneven_rows)
     p_value = None if labels_N is None else _label_p_value(ranks, labels_N)
     if p_value is not None:
         numbers["labels_p_value"] = p_value
-    if offence is None and p_value is not None and not p_value >= _UNLIKELY:
-        offence = (
+    if fault is None and p_value is not None and not p_value >= _MIN_P_VALUE:
+        fault = (
             f"The labels of the {world} ranks are not alike: p-value {p_value:.2g} of a "
             f"chi-squared test ({_largest_difference(ranks, labels_N)}).",
             "Ranks get contiguous blocks of rows that are sorted by label or by time.",
             "Shuffle all rows with one seed before they are split over the ranks.",
         )
-    if offence is not None:
-        return failed(NAME, *offence, numbers)
+    if fault is not None:
+        return failed(NAME, *fault, numbers)
     labels = "not compared" if p_value is None else f"alike (p-value {p_value:.2g})"
     return ProbeResult(
         name=NAME,
@@ -99,48 +101,50 @@ def sampled_rows(
 
 def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list[list[int]]:
     """Return the rows of each rank as the trainer splits its batches, in its first epoch."""
-    parts = epoch_order(num_rows, seed=seed, epoch=1).split(batch_rows)
+    batches = epoch_order(num_rows, seed=seed, epoch=1).split(batch_rows)
     ranks: list[list[int]] = []
     for rank in range(world):
         split = RankShard(rank=rank, world_size=world)
-        # A rank without a row of a batch gets a placeholder row with weight 0.
-        own = [
-            split.local_rows(part)
-            for part in parts
-            if split.share(part, lambda y: float(len(y))) > 0
+        # A rank without a row of a batch has a placeholder row with weight 0, which is omitted.
+        rows_by_batch = [
+            split.local_rows(batch)
+            for batch in batches
+            if split.share(batch, lambda y: float(len(y))) > 0
         ]
-        ranks.append([int(row) for rows in own for row in rows])
+        ranks.append([int(row) for rows in rows_by_batch for row in rows])
     return ranks
 
 
-def _membership(
+def _check_membership(
     ranks: list[NDArray[np.int64]], num_rows: int, max_uneven_rows: int
 ) -> tuple[dict[str, float | int | str], tuple[str, str, str] | None]:
+    """Return the measured numbers, and observation, cause and fix of the first fault, or None."""
     world, sizes = len(ranks), [len(rows) for rows in ranks]
-    held = Counter(int(row) for rows in ranks for row in rows)
-    on_several = Counter(int(row) for rows in ranks for row in set(rows.tolist()))
-    shared = sorted(row for row, count in on_several.items() if count > 1)
-    twice = sorted(row for row, count in held.items() if count > 1)
-    missing = sorted(set(range(num_rows)) - held.keys())
+    num_occurrences = Counter(int(row) for rows in ranks for row in rows)
+    num_ranks = Counter(int(row) for rows in ranks for row in set(rows.tolist()))
+    shared = sorted(row for row, count in num_ranks.items() if count > 1)
+    duplicated = sorted(row for row, count in num_occurrences.items() if count > 1)
+    missing = sorted(set(range(num_rows)) - num_occurrences.keys())
     numbers: dict[str, float | int | str] = {
         "ranks": world,
-        "rows_twice": len(twice),
+        "rows_twice": len(duplicated),
         "rows_missing": len(missing),
         "min_rows": min(sizes),
         "max_rows": max(sizes),
     }
     if len(shared) >= world:
-        alike = " All ranks have the same rows." if len(shared) == num_rows == max(sizes) else ""
+        are_identical = len(shared) == num_rows == max(sizes)
+        remark = " All ranks have the same rows." if are_identical else ""
         return numbers, (
             f"{len(shared):,} of {num_rows:,} rows are on several ranks (the first is row "
-            f"{shared[0]}), and {len(missing):,} on none.{alike}",
-            "There is no distributed sampler, or ranks seed it differently.",
+            f"{shared[0]}), and {len(missing):,} on none.{remark}",
+            "There is no distributed sampler, or the ranks seed it differently.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
-    if len(twice) >= world:
+    if len(duplicated) >= world:
         return numbers, (
-            f"{len(twice):,} of {num_rows:,} rows are duplicated on one rank; the first is row "
-            f"{twice[0]}.",
+            f"{len(duplicated):,} of {num_rows:,} rows are duplicated on one rank; the first "
+            f"is row {duplicated[0]}.",
             "The sampler draws with replacement, or repeats rows.",
             "Draw each row once per epoch.",
         )
@@ -162,27 +166,32 @@ def _membership(
 
 
 def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> float | None:
-    """Return the p-value of a chi-squared test of equal labels; None with too few rows."""
+    """Return the p-value of a chi-squared test that all ranks have the same label distribution.
+
+    None if there are too few rows for the test.
+    """
     from scipy.stats import chi2_contingency
 
-    table = _table(ranks, labels_N)[0]
+    table = _label_table(ranks, labels_N)[0]
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
-    enough = table[:, (expected >= _MIN_EXPECTED_ROWS).all(axis=0)]
-    if enough.shape[1] < 2 or not enough.sum(axis=1).all():
+    is_frequent = (expected >= _MIN_EXPECTED_ROWS).all(axis=0)
+    tested = table[:, is_frequent]
+    if tested.shape[1] < 2 or not tested.sum(axis=1).all():
         return None
-    return float(chi2_contingency(enough, correction=False).pvalue)
+    return float(chi2_contingency(tested, correction=False).pvalue)
 
 
 def _largest_difference(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None) -> str:
+    """Return a sentence about the label whose share of the rows differs most between the ranks."""
     assert labels_N is not None
-    table, names = _table(ranks, labels_N)
+    table, names = _label_table(ranks, labels_N)
     shares = table / table.sum(axis=1, keepdims=True)
     worst = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
     by_rank = ", ".join(f"{share:.1%}" for share in shares[:8, worst])
     return f"label {names[worst]} has {by_rank} of the rows by rank"
 
 
-def _table(
+def _label_table(
     ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]
 ) -> tuple[NDArray[np.float64], list[str]]:
     """Return counts by rank and label, and the names of the labels."""
@@ -190,6 +199,7 @@ def _table(
     names = [str(value) for value in values]
     if len(values) > _MAX_CLASSES:
         edges = np.quantile(labels_N, [0.25, 0.5, 0.75])
-        codes, names = np.searchsorted(edges, labels_N), [f"quarter {i + 1}" for i in range(4)]
+        codes = np.searchsorted(edges, labels_N)
+        names = [f"quarter {i + 1}" for i in range(4)]
     counts = [np.bincount(codes[rows], minlength=len(names)) for rows in ranks]
     return np.array(counts, np.float64), names

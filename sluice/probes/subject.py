@@ -14,16 +14,21 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FEW_ROWS = 8
+"""Number of rows for probes that run the network; two or more, so that rows can be compared."""
 _SAMPLE_ROWS = 1024
+"""Number of rows that are searched for padding in a source that is not in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A workload and its training settings.
 
-    Optional attributes of the workload: ``tokenizers()``, the training and the serving tokenizer;
-    ``custom_functions()``, a mapping of names to an autograd function and its inputs; ``causal``,
-    whether outputs must not depend on later positions; ``pad_id``, the padding token.
+    The probes use these attributes of the workload if it has them:
+
+    * ``tokenizers()`` returns the training and the serving tokenizer.
+    * ``custom_functions()`` returns an autograd function and its inputs by name.
+    * ``causal`` is True if outputs must not depend on later positions.
+    * ``pad_id`` is the padding token.
     """
 
     workload: Workload
@@ -60,6 +65,6 @@ class Subject:
 
     @cached_property
     def network(self) -> Scaled:
-        """The freshly initialised network, with its normaliser."""
+        """The untrained network, with fixed scalings of its inputs and outputs."""
         with wrap_user_errors("build_model of the workload"):
             return prepare_model(self.workload, self.model, self.train, seed=self.seed)

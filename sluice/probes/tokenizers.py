@@ -18,21 +18,29 @@ PROBE_TEXTS = (
     "zzqx unheardofword",
     "word " * 3_000,
 )
-"""Texts: empty, plain, spaces, case and accents in two forms, punctuation, scripts, unknown words,
-and one above the maximum length."""
+"""Texts that tokenizers often treat differently: empty, plain, with spaces, with case and accents
+in two Unicode forms, with punctuation, in other scripts, with unknown words, and longer than the
+maximum length."""
 
-_VOCABULARY = ("get_vocab", "vocab", "vocabulary")
-_SPECIAL = ("special_tokens_map", "all_special_tokens", "special_tokens")
-_PADDING_SIDE = ("padding_side",)
-_TRUNCATION = (
+# Names of attributes of a tokenizer; for alternatives, the first that exists is compared.
+_VOCABULARY_NAMES = ("get_vocab", "vocab", "vocabulary")
+_SPECIAL_TOKEN_NAMES = ("special_tokens_map", "all_special_tokens", "special_tokens")
+_PADDING_SIDE_NAMES = ("padding_side",)
+_TRUNCATION_NAMES = (
     ("truncation_side",),
     ("model_max_length", "max_length"),
     ("truncation",),
 )
-_SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "unk_token_id", "mask_token_id")
+_SPECIAL_ID_NAMES = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "unk_token_id",
+    "mask_token_id",
+)
 
 Difference = tuple[str, str]
-"""Name of a difference, and a description."""
+"""Topic of a difference, such as 'padding side', and a description of the difference."""
 
 
 def probe_tokenizers(
@@ -44,37 +52,45 @@ def probe_tokenizers(
         training: An object with ``encode(text)``, which returns ids, and a vocabulary as
             ``get_vocab()``, ``vocab`` or ``vocabulary``. Padding side, truncation and special
             tokens are read from the attributes of Hugging Face tokenizers.
-        serving: The same for serving.
-        texts: Texts that both encode.
+        serving: The tokenizer for serving, with the same attributes.
+        texts: Texts that both tokenizers encode.
 
     Raises:
         ContractError: A tokenizer cannot encode, or does not return ids.
     """
-    for role, one in (("training", training), ("serving", serving)):
-        if isinstance(one, str) or not callable(getattr(one, "encode", None)):
+    for role, tokenizer in (("training", training), ("serving", serving)):
+        if isinstance(tokenizer, str) or not callable(getattr(tokenizer, "encode", None)):
             raise ContractError(
-                f"The {role} tokenizer must have encode(text), got {type(one).__name__}.",
+                f"The {role} tokenizer must have encode(text), got {type(tokenizer).__name__}.",
                 fix="Pass the loaded tokenizer.",
             )
     differences = [
-        *_vocabulary(training, serving),
-        *_named("special tokens", _SPECIAL, training, serving),
-        *(d for n in _SPECIAL_IDS for d in _named(n.replace("_", " "), (n,), training, serving)),
-        *_named("padding side", _PADDING_SIDE, training, serving),
-        *(d for names in _TRUNCATION for d in _named("truncation", names, training, serving)),
-        *_ids(training, serving, texts),
+        *_vocabulary_differences(training, serving),
+        *_attribute_differences("special tokens", _SPECIAL_TOKEN_NAMES, training, serving),
+        *(
+            d
+            for n in _SPECIAL_ID_NAMES
+            for d in _attribute_differences(n.replace("_", " "), (n,), training, serving)
+        ),
+        *_attribute_differences("padding side", _PADDING_SIDE_NAMES, training, serving),
+        *(
+            d
+            for names in _TRUNCATION_NAMES
+            for d in _attribute_differences("truncation", names, training, serving)
+        ),
+        *_id_differences(training, serving, texts),
     ]
-    size = len(_vocabulary_of(training) or ())
+    size = len(_read_vocabulary(training) or ())
     numbers: dict[str, float | int | str] = {"texts": len(texts), "vocabulary": size}
     if differences:
-        about, how = differences[0]
+        topic, description = differences[0]
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"First difference, {about}: {how}. Number of differences: {len(differences)} "
-            f"({', '.join(dict.fromkeys(d[0] for d in differences))}).",
-            numbers=numbers | {"differences": len(differences), "first": about},
-            why="The served model gets other ids than it was trained on.",
+            seen=f"First difference, {topic}: {description}. Number of differences: "
+            f"{len(differences)} ({', '.join(dict.fromkeys(d[0] for d in differences))}).",
+            numbers=numbers | {"differences": len(differences), "first": topic},
+            why="The served model receives other ids than those it was trained on.",
             fix="Serve the tokenizer that was stored with the trained model.",
         )
     if not size or not texts:
@@ -96,8 +112,9 @@ def probe_tokenizers(
     )
 
 
-def _vocabulary_of(tokenizer: Any) -> dict[str, int] | None:
-    value = _read(tokenizer, _VOCABULARY)
+def _read_vocabulary(tokenizer: Any) -> dict[str, int] | None:
+    """Return the id of each token; None if the tokenizer has no readable vocabulary."""
+    value = _read_attribute(tokenizer, _VOCABULARY_NAMES)
     if isinstance(value, Mapping):
         return {str(token): int(number) for token, number in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -105,72 +122,84 @@ def _vocabulary_of(tokenizer: Any) -> dict[str, int] | None:
     return None
 
 
-def _vocabulary(training: Any, serving: Any) -> Iterable[Difference]:
-    ours, theirs = _vocabulary_of(training), _vocabulary_of(serving)
-    if ours == theirs:
+def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]:
+    trained, served = _read_vocabulary(training), _read_vocabulary(serving)
+    if trained == served:
         return
-    if ours is None or theirs is None:
-        yield "vocabulary", f"{'training' if ours is None else 'serving'} has none"
+    if trained is None or served is None:
+        yield "vocabulary", f"{'training' if trained is None else 'serving'} has none"
         return
-    by_id = sorted(ours.items(), key=lambda item: item[1])
-    for token, number in by_id:
-        if theirs.get(token) != number:
-            other = theirs.get(token, "none")
-            yield "vocabulary", f"token {token!r} is {number} in training and {other} in serving"
+    for token, token_id in sorted(trained.items(), key=lambda item: item[1]):
+        if served.get(token) != token_id:
+            served_id = served.get(token, "none")
+            yield (
+                "vocabulary",
+                f"token {token!r} is {token_id} in training and {served_id} in serving",
+            )
             return
-    added = min(theirs.keys() - ours.keys(), key=lambda token: theirs[token])
+    added = min(served.keys() - trained.keys(), key=lambda token: served[token])
     yield (
         "vocabulary",
-        f"serving has {added!r} ({theirs[added]}), which training lacks; {len(ours):,} and "
-        f"{len(theirs):,} tokens",
+        f"serving has {added!r} ({served[added]}), which training lacks; {len(trained):,} and "
+        f"{len(served):,} tokens",
     )
 
 
-def _named(about: str, names: Sequence[str], training: Any, serving: Any) -> Iterable[Difference]:
-    ours, theirs = _plain(_read(training, names)), _plain(_read(serving, names))
-    if ours != theirs:
-        yield about, f"{names[0]} is {_shown(ours)} in training and {_shown(theirs)} in serving"
+def _attribute_differences(
+    topic: str, names: Sequence[str], training: Any, serving: Any
+) -> Iterable[Difference]:
+    """Yield a difference if the first attribute that exists differs."""
+    in_training = _to_plain_data(_read_attribute(training, names))
+    in_serving = _to_plain_data(_read_attribute(serving, names))
+    if in_training != in_serving:
+        yield (
+            topic,
+            f"{names[0]} is {_format_value(in_training)} in training and "
+            f"{_format_value(in_serving)} in serving",
+        )
 
 
-def _ids(training: Any, serving: Any, texts: Sequence[str]) -> Iterable[Difference]:
+def _id_differences(training: Any, serving: Any, texts: Sequence[str]) -> Iterable[Difference]:
     for text in texts:
-        ours, theirs = _encoded(training, text, "training"), _encoded(serving, text, "serving")
-        if ours == theirs:
+        trained, served = _encode(training, text, "training"), _encode(serving, text, "serving")
+        if trained == served:
             continue
-        at = next(
-            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-            min(len(ours), len(theirs)),
+        position = next(
+            (i for i, (a, b) in enumerate(zip(trained, served, strict=False)) if a != b),
+            min(len(trained), len(served)),
         )
         yield (
             "ids of a text",
-            f"{text[:40]!r} has {_at(ours, at)} in training and {_at(theirs, at)} in serving at "
-            f"position {at} ({len(ours)} and {len(theirs)} ids)",
+            f"{text[:40]!r} has {_format_id(trained, position)} in training and "
+            f"{_format_id(served, position)} in serving at position {position} "
+            f"({len(trained)} and {len(served)} ids)",
         )
 
 
-def _encoded(tokenizer: Any, text: str, role: str) -> list[int]:
+def _encode(tokenizer: Any, text: str, role: str) -> list[int]:
+    """Return the ids of a text, from a list, a mapping with input_ids or an object with .ids."""
     try:
-        found = tokenizer.encode(text)
+        encoded = tokenizer.encode(text)
     except Exception as error:  # user code
         raise ContractError(
             f"The {role} tokenizer raised {type(error).__name__} on {text[:40]!r}: {error}.",
             fix="A tokenizer must accept every text that a request may contain.",
         ) from error
-    if isinstance(found, Mapping):
-        found = found.get("input_ids")
-    found = getattr(found, "ids", found)
+    if isinstance(encoded, Mapping):
+        encoded = encoded.get("input_ids")
+    ids = getattr(encoded, "ids", encoded)
     try:
-        return [int(number) for number in found]
+        return [int(token_id) for token_id in ids]
     except (TypeError, ValueError) as error:
         raise ContractError(
-            f"encode() of the {role} tokenizer must return ids, got {type(found).__name__} for "
+            f"encode() of the {role} tokenizer must return ids, got {type(ids).__name__} for "
             f"{text[:40]!r}.",
             fix="Return a list of integers, or an object with .ids, from encode(text).",
         ) from error
 
 
-def _read(tokenizer: Any, names: Sequence[str]) -> Any:
-    """Return the first of these attributes that exists; functions are called without arguments."""
+def _read_attribute(tokenizer: Any, names: Sequence[str]) -> Any:
+    """Return the first of these attributes that exists, or its result if it is a function."""
     for name in names:
         value = getattr(tokenizer, name, None)
         if value is not None:
@@ -178,20 +207,21 @@ def _read(tokenizer: Any, names: Sequence[str]) -> Any:
     return None
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_data(value: Any) -> Any:
+    """Convert a value to numbers, texts, lists and dictionaries, which can be compared."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain_data(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain_data(item) for item in value]
     return value if isinstance(value, int | float | None) else str(value)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def _at(ids: Sequence[int], position: int) -> str:
+def _format_id(ids: Sequence[int], position: int) -> str:
     return f"id {ids[position]}" if position < len(ids) else "no id"

@@ -1,4 +1,4 @@
-"""Copies of networks for tests, so that the original is not changed.
+"""Copies a network for a test, so that the test does not change the original.
 
 Shape legend: B = rows of a batch.
 """
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 @contextmanager
 def evaluation_twin(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
-    """Yield a copy in evaluation mode, with a random stream of its own.
+    """Yield a copy of the network in evaluation mode, with random numbers from the seed.
 
     Raises:
         ContractError: ``network`` is not an nn.Module, or cannot be copied.
@@ -33,7 +33,7 @@ def evaluation_twin(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
     with RandomStream(seed).active():
         try:
             twin = copy.deepcopy(network)
-        except Exception as error:  # user modules may contain anything
+        except Exception as error:  # a user's module may contain anything
             raise ContractError(
                 f"{type(network).__name__} cannot be copied: {type(error).__name__}: {error}.",
                 cause="It contains a non-leaf tensor, a generator or an open file.",
@@ -52,9 +52,9 @@ def output_of(network: nn.Module, *inputs: Tensor) -> Tensor:
     with torch.no_grad():
         output: Any = network(*inputs)
     if not isinstance(output, Tensor) or not output.is_floating_point():
-        got = str(output.dtype) if isinstance(output, Tensor) else type(output).__name__
+        received = str(output.dtype) if isinstance(output, Tensor) else type(output).__name__
         raise ContractError(
-            f"A probe requires one tensor of floats from {type(network).__name__}, got {got}.",
+            f"A probe requires one tensor of floats from {type(network).__name__}, got {received}.",
             fix="Wrap the network so that it returns that tensor.",
         )
     return output.clone()
@@ -78,32 +78,33 @@ def require_rows(x: Tensor, *, at_least: int) -> None:
         )
 
 
-def effect(one: Tensor, other: Tensor) -> float:
-    """Return the largest change as a share of the largest value; NaN when not finite."""
-    if one.numel() == 0:
+def effect(unperturbed: Tensor, perturbed: Tensor) -> float:
+    """Return the largest change as a share of the largest output; NaN if one is not finite."""
+    if unperturbed.numel() == 0:
         return 0.0
-    size = one.abs().max().clamp_min(torch.finfo(one.dtype).tiny)
-    return float((one - other).abs().max() / size)
+    size = unperturbed.abs().max().clamp_min(torch.finfo(unperturbed.dtype).tiny)
+    return float((unperturbed - perturbed).abs().max() / size)
 
 
 def other_values(x: Tensor) -> Tensor:
-    """Return an input of the same kind with other values (B, ...).
+    """Return an input (B, ...) of the same type with other, valid values.
 
-    Tokens are replaced by the next larger token of the batch, rows of floats by the previous row.
-    A single row of floats is mirrored about its mean.
+    Each token is replaced by the next larger token of the batch, and each row of floats by the
+    previous row. If all rows of floats are equal, their values are mirrored about the mean.
 
     Raises:
         ContractError: All values are equal.
     """
-    known = x.unique()
-    if len(known) < 2:
+    distinct = x.unique()
+    if len(distinct) < 2:
         raise ContractError(
             f"A probe replaces inputs by others of the batch, which requires at least two distinct "
-            f"values, got {known.tolist()}.",
+            f"values, got {distinct.tolist()}.",
             fix="Pass rows that differ.",
         )
     if not x.is_floating_point():
-        other: Tensor = known[(torch.searchsorted(known, x.contiguous()) + 1) % len(known)]
-        return other
-    rolled = x.roll(1, dims=0)
-    return 2 * x.mean() - x if torch.equal(rolled, x) else rolled
+        next_larger = (torch.searchsorted(distinct, x.contiguous()) + 1) % len(distinct)
+        replaced: Tensor = distinct[next_larger]
+        return replaced
+    previous_rows = x.roll(1, dims=0)
+    return 2 * x.mean() - x if torch.equal(previous_rows, x) else previous_rows

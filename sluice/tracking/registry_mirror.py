@@ -1,7 +1,8 @@
 """Mirrors the registry's history to Weights & Biases, as a consumer of the outbox.
 
-Each history entry becomes one run, identified by its content, so that a repeated delivery is
-mirrored once. A failure stops nothing; the entry stays pending until the next time.
+Each entry of the history becomes one run of Weights & Biases. The id of the run is a digest of its
+content, so that an entry that is delivered twice is mirrored only once. After a failure the entry
+stays pending and is tried again the next time; nothing else is affected.
 """
 
 from collections.abc import Mapping
@@ -18,10 +19,11 @@ from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
 from sluice.tracking.wandb_mirror import TrackingSettings, mirror
 
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
+"""Split and field of the event log for each mirrored loss curve."""
 
 
 _NOT_MIRRORED = ("accept", "trust", "stage", "unstage")
-"""Actions that change neither a version's results nor what is in production."""
+"""Actions that change neither the results of a version nor the version in production."""
 
 
 def mirror_history(
@@ -38,13 +40,14 @@ def mirror_history(
     Args:
         ledger: Ledger with the history, which records what was mirrored.
         model: Name of the model.
-        settings: Destination, and time limit of one entry.
+        settings: Destination, and time limit for mirroring one entry.
         store: Store of the event logs.
         folder: See ``mirror``.
         environ: See ``mirror``.
 
     Returns:
-        Number of delivered and pending entries, with the reasons. Failures of wandb do not raise.
+        Number of delivered and pending entries, with the reasons. A failure of wandb does not
+        raise.
 
     Cost:
         About 2 s per entry in offline mode.
@@ -55,17 +58,18 @@ def mirror_history(
         if entry.action in _NOT_MIRRORED:
             return Delivery(ok=True, reason=f"Not mirrored: {entry.action} has no results.")
         try:
-            run = _run(ledger.version(model, entry.to_version), entry, store)
+            run = _tracked_run(ledger.version(model, entry.to_version), entry, store)
         except SluiceError as error:
             return Delivery(ok=False, reason=f"Not mirrored to Weights & Biases: {error}")
-        done = mirror(run, settings, folder=folder, environ=environ)
-        return Delivery(ok=done.ok, reason=done.reason)
+        result = mirror(run, settings, folder=folder, environ=environ)
+        return Delivery(ok=result.ok, reason=result.reason)
 
     return ledger.publish(model, MIRROR_CONSUMER, deliver)
 
 
-def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> TrackedRun:
-    is_move = entry.revision is not None
+def _tracked_run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> TrackedRun:
+    """Return the run for a history entry; only the entry of a new version has scalars."""
+    is_move = entry.revision is not None  # the entry changes the version in production
     lineage = version.lineage
     architecture = str(lineage.resolved_config.get("model", {}).get("architecture", ""))
     name = f"{version.model}-{version.number}"
@@ -77,17 +81,20 @@ def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> Tracked
         manifest=lineage.model_dump(mode="json"),
         scalars=()
         if is_move
-        else (*_curves(version, store), *_results(version), *_system(version)),
+        else (*_loss_curves(version, store), *_test_metrics(version), *_system_scalars(version)),
         tags=(entry.action,) if is_move else (architecture,) if architecture else (),
         aliases=("production",) if is_move else (),
     )
 
 
-def _curves(version: Version, store: ArtifactStore) -> list[Scalar]:
+def _loss_curves(version: Version, store: ArtifactStore) -> list[Scalar]:
+    """Return the losses of every epoch of every fold run, from the version's event log."""
     digest = version.lineage.artifacts.get("event log")
-    if digest is None or version.is_imported:  # an imported log is untrusted and never parsed
+    if (
+        digest is None or version.is_imported
+    ):  # An imported log is untrusted, so it is never parsed.
         return []
-    store.get(digest)  # verifies the content; the reader needs a path
+    store.get(digest)  # only verifies the content; read_events requires a path
     return [
         Scalar(
             split=split,
@@ -102,14 +109,14 @@ def _curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     ]
 
 
-def _results(version: Version) -> list[Scalar]:
+def _test_metrics(version: Version) -> list[Scalar]:
     return [
         Scalar(split="test", metric=name, value=value)
         for name, value in version.lineage.metrics.items()
     ]
 
 
-def _system(version: Version) -> list[Scalar]:
+def _system_scalars(version: Version) -> list[Scalar]:
     environment = version.lineage.environment
     resources = {
         "training_seconds": version.lineage.training_seconds,

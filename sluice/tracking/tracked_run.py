@@ -1,4 +1,4 @@
-"""Content mirrored for one finished run: scalars, config and the candidate's manifest."""
+"""Defines the mirrored content of a finished run: scalars, config and manifest."""
 
 import json
 import numbers
@@ -12,7 +12,9 @@ from sluice.base.errors import ContractError
 
 Split = Literal["train", "val", "test", "system"]
 """Source of a scalar: a split of the rows, or the machine (system)."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
+
+_NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
+"""Matches one part of a scalar's name."""
 
 
 def fold_run_task(seed: int, fold_id: int) -> str:
@@ -26,10 +28,10 @@ def fold_run_task(seed: int, fold_id: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """One named number.
+    """One named number of a run.
 
-    The name is ``{split}/{metric}``, ``{split}/{task}/{metric}``, or ``system/{resource}`` of the
-    machine. ``epoch`` counts from 1; without it the number is a result of the whole run.
+    The name is ``{split}/{metric}`` or ``{split}/{task}/{metric}``; for a resource of the machine
+    it is ``system/{resource}``. ``epoch`` counts from 1; None means a result of the whole run.
 
     Raises:
         ContractError: The value is not a plain real number (a tensor, an array, a text), or a
@@ -44,7 +46,7 @@ class Scalar:
 
     def __post_init__(self) -> None:
         for part in (self.split, self.metric, *([self.task] if self.task else [])):
-            if not _NAME.fullmatch(part):
+            if not _NAME_PART.fullmatch(part):
                 raise ContractError(
                     f"A tracked name must consist of letters, digits and '_.@:-', got {part!r}.",
                     fix="Rename the metric or task; '/' separates the parts of a name.",
@@ -53,7 +55,7 @@ class Scalar:
             raise ContractError(
                 f"{self.name} must be a plain number, got {type(self.value).__name__}.",
                 cause="Tracking accepts scalars, not tensors or arrays.",
-                fix="Reduce it and convert it with float(...) first.",
+                fix="Reduce it to one number and convert that with float(...) first.",
             )
         object.__setattr__(self, "value", float(self.value))
 
@@ -65,11 +67,11 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """Content mirrored for one run.
+    """All content that is mirrored for one run.
 
     Raises:
-        ContractError: ``config`` or ``manifest`` is not plain JSON, or a scalar is duplicated for
-            an epoch.
+        ContractError: ``config`` or ``manifest`` is not plain JSON, or two scalars have the same
+            name and epoch.
     """
 
     name: str
@@ -84,7 +86,7 @@ class TrackedRun:
     scalars: tuple[Scalar, ...]
     tags: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    """Additional names of the manifest's artifact, such as 'production'."""
+    """Additional names of the artifact with the manifest, such as 'production'."""
 
     def __post_init__(self) -> None:
         try:
@@ -94,21 +96,21 @@ class TrackedRun:
                 f"Config and manifest of a tracked run must be plain JSON, got: {error}.",
                 fix="Pass model_dump(mode='json') of the settings.",
             ) from None
-        seen: set[tuple[str, int | None]] = set()
+        known_keys: set[tuple[str, int | None]] = set()
         for scalar in self.scalars:
             key = (scalar.name, scalar.epoch)
-            if key in seen:
+            if key in known_keys:
                 raise ContractError(
                     f"{scalar.name} must be tracked once per epoch, got it twice "
                     f"for epoch {scalar.epoch}.",
                     fix="Use a separate task name for each fold run (fold_run_task).",
                 )
-            seen.add(key)
+            known_keys.add(key)
 
     @property
     def run_id(self) -> str:
-        """Digest of the content: a run has the same id each time it is mirrored."""
+        """Digest of the content, so that a run has the same id each time it is mirrored."""
         content = asdict(self)
-        if not self.aliases:  # keeps the ids of runs from before aliases existed
+        if not self.aliases:  # Runs from before aliases existed keep their ids.
             del content["aliases"]
         return digest_json(content)[:16]

@@ -1,8 +1,9 @@
 """Mirrors finished runs to Weights & Biases.
 
-The mirror runs wandb in a separate process with a time limit, so that its output, side effects and
-failures do not affect the caller. Nothing is ever read back. The default mode is offline, with all
-files for a later ``wandb sync`` in one folder.
+The mirror runs wandb in a separate process with a time limit, so that the output, side effects and
+failures of wandb do not affect the caller. Sluice never reads data from Weights & Biases. The
+default
+mode is offline: wandb writes files into one folder, and the user sends them with ``wandb sync``.
 """
 
 import contextlib
@@ -27,8 +28,9 @@ from sluice.base.settings import Record, Settings
 from sluice.tracking.tracked_run import TrackedRun
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
+"""Variables of wandb that are passed on to its process; all others are ignored."""
 Mode = Literal["offline", "online", "off"]
-QUIET: dict[str, Any] = {
+QUIET_SETTINGS: dict[str, Any] = {
     "console": "off",
     "silent": True,
     "quiet": True,
@@ -55,16 +57,19 @@ class TrackingSettings(Settings):
     entity: str | None = Field(None, description="User or team; by default the key's owner.")
     group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
-    timeout_s: float = Field(60.0, gt=0, le=3600, description="Time limit of one mirror [s].")
+    timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Time limit for mirroring one run [s]."
+    )
 
     @field_validator("mode", mode="before")
     @classmethod
-    def _off_as_yaml_reads_it(cls, mode: object) -> object:
+    def _accept_false_as_off(cls, mode: object) -> object:
+        """Convert False to 'off', because YAML reads the word off as False."""
         return "off" if mode is False else mode
 
 
 class MirrorResult(Record):
-    """Result of mirroring a run; failures are reported here and never raised."""
+    """Result of mirroring a run, which reports failures, because they are never raised."""
 
     ok: bool
     mode: Mode
@@ -83,7 +88,8 @@ def mirror(
         run: The run.
         settings: Destination and time limit.
         folder: Folder for all files of wandb: runs, staged artifacts, caches, configuration.
-        environ: Environment of the caller; in online mode the key is read only from WANDB_API_KEY.
+        environ: Environment variables of the caller. In online mode the key is read only from
+            WANDB_API_KEY.
 
     Returns:
         The result, with ``ok=False`` and the reason if wandb failed or took too long.
@@ -111,27 +117,28 @@ def mirror(
             "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, or use offline.",
         )
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
-    earlier = _earlier(done_path)
-    if earlier is not None:
-        return result(True, "This run was mirrored already.", earlier)
+    mirrored_folder = _mirrored_folder(done_path)
+    if mirrored_folder is not None:
+        return result(True, "This run was mirrored already.", mirrored_folder)
     try:
         make_folder(folder)
-        run_folder = _in_own_process(run, settings, folder.resolve(), environ)
+        run_folder = _mirror_in_subprocess(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
     except (_MirrorFailed, OSError, StorageError) as error:
-        # A later sync would upload an incomplete offline run.
+        # An incomplete offline run is deleted, because a later sync would upload it.
         for incomplete in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
             shutil.rmtree(incomplete, ignore_errors=True)
         return result(False, f"Not mirrored to Weights & Biases: {error}")
-    sync = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
-    return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync}", run_folder)
+    sync_hint = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
+    return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync_hint}", run_folder)
 
 
 class _MirrorFailed(Exception):
     """wandb failed or took too long."""
 
 
-def _earlier(done_path: Path) -> Path | None:
+def _mirrored_folder(done_path: Path) -> Path | None:
+    """Return the folder of the run if it was mirrored already; otherwise None."""
     try:
         run_folder = Path(json.loads(done_path.read_text())["folder"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -139,9 +146,10 @@ def _earlier(done_path: Path) -> Path | None:
     return run_folder if run_folder.is_dir() else None
 
 
-def _in_own_process(
+def _mirror_in_subprocess(
     run: TrackedRun, settings: TrackingSettings, folder: Path, environ: Mapping[str, str]
 ) -> Path:
+    """Log the run with wandb in a separate process, and return the folder of the run."""
     payload = {
         **redact_data(asdict(run)),
         "run_id": run.run_id,
@@ -154,12 +162,12 @@ def _in_own_process(
     }
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sluice.tracking.wandb_mirror"],
-        env=_environment(folder, environ),
+        env=_subprocess_environment(folder, environ),
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # its service process is killed with it
+        start_new_session=True,  # one kill then also ends wandb's service process
     )
     try:
         output, errors = process.communicate(
@@ -178,23 +186,33 @@ def _in_own_process(
     if process.returncode:
         raise _MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
     run_folder = Path(json.loads(output)["folder"])
-    if not run_folder.is_relative_to(folder):  # wandb falls back to a temporary folder
+    if not run_folder.is_relative_to(folder):  # wandb uses a temporary folder if it cannot write
         raise _MirrorFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
     return run_folder
 
 
-def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    kept = {k: v for k, v in environ.items() if not k.startswith("WANDB_") or k in CREDENTIALS}
-    here = str(Path(__file__).resolve().parents[2])
-    path = [here, *filter(None, [environ.get("PYTHONPATH")])]
-    places = ("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR")
+def _subprocess_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    passed_on = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("WANDB_") or name in CREDENTIALS
+    }
+    sluice_parent = str(Path(__file__).resolve().parents[2])
+    python_path = [sluice_parent, *filter(None, [environ.get("PYTHONPATH")])]
+    folder_variables = (
+        "WANDB_DIR",
+        "WANDB_DATA_DIR",
+        "WANDB_CACHE_DIR",
+        "WANDB_CONFIG_DIR",
+        "WANDB_ARTIFACT_DIR",
+    )
     return {
-        **kept,
-        **dict.fromkeys((*places, "WANDB_ARTIFACT_DIR"), str(folder)),
+        **passed_on,
+        **dict.fromkeys(folder_variables, str(folder)),
         "WANDB_ERROR_REPORTING": "false",
         # The key is read only from the environment, never from a login on this machine.
         "NETRC": os.devnull,
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(python_path),
     }
 
 
@@ -202,7 +220,7 @@ def _log_run(payload: Mapping[str, Any]) -> str:
     """Log one run with wandb and return its folder; called in the separate process."""
     import wandb
 
-    quiet = wandb.Settings(mode=payload["mode"], **QUIET)
+    wandb_settings = wandb.Settings(mode=payload["mode"], **QUIET_SETTINGS)
     with wandb.init(
         project=payload["project"],
         entity=payload["entity"],
@@ -211,7 +229,7 @@ def _log_run(payload: Mapping[str, Any]) -> str:
         group=payload["group"],
         tags=payload["tags"],
         config={**payload["config"], "candidate": payload["candidate"]},
-        settings=quiet,
+        settings=wandb_settings,
     ) as session:
         session.define_metric("epoch")
         for split in ("train", "val", "test"):

@@ -1,7 +1,7 @@
-"""Logs the trials of a search as live runs of Weights & Biases, with Ray Tune's callback.
+"""Sends the trials of a running search to Weights & Biases (W&B), with Ray Tune's callback.
 
-A failure of W&B neither stops nor delays a search: separate processes send the runs, the first
-failure is reported once, and nothing is sent after it.
+A failure of W&B neither stops nor delays a search, because separate processes send the runs. After
+the first failure, the callback reports it once and sends nothing more.
 """
 
 import json
@@ -13,15 +13,15 @@ from typing import Any
 
 from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
-from sluice.tracking.wandb_mirror import QUIET, Mode, TrackingSettings
+from sluice.tracking.wandb_mirror import QUIET_SETTINGS, Mode, TrackingSettings
 
-_MAX_WAIT_S = 30
+_MAX_UPLOAD_WAIT_S = 30
 """Maximum wait for the last uploads when a search ends [s]."""
-_MAX_INIT_S = 15.0
+_MAX_INIT_WAIT_S = 15.0
 """Maximum wait of a run for W&B's server before it counts as unreachable [s]."""
 
 Values = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Converts the Tune config of a trial to its values by path."""
+"""Function that converts the Tune config of a trial to the values by path of the setting."""
 
 
 def trial_callbacks(
@@ -36,15 +36,16 @@ def trial_callbacks(
     """Return the callbacks that log each trial of a search while it trains.
 
     Args:
-        settings: Destination; nothing is sent unless the mode is 'online' and there is a key.
-        group: Group of the runs, one per search.
+        settings: Destination; trials are sent only if the mode is 'online' and a key is set.
+        group: Name of the group of runs, which is different for each search.
         folder: Folder for wandb's files.
         values: Converts the Tune config of a trial.
-        environ: Environment of the caller with the key; a login on this machine is not used.
+        environ: Environment variables of the caller, with the key; a login stored on this machine
+            is not used.
         warn: Called with the reason if trials are not sent.
 
     Returns:
-        A list with one callback, or empty.
+        A list with one callback, or an empty list if trials are not sent.
 
     Cost:
         Two additional processes per running trial.
@@ -80,7 +81,7 @@ def wandb_callback(
     warn: Callable[[str], None],
     base_url: str | None = None,
 ) -> Any:
-    """Return Ray Tune's W&B callback, modified so that runs keep their ids after a restart.
+    """Return Ray Tune's W&B callback, changed so that a resumed search continues the same runs.
 
     The step of a run is the epoch, and its history contains every epoch of the trial.
 
@@ -97,17 +98,17 @@ def wandb_callback(
     from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
     from ray.tune import Callback
 
-    class RunOfTrial(_WandbLoggingActor):
-        """Process of one run, which does not use a login on the machine."""
+    class RunActor(_WandbLoggingActor):
+        """Process that sends one run, and does not use a login stored on the machine."""
 
         def run(self) -> None:
-            keep_key_only()
+            use_key_from_environment_only()
             super().run()  # type: ignore[no-untyped-call]
 
     class TrialRuns(WandbLoggerCallback):
-        """W&B callback with run ids made of the group and the number of the trial."""
+        """W&B callback whose run ids consist of the group and the number of the trial."""
 
-        _logger_actor_cls = RunOfTrial
+        _logger_actor_cls = RunActor
 
         def setup(self, *args: Any, **options: Any) -> None:
             self._numbers: dict[Any, int] = {}
@@ -116,7 +117,10 @@ def wandb_callback(
                 super().setup(*args, **options)  # type: ignore[no-untyped-call]
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return Callback, ()  # Tune pickles its callbacks; a resumed search creates new ones
+            return (
+                Callback,
+                (),
+            )  # Tune stores its callbacks, but a resumed search creates a new one.
 
         def on_trial_start(
             self, iteration: int, trials: list[Any], trial: Any, **info: Any
@@ -127,7 +131,7 @@ def wandb_callback(
             super().on_trial_start(iteration, trials, trial, **info)
 
         def log_trial_start(self, trial: Any) -> None:
-            if self._is_sound():
+            if self._can_send():
                 super().log_trial_start(trial)
 
         def _start_logging_actor(
@@ -146,7 +150,7 @@ def wandb_callback(
             queues[trial] = _Outbox(queues[trial])
 
         def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
-            if not self._is_sound():
+            if not self._can_send():
                 return
             config = dict(values(result["config"]))
             if reason := str(result.get("reason") or ""):
@@ -155,24 +159,26 @@ def wandb_callback(
                 super().log_trial_result(iteration, trial, epoch_result | {"config": config})
 
         def log_trial_end(self, trial: Any, failed: bool = False) -> None:
-            # A resumed study ends trials again that ended before, without starting them.
-            if trial in self._trial_queues and self._is_sound():
+            # A resumed study also reports the end of trials that it did not start again.
+            if trial in self._trial_queues and self._can_send():
                 super().log_trial_end(trial, failed=failed)
 
         def on_experiment_end(self, trials: list[Any], **info: Any) -> None:  # noqa: ARG002 - Tune's
             futures = list(self._trial_logging_futures.values())
-            if not self._is_sound() or not futures:
+            if not self._can_send() or not futures:
                 return
-            _, late = ray.wait(futures, num_returns=len(futures), timeout=self._upload_timeout)
-            if self._is_sound() and late:
-                self._stop(
-                    f"{pluralize(len(late), 'run')} not sent {self._upload_timeout:g} s after the "
-                    "search"
+            _, unfinished = ray.wait(
+                futures, num_returns=len(futures), timeout=self._upload_timeout
+            )
+            if self._can_send() and unfinished:
+                self._stop_sending(
+                    f"{pluralize(len(unfinished), 'run')} not sent {self._upload_timeout:g} s "
+                    f"after the search"
                 )
             self._cleanup_logging_actors(kill_on_timeout=True)
 
-        def _is_sound(self) -> bool:
-            """Return whether no run has failed; stop all runs at the first failure."""
+        def _can_send(self) -> bool:
+            """Return whether no run has failed so far; stop all runs at the first failure."""
             futures = list(self._trial_logging_futures.values())
             if not self._has_failed and futures:
                 ended, _ = ray.wait(futures, num_returns=len(futures), timeout=0)
@@ -180,11 +186,11 @@ def wandb_callback(
                     try:
                         ray.get(future)
                     except ray.exceptions.RayError as error:
-                        self._stop(_last_line(error))
+                        self._stop_sending(_last_line(error))
                         break
             return not self._has_failed
 
-        def _stop(self, reason: str) -> None:
+        def _stop_sending(self, reason: str) -> None:
             self._has_failed = True
             for trial in list(self._trial_logging_actors):
                 self._cleanup_logging_actor(trial)
@@ -193,18 +199,18 @@ def wandb_callback(
                 "continues. Correct WANDB_API_KEY or the connection before the next search."
             )
 
-    limits = {"init_timeout": min(_MAX_INIT_S, settings.timeout_s / 2)}
+    init_limit = {"init_timeout": min(_MAX_INIT_WAIT_S, settings.timeout_s / 2)}
     return TrialRuns(
         project=settings.project,
         group=group,
         log_config=True,
-        upload_timeout=math.ceil(min(_MAX_WAIT_S, settings.timeout_s)),
+        upload_timeout=math.ceil(min(_MAX_UPLOAD_WAIT_S, settings.timeout_s)),
         entity=settings.entity,
         tags=list(settings.tags),
         mode=mode,
         dir=str(folder),
         resume="allow",
-        settings={**QUIET, **limits, **({"base_url": base_url} if base_url else {})},
+        settings={**QUIET_SETTINGS, **init_limit, **({"base_url": base_url} if base_url else {})},
     )
 
 
@@ -214,29 +220,30 @@ def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     curve = [dict(zip(names, row, strict=True)) for row in json.loads(result.get("curve") or "[]")]
     # A failed trial reports its reason without an epoch.
     return [
-        {"training_iteration": each["epoch"]} | each
-        for each in curve or [{"epoch": result["epoch"]}]
+        {"training_iteration": epoch_result["epoch"]} | epoch_result
+        for epoch_result in curve or [{"epoch": result["epoch"]}]
     ]
 
 
 class _Outbox:
-    """Queue wrapper whose ``put`` does not wait for the actor of Tune's queue."""
+    """Wraps Tune's queue of results so that ``put`` does not wait for the actor of the queue."""
 
     def __init__(self, queue: Any) -> None:
         self.actor = queue.actor
 
     def put(self, item: Any) -> None:
-        """Send an item; preserves the order."""
+        """Send an item without waiting; the order of the items is preserved."""
         self.actor.put_nowait.remote(item)
 
 
-def keep_key_only() -> None:
+def use_key_from_environment_only() -> None:
     """Make wandb read the key only from the environment, not from a login on this machine."""
     os.environ["NETRC"] = os.devnull
     os.environ["WANDB_ERROR_REPORTING"] = "false"
 
 
 def _last_line(error: Exception) -> str:
+    """Return the class and the last line of the error, or of its cause in a Ray process."""
     cause = getattr(error, "cause", None) or error
     lines = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {lines[-1] if lines else ''}".rstrip(".")

@@ -15,13 +15,15 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Function of (output, y) that returns a scalar."""
 
 LossWeight = Callable[[Tensor], float]
-"""Function from targets to the number of items that the loss is a mean over: rows, unpadded tokens,
-and so on."""
+"""Function that maps targets to the number of items over which the loss averages, for example rows
+or unpadded tokens."""
 
-_TRIED_ROWS = 3
+_CHECK_ROWS = 3
+"""Rows of the batch on which the loss is checked: micro-batches of 2 rows and 1 row."""
+
 _TOLERANCE = 1e-3
-"""Relative tolerance: far above float32 rounding, far below the factor by which a sum differs from
-a mean."""
+"""Relative tolerance when two losses are compared. It is far above float32 rounding, and far below
+the difference between a sum and a mean."""
 
 
 def count_rows(y: Tensor) -> float:
@@ -37,14 +39,14 @@ def split_batch(
     The loss of a batch is the mean over its rows. It equals the sum of the micro-batch losses, each
     multiplied by the micro-batch's share of the rows, and gradients add up the same way:
     ``(share * micro_batch_loss).backward()`` for every micro-batch accumulates the gradient of the
-    batch, up to rounding, also when the last micro-batch is smaller.
+    batch, up to rounding. This also holds if the last micro-batch is smaller.
 
     Args:
         x: Inputs (B, ...).
         y: Targets (B, ...).
         micro_rows: Rows of a micro-batch; None for the whole batch at once.
-        loss_weight: Number of items that the loss is a mean over. Micro-batches of weight 0 are
-            skipped, because their mean is undefined.
+        loss_weight: Maps targets to the number of items over which the loss averages. Micro-batches
+            of weight 0 are skipped, because their mean is undefined.
 
     Raises:
         ContractError: The weight of the whole batch is 0.
@@ -57,8 +59,8 @@ def split_batch(
     total = math.fsum(weights)
     if not total > 0:
         raise ContractError(
-            f"The weight of a batch must be above 0, got {total:g} for {len(y)} rows: its loss is "
-            "a mean over nothing.",
+            f"The weight of a batch must be above 0, got {total:g} for {len(y)} rows: the batch "
+            "has no items over which the loss could average.",
             cause="All targets of the batch are padding.",
             fix="Remove such rows from the examples, or raise batch_rows.",
         )
@@ -79,11 +81,11 @@ def require_splittable(
     """Refuse a model or loss whose batch loss is not the mean over its micro-batches.
 
     Args:
-        model: Maps ``x`` to predictions; it is left in evaluation mode.
+        model: Maps ``x`` to predictions. It is in evaluation mode afterwards.
         loss_fn: The loss that is minimised.
-        x: A few inputs; at least three rows are needed for the check.
-        y: Their targets.
-        loss_weight: Number of items that the loss is a mean over.
+        x: Inputs, of which the first three rows are used.
+        y: Targets of ``x``.
+        loss_weight: Maps targets to the number of items over which the loss averages.
         setting: Name of the setting that splits batches, for the message.
 
     Raises:
@@ -100,20 +102,20 @@ def require_splittable(
                 "the whole batch.",
                 fix="Use GroupNorm or LayerNorm, or lower batch_rows so that no batch is split.",
             )
-    x, y = x[:_TRIED_ROWS], y[:_TRIED_ROWS]
+    x, y = x[:_CHECK_ROWS], y[:_CHECK_ROWS]
     model.eval()
     with torch.no_grad():
-        whole = float(loss_fn(model(x), y))
-        split = math.fsum(
+        batch_loss = float(loss_fn(model(x), y))
+        micro_batch_mean = math.fsum(
             share * float(loss_fn(model(x_part), y_part))
             for x_part, y_part, share in split_batch(x, y, micro_rows=2, loss_weight=loss_weight)
         )
-    if not (math.isfinite(whole) and math.isfinite(split)):
-        return  # reported by the first training step
-    if not math.isclose(whole, split, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
+    if not (math.isfinite(batch_loss) and math.isfinite(micro_batch_mean)):
+        return  # the first training step reports a non-finite loss
+    if not math.isclose(batch_loss, micro_batch_mean, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
         raise ContractError(
             f"With {setting} the loss must be a mean over rows. For {len(y)} rows it is "
-            f"{whole:.6g}, but the mean over micro-batches is {split:.6g}.",
+            f"{batch_loss:.6g}, but the mean over micro-batches is {micro_batch_mean:.6g}.",
             cause="The loss is a sum, compares rows of a batch with each other, or is a mean over "
             "items other than rows.",
             fix=f"Return the mean of losses() from loss(), or unset {setting}.",

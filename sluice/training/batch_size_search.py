@@ -1,4 +1,4 @@
-"""Searches for the largest batch size that fits into memory, by running training steps."""
+"""Finds the largest batch size that fits into memory, by running training steps."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -21,7 +21,8 @@ class BatchSizeResult(Record):
     rows: int = Field(description="Examples per batch.")
     peak_bytes: int = Field(description="Growth of memory at this batch size [bytes].")
     bound: Literal["memory", "limit_rows"] = Field(
-        description="Limit that prevents a larger batch."
+        description="Limit that rules out a larger batch: the memory, or the largest size of "
+        "interest."
     )
     memory_bytes: int = Field(description="Maximum growth of memory [bytes].")
     attempts: tuple[BatchSizeAttempt, ...] = Field(
@@ -48,27 +49,29 @@ def largest_batch(
 ) -> BatchSizeResult:
     """Return the largest batch whose training steps fit into ``memory_bytes``.
 
-    Batch sizes are doubled until one does not fit, then the gap is halved. The returned size was
-    run, not extrapolated. On a CPU, no size is tried that could need more memory than is available,
-    judged by the largest size that fitted: peak memory grows at most in proportion to the rows, and
-    the system kills a process that exceeds memory without an error.
+    Batch sizes are doubled until one does not fit. Then the interval between the largest size that
+    fits and the smallest that does not is bisected. The returned size was run, not extrapolated.
+
+    On a CPU the operating system kills a process that exceeds the memory, without an error.
+    Therefore no size is tried that could need more than the available memory: the peak memory of
+    the largest size that fitted, scaled in proportion to the rows, is an upper bound.
 
     Args:
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
-        train: Train rows; a batch is never larger than these.
+        train: Train rows; their number also limits the batch size.
         training: Settings of the real training; ``batch_rows`` is ignored.
         limit_rows: Largest batch of interest [rows].
         memory_bytes: Maximum growth of memory during training [bytes].
         gap_share: Stop when the smallest size that does not fit is within this share of the largest
             that fits; 0 searches to the exact row.
-        device: Device to run on.
+        device: Device that runs the steps.
         seed: Base seed of weights and dropout.
         probe: Runs one batch size; a ``StepProbe`` if None.
 
     Raises:
-        ContractError: A limit is not positive, the budget exceeds the available memory, or not even
-            one row fits.
+        ContractError: A limit is not positive, ``memory_bytes`` exceeds the available memory, or
+            not even one row fits.
         Exception: Raised by the code of the model or of the loss.
 
     Cost:
@@ -110,23 +113,25 @@ def _search(
     probe: Probe, limit: int, gap_share: float, usable_bytes: int | None
 ) -> Iterator[BatchSizeAttempt]:
     # Start with two rows: batch normalisation cannot be trained on one.
-    rows, fits, too_large = min(2, limit), 0, limit + 1
-    while fits < rows < too_large:
+    rows, largest_fitting, smallest_failing = min(2, limit), 0, limit + 1
+    while largest_fitting < rows < smallest_failing:
         attempt = probe(rows)
         yield attempt
         if attempt.fits:
-            fits = rows
+            largest_fitting = rows
         else:
-            too_large = rows
-        if fits == 0:
+            smallest_failing = rows
+        if largest_fitting == 0:
             rows = rows // 2
-        elif too_large <= limit:
-            gap = too_large - fits
-            rows = fits if gap <= max(1, gap_share * fits) else fits + gap // 2
+        elif smallest_failing <= limit:
+            gap = smallest_failing - largest_fitting
+            is_close = gap <= max(1, gap_share * largest_fitting)
+            rows = largest_fitting if is_close else largest_fitting + gap // 2
         else:
-            rows = min(2 * fits, limit)
+            rows = min(2 * largest_fitting, limit)
         if attempt.fits and usable_bytes is not None and attempt.peak_bytes > 0:
-            rows = min(rows, max(fits, fits * usable_bytes // attempt.peak_bytes))
+            max_safe_rows = largest_fitting * usable_bytes // attempt.peak_bytes
+            rows = min(rows, max(largest_fitting, max_safe_rows))
 
 
 def _require_valid(limit: int, memory_bytes: int, gap_share: float, usable: int | None) -> None:

@@ -1,6 +1,7 @@
-"""Batches of every epoch, in an order that depends only on the seed and the epoch."""
+"""Yields the batches of every epoch, in an order that depends only on the seed and the epoch."""
 
 import functools
+import math
 import os
 from collections.abc import Iterator, Sequence
 
@@ -14,14 +15,14 @@ from sluice.training.ranks import WHOLE_BATCH, RankShard
 from sluice.workloads.workload import Examples
 
 Batch = tuple[Tensor, Tensor]
-"""Inputs of this rank's rows, and the targets of all rows of the batch."""
+"""Inputs of this rank's rows, and targets of all rows of the batch."""
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> Tensor:
     """Return the row order of one epoch, on the CPU.
 
-    It depends only on (seed, epoch), so a training that resumes after any epoch, with any number of
-    loader processes, gets the same batches.
+    The order depends only on (seed, epoch). So a training that is resumed after any epoch, with any
+    number of loader processes, gets the same batches.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, f"order_{epoch}"))
     return torch.randperm(num_rows, generator=generator)
@@ -31,14 +32,15 @@ class Batches:
     """The batches of a training, by epoch.
 
     Args:
-        rows: Examples to gather from.
+        rows: Examples from which the batches are gathered.
         batch_rows: Rows of a batch; the last batch of an epoch may have fewer.
         seed: Base seed, from which the seed of each epoch's order is derived.
         device: Device of the returned batches.
-        workers: Processes that gather batches ahead, for rows that are slow to read
-            (memory-mapped); 0 gathers in this process. They use no random numbers, so their number
-            changes no bit.
-        shard: Rows of a batch that belong to this process; all rows without other ranks.
+        workers: Number of loader processes that gather batches in advance, useful if rows are slow
+            to read (memory-mapped). With 0, this process gathers them. Loader processes use no
+            random numbers, so their number does not change the result.
+        shard: Selects the rows of a batch that belong to this process; all rows if there are no
+            other ranks.
     """
 
     def __init__(
@@ -55,28 +57,28 @@ class Batches:
         self._batch_rows = batch_rows
         self._seed = seed
         self._device = device
-        self._gather = _Gather(rows, shard)
-        self._order = _EpochSampler()
+        self._dataset = _BatchDataset(rows, shard)
+        self._sampler = _EpochSampler()
         self._loader: DataLoader[Batch] | None = None
         # Loader processes cannot share tensors on a device.
         if workers and rows.x.device.type == "cpu":
             self._loader = DataLoader(
-                self._gather,
-                sampler=self._order,
+                self._dataset,
+                sampler=self._sampler,
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
                 # Loader processes inherit open files and locks, so they must not outlive this
                 # process.
                 worker_init_fn=functools.partial(_init_worker, os.getpid()),
-                # Without a generator the loader uses torch's global one.
+                # Without this argument the loader would use torch's global generator.
                 generator=torch.Generator().manual_seed(derive_seed(seed, "loader")),
             )
 
     @property
     def steps(self) -> int:
         """Number of batches of an epoch."""
-        return -(-len(self._rows) // self._batch_rows)
+        return math.ceil(len(self._rows) / self._batch_rows)
 
     @property
     def max_rows(self) -> int:
@@ -93,17 +95,18 @@ class Batches:
         x, y = self._rows.x[:num_rows], self._rows.y[:num_rows]
         return x.to(self._device), y.to(self._device)
 
-    def of(self, epoch: int) -> Iterator[Batch]:
+    def iter_epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield the batches of one epoch, counted from 1."""
         order = epoch_order(len(self._rows), seed=self._seed, epoch=epoch)
         if self._loader is not None:
-            self._order.parts = order.split(self._batch_rows)
+            self._sampler.batches = order.split(self._batch_rows)
             for x, y in self._loader:
                 yield x.to(self._device), y.to(self._device)
             return
-        # Moved at once: moving the order batch by batch would synchronise the device at every step.
-        for part in order.to(self._rows.x.device).split(self._batch_rows):
-            x, y = self._gather[part]
+        # The whole order is moved at once. Moving it batch by batch would synchronise the device at
+        # every step.
+        for rows in order.to(self._rows.x.device).split(self._batch_rows):
+            x, y = self._dataset[rows]
             yield x.to(self._device), y.to(self._device)
 
 
@@ -112,22 +115,23 @@ def _init_worker(parent: int, _worker: int) -> None:
 
 
 class _EpochSampler:
-    """Sampler of the loader; its batches are replaced every epoch."""
+    """Sampler of the loader; ``batches`` is replaced at the start of every epoch."""
 
-    parts: Sequence[Tensor] = ()
+    batches: Sequence[Tensor] = ()
+    """Row numbers of each batch of the epoch."""
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.parts)
+        return iter(self.batches)
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.batches)
 
 
-class _Gather(Dataset[Batch]):
-    """Dataset that is indexed by whole batches."""
+class _BatchDataset(Dataset[Batch]):
+    """Dataset whose index is the row numbers of a whole batch."""
 
     def __init__(self, rows: Examples, shard: RankShard) -> None:
         self._x, self._y, self._shard = rows.x, rows.y, shard
 
-    def __getitem__(self, part: Tensor) -> Batch:
-        return self._x.index_select(0, self._shard.local_rows(part)), self._y.index_select(0, part)
+    def __getitem__(self, rows: Tensor) -> Batch:
+        return self._x.index_select(0, self._shard.local_rows(rows)), self._y.index_select(0, rows)

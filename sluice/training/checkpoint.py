@@ -1,8 +1,9 @@
 """Checkpoints: one safetensors file per epoch, written atomically, never a pickle.
 
-A file is named ``epoch-000007-<digest>.safetensors`` with the first 16 digits of its own SHA-256,
-so a truncated or changed file is detected by its name. The last two are kept: if the newest is
-damaged, training resumes from the one before and still ends with the same bits.
+A file is named ``epoch-000007-<digest>.safetensors``, where the digest is the first 16 digits of
+the SHA-256 of its content. A truncated or changed file no longer matches its name. The last two
+files are kept: if the newest is damaged, training resumes from the previous one and still ends with
+the same bits.
 """
 
 import contextlib
@@ -22,17 +23,18 @@ from sluice.base.files import storage_error, write_atomic
 from sluice.training.loop import EpochResult, TrainState
 from sluice.training.weights import pack_tensors, unpack_tensors
 
-_KEPT = 2
-_NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{16})\.safetensors")
-_PARTS = ("model", "best", "optimizer", "rng")
+_NUM_KEPT = 2
+_FILE_NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{16})\.safetensors")
+_TENSOR_FIELDS = ("model", "best", "optimizer", "rng")
+"""Fields of ``TrainState`` that contain tensors by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Result of reading a folder of checkpoints."""
+    """The newest valid checkpoint of a folder, and the damaged ones that were skipped."""
 
     state: TrainState | None
-    """State of the newest valid checkpoint, or None without one."""
+    """State of the newest valid checkpoint; None if there is no valid checkpoint."""
     damaged: tuple[Path, ...]
     """Newer files that were skipped because their content does not match the digest in their
     name."""
@@ -44,15 +46,17 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
     Args:
         folder: Folder that holds only the checkpoints of one fold run.
         state: The state to write.
-        subject: Everything that determines the bits (settings, data, seed), by name, as plain JSON.
-            Loading with another subject is refused.
+        subject: Everything that determines the result bit for bit (settings, data, seed), by name,
+            as plain JSON. ``load_checkpoint`` refuses a checkpoint with another subject.
 
     Raises:
         StorageError: The folder cannot be written or the disk is full; earlier checkpoints are
             unchanged.
     """
     tensors = {
-        f"{part}:{name}": tensor for part in _PARTS for name, tensor in getattr(state, part).items()
+        f"{part}:{name}": tensor
+        for part in _TENSOR_FIELDS
+        for name, tensor in getattr(state, part).items()
     }
     facts = {
         "subject": dict(subject),
@@ -64,25 +68,25 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
     content = pack_tensors(tensors, facts)
     path = folder / f"epoch-{len(state.history):06d}-{digest_bytes(content)[:16]}.safetensors"
     write_atomic(path, content)
-    _drop(_newest_first(folder)[_KEPT:])
+    _remove(_newest_first(folder)[_NUM_KEPT:])
     return path
 
 
 def discard_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a finished fold run, and partial files of killed processes.
 
-    Partial files of the event log are removed too: the log is rewritten as a whole when it is
-    truncated.
+    Hidden files are partial files: of checkpoints, and of the event log, which is rewritten as a
+    whole when it is truncated.
     """
-    _drop([*_newest_first(folder), *folder.glob(".*")])
+    _remove([*_newest_first(folder), *folder.glob(".*")])
 
 
 def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
     """Read the newest valid checkpoint.
 
     Args:
-        folder: As passed to ``save_checkpoint``; it need not exist.
-        subject: As passed to ``save_checkpoint``.
+        folder: Folder that was passed to ``save_checkpoint``; it need not exist.
+        subject: Subject of the training that resumes, as for ``save_checkpoint``.
 
     Raises:
         ContractError: The checkpoint was written for another subject; the names that differ are
@@ -116,21 +120,21 @@ def _is_valid(path: Path, content: bytes) -> bool:
     return digest_bytes(content)[:16] == path.stem.rpartition("-")[2]
 
 
-def _drop(paths: list[Path]) -> None:
+def _remove(paths: list[Path]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # an extra file does no harm
+        with contextlib.suppress(OSError):  # a file that remains does no harm
             path.unlink()
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("epoch-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, reverse=True)
+    checkpoints = [path for path in folder.glob("epoch-*") if _FILE_NAME.fullmatch(path.name)]
+    return sorted(checkpoints, reverse=True)
 
 
 def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainState:
     tensors, facts = unpack_tensors(content, where=str(path))
-    _require_same(path, facts["subject"], subject)
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
+    _require_same_subject(path, facts["subject"], subject)
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _TENSOR_FIELDS}
     for key, tensor in tensors.items():
         part, _, name = key.partition(":")
         parts[part][name] = tensor
@@ -146,8 +150,10 @@ def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainStat
     )
 
 
-def _require_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = format_differences(dict(written), dict(wanted))
+def _require_same_subject(
+    path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    differing = format_differences(dict(stored), dict(expected))
     if differing:
         raise ContractError(
             f"{path} was written for other settings: {'; '.join(differing[:5])}.",

@@ -1,4 +1,4 @@
-"""Decides when a checkpoint is written: at a fixed interval, or whenever the overhead is small."""
+"""Writes checkpoints at a fixed interval, or as often as possible with 2 % overhead."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,23 +9,25 @@ from sluice.training.checkpoint import save_checkpoint
 from sluice.training.loop import TrainState
 
 _MIN_INTERVAL_RATIO = 50.0
-"""Minimum time between checkpoints, as a multiple of the last checkpoint's cost: at most 2 %
-overhead."""
+"""Minimum time between checkpoints, as a multiple of the time that the last checkpoint took. The
+overhead is therefore at most 2 %."""
 _FIRST_COST_S = 0.02
-"""Assumed cost before the first measurement, so the first checkpoint is written after one second of
-training. Repeating less than that is faster than starting a process."""
+"""Assumed duration of the first checkpoint [s]. It is written after 50 times this duration, one
+second of training: repeating less than a second is faster than starting a process."""
 
 
 class CheckpointWriter:
-    """Writes the due checkpoints of one training; the choice changes no bit of the result.
+    """Writes the checkpoints of one training when they are due.
+
+    When they are written does not affect the result of the training.
 
     Args:
         folder: As for ``save_checkpoint``.
         subject: As for ``save_checkpoint``.
         every_epochs: Interval between checkpoints [epochs]. If None, write once the training has
-            run for 50 times the duration of the last checkpoint: a kill then loses at most that
-            much.
-        clock: Monotonic time [s]; training starts now.
+            run for 50 times the duration of the last checkpoint. If the process is killed, at most
+            that much training is lost.
+        clock: Monotonic time [s]. The training is assumed to start when this object is created.
     """
 
     def __init__(
@@ -43,12 +45,12 @@ class CheckpointWriter:
         """Total time of all checkpoints so far [s]."""
 
     def write_if_due(self, state: TrainState, *, force: bool = False) -> None:
-        """Write ``state`` if it is due, or in any case with ``force``.
+        """Write ``state`` if a checkpoint is due, or in any case with ``force``.
 
         Raises:
             StorageError: As for ``save_checkpoint``.
         """
-        if not (force or self._due(len(state.history))):
+        if not (force or self._is_due(len(state.history))):
             return
         started = self._clock()
         save_checkpoint(self._folder, state, subject=self._subject)
@@ -56,7 +58,7 @@ class CheckpointWriter:
         self._cost_s = self._last_end - started
         self.spent_s += self._cost_s
 
-    def _due(self, epochs: int) -> bool:
+    def _is_due(self, epochs: int) -> bool:
         if self._every_epochs is not None:
             return epochs % self._every_epochs == 0
         return self._clock() - self._last_end >= _MIN_INTERVAL_RATIO * self._cost_s

@@ -1,8 +1,12 @@
 """Identity of the code that determines the bits of a trained model.
 
-The digest covers the modules of the workload and of an architecture given by import path, all user
-modules that these import, directly or indirectly, the installed distributions that they import, the
-data files that the workload declares, and Sluice's own training code.
+The digest covers:
+
+- the module of the workload, and that of an architecture given by import path;
+- all user modules that these import, directly or indirectly;
+- the versions of the installed distributions that they import;
+- the data files that the workload declares;
+- Sluice's own code for data, models, training and workloads.
 """
 
 import errno
@@ -25,12 +29,14 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
 _PACKAGES = ("data", "models", "training", "workloads")
-_NUMERICS = ("numpy", "pandas", "torch")
-"""Distributions that every training uses."""
+"""Packages of Sluice whose code determines the bits of a trained model."""
+
+_NUMERICAL_LIBRARIES = ("numpy", "pandas", "torch")
+"""Distributions that every training uses; their versions are always part of the identity."""
 
 
 def code_digest(workload: Workload, model: ModelSettings | None = None) -> str:
-    """Return the digest of ``identify_code``."""
+    """Return the digest of all code that determines the bits of a model; see ``identify_code``."""
     return identify_code(workload, model).digest
 
 
@@ -39,15 +45,16 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
     Args:
         workload: The workload.
-        model: Names the architecture; only an import path adds to the identity.
+        model: Settings that name the architecture. Built-in architectures are covered by Sluice's
+            own code; only an import path adds to the identity.
 
     Raises:
-        SettingsError: A class was not read from a file, as in an interactive session, the
-            architecture does not import, or a declared data file is missing.
+        SettingsError: A class was not read from a file (for example in an interactive session), the
+            architecture cannot be imported, or a declared data file is missing.
 
     Cost:
-        About 0.1 s for the first call in a process, milliseconds for later ones: sources are read
-        again, and parsed again only if they changed. Data files are read once.
+        About 0.1 s for the first call in a process, milliseconds for later ones. Every call reads
+        the sources, but parses only those that changed. Data files are read once.
     """
     graph = follow_code(workload, model)
     modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
@@ -58,7 +65,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
     }
     return CodeIdentity(
         modules=modules | _sluice_packages(),
-        distributions=graph.distributions | _numerics(),
+        distributions=graph.distributions | _numerical_libraries(),
         data_files=dict(_data_files(workload)),
         not_followed=tuple(sorted(graph.not_followed)),
     )
@@ -67,14 +74,14 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 def optimizer_code(training: TrainSettings) -> dict[str, str]:
     """Return the digest of the code of an optimizer given by import path, under 'optimizer_code'.
 
-    It is stored beside the settings and not in ``identify_code``: loading a trained model requires
-    its network and not its optimizer, and must not import the optimizer.
+    The digest is stored beside the settings and is not part of ``identify_code``: loading a trained
+    model needs the code of its network only, and must not import the optimizer.
 
     Args:
-        training: Names the optimizer; the result is empty for a short name.
+        training: Settings that name the optimizer. The result is empty for a short name.
 
     Raises:
-        SettingsError: The optimizer does not import, or was not read from a file.
+        SettingsError: The optimizer cannot be imported, or was not read from a file.
     """
     path = training.optimizer
     if ":" not in path:
@@ -92,14 +99,14 @@ def optimizer_code(training: TrainSettings) -> dict[str, str]:
 
 
 def follow_code(workload: Workload, model: ModelSettings | None = None) -> ImportGraph:
-    """Return the user's modules that define a model, and their imports.
+    """Return the import graph of the user's modules that define a workload and its network.
 
     Args:
         workload: The workload.
-        model: Names the architecture; only an import path adds a module.
+        model: Settings that name the architecture; only an import path adds a module.
 
     Raises:
-        SettingsError: A class was not read from a file, or the architecture does not import.
+        SettingsError: A class was not read from a file, or the architecture cannot be imported.
     """
     roots = {
         cls.__module__
@@ -109,10 +116,10 @@ def follow_code(workload: Workload, model: ModelSettings | None = None) -> Impor
     if model is not None and ":" in model.architecture:
         import_object(model.architecture, what="architecture")
         roots.add(model.architecture.partition(":")[0])
-    own = {name for name in roots if not _is_library(name)}
-    for name in own:
+    user_modules = {name for name in roots if not _is_library(name)}
+    for name in user_modules:
         _require_file(name)
-    return follow_imports(sorted(own))
+    return follow_imports(sorted(user_modules))
 
 
 def _sluice_packages() -> dict[str, str]:
@@ -125,14 +132,14 @@ def _sluice_packages() -> dict[str, str]:
     }
 
 
-def _numerics() -> dict[str, str]:
-    found = {}
-    for name in _NUMERICS:
+def _numerical_libraries() -> dict[str, str]:
+    versions = {}
+    for name in _NUMERICAL_LIBRARIES:
         file = getattr(sys.modules.get(name), "__file__", None)
-        owner = distribution_of(Path(file).parent.parent, name) if file else None
-        if owner is not None:
-            found[owner.name] = owner.version
-    return found
+        distribution = distribution_of(Path(file).parent.parent, name) if file else None
+        if distribution is not None:
+            versions[distribution.name] = distribution.version
+    return versions
 
 
 def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
@@ -146,28 +153,27 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
             raise SettingsError(
                 f"The data file '{name}' that {type(workload).__name__} declares cannot be read "
                 f"from {path}: {error.strerror or error}.",
-                cause="Its content determines the trained model. A relative path starts at the "
-                "folder of the workload's module.",
+                cause="A relative path is relative to the folder of the workload's module.",
                 fix="Create the file at that path, or correct the workload's data_files.",
             ) from error
 
 
 def _content_digest(file: Path) -> str:
-    """Return the digest of a file; read it again only after its size, inode or time changed."""
-    state = file.stat()
-    if not stat.S_ISREG(state.st_mode):  # reading a device might never end
+    """Return the digest of a file; read it again only if its size, inode or time changed."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # reading a device might never end
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
-    return _digest_at(file, state.st_size, state.st_mtime_ns, state.st_ino)
+    return _cached_digest(file, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @functools.lru_cache(maxsize=4096)
-def _digest_at(file: Path, *state: int) -> str:  # noqa: ARG001 - the state is the cache key
+def _cached_digest(file: Path, *status: int) -> str:  # noqa: ARG001 - part of the cache key
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_library(name: str) -> bool:
-    """Return whether a base class belongs to Sluice or Python, which are identified separately."""
+    """Return whether a module belongs to Sluice, pydantic or Python, not to the user."""
     top = name.split(".")[0]
     return top in ("sluice", "pydantic") or (top in sys.stdlib_module_names and top != "__main__")
 
@@ -177,6 +183,7 @@ def _require_file(name: str) -> None:
     if file is None or not Path(file).is_file():
         raise SettingsError(
             f"The module '{name}' must be read from a file, but it has no source file.",
-            cause="The source determines the trained model, and other processes import the module.",
+            cause="The source is part of the model's identity, and other processes import the "
+            "module.",
             fix="Save the code as a module and use its import path.",
         )

@@ -1,4 +1,4 @@
-"""Record of the code behind a model, by part, so that a difference can be named."""
+"""Record of the code that determines a model, part by part, so that changes can be named."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,15 +7,15 @@ from pydantic import Field
 from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
-_SHOWN = 5
-"""Number of changes that a description lists; further changes are counted."""
+_MAX_LISTED = 5
+"""Number of changes that a description lists; of further changes it gives only the number."""
 
 
 class CodeIdentity(Record):
-    """The code behind a model, by part, so that a difference can be named."""
+    """Digests and versions of all code that determines a model, by module and distribution."""
 
     modules: dict[str, str] = Field(
-        description="Digest of the source by dotted name: the user's modules and Sluice's."
+        description="Digest of the source of each module of the user and of Sluice, by dotted name."
     )
     distributions: dict[str, str] = Field(description="Version of each distribution, by name.")
     data_files: dict[str, str] = Field(
@@ -23,7 +23,8 @@ class CodeIdentity(Record):
     )
     not_followed: tuple[str, ...] = Field(
         (),
-        description="Imports and code that are computed at run time and not covered by the digest.",
+        description="Imports and calls whose code is known only at run time; the digest does not "
+        "cover it.",
     )
 
     @property
@@ -33,7 +34,7 @@ class CodeIdentity(Record):
 
     @property
     def gap(self) -> str:
-        """What the digest does not cover, as one sentence; "" if it covers everything."""
+        """Sentence that lists the code that the digest does not cover; "" without such code."""
         if not self.not_followed:
             return ""
         return (
@@ -42,25 +43,25 @@ class CodeIdentity(Record):
         )
 
     def changes(self, earlier: "CodeIdentity") -> tuple[str, ...]:
-        """Return one phrase for each part that differs from an earlier identity."""
+        """Return one phrase for each module, package or file that changed since ``earlier``."""
         return (
-            *_changes("module", earlier.modules, self.modules),
-            *_changes("package", earlier.distributions, self.distributions, show_values=True),
-            *_changes("data file", earlier.data_files, self.data_files),
+            *_iter_changes("module", earlier.modules, self.modules),
+            *_iter_changes("package", earlier.distributions, self.distributions, is_version=True),
+            *_iter_changes("data file", earlier.data_files, self.data_files),
         )
 
 
 def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
-    """Return what changed since an earlier identity, as a phrase; "code" if it is unknown."""
+    """Return the changes since an earlier identity, as a phrase; "code" if they are unknown."""
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"
-    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    return ", ".join(changes[:_SHOWN]) + more
+    more = f" and {len(changes) - _MAX_LISTED} more" if len(changes) > _MAX_LISTED else ""
+    return ", ".join(changes[:_MAX_LISTED]) + more
 
 
-def _changes(
-    kind: str, earlier: Mapping[str, str], now: Mapping[str, str], *, show_values: bool = False
+def _iter_changes(
+    kind: str, earlier: Mapping[str, str], now: Mapping[str, str], *, is_version: bool = False
 ) -> Iterator[str]:
     for name in sorted(earlier.keys() | now.keys()):
         before, after = earlier.get(name), now.get(name)
@@ -68,7 +69,7 @@ def _changes(
             continue
         if before is None or after is None:
             yield f"{kind} {name} {'added' if before is None else 'removed'}"
-        elif show_values:
+        elif is_version:
             yield f"{kind} {name} {before} -> {after}"
         else:
             yield f"{kind} {name} changed ({short(before)} -> {short(after)})"

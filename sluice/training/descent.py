@@ -1,4 +1,4 @@
-"""Finds where a noisy curve of loss over learning rate descends most steeply, if at all.
+"""Finds the steepest descent of a noisy curve of loss over learning rate, if there is one.
 
 Shape legend: N = steps, W = steps of a window, C = N - W + 1 windows.
 """
@@ -14,16 +14,16 @@ from pydantic import Field, model_validator
 from sluice.base.settings import Settings
 
 ROUNDING = 10 * float(np.finfo(np.float32).eps)
-"""Decreases below this share of the loss are rounding."""
+"""Decreases smaller than this share of the loss count as rounding errors."""
 
 _WIDTHS = (1, 2, 4)
-"""Window widths in multiples of the narrowest. The standard error of a slope falls with the width
-to the power 1.5, so a wide window can detect a descent between noisy batches that a narrow one
-misses."""
+"""Window widths that are tried, in multiples of the narrowest width. The standard error of a slope
+decreases with the width to the power 1.5, so a wide window can detect a descent in noise that hides
+it from a narrow window."""
 
 
 class RangeTestSettings(Settings):
-    """Learning rates that are tried, and the criteria for a descent."""
+    """Learning rates that a range test tries, and its criteria for a descent."""
 
     lowest_rate: float = Field(1e-7, gt=0, le=1, description="First learning rate.")
     highest_rate: float = Field(10.0, gt=0, le=1000, description="Last learning rate.")
@@ -31,7 +31,7 @@ class RangeTestSettings(Settings):
         200, ge=20, le=100_000, description="Number of optimizer steps, one per learning rate."
     )
     window_decades: float = Field(
-        0.8, gt=0, le=4, description="Narrowest window of a fitted slope [decades]."
+        0.8, gt=0, le=4, description="Narrowest window to which a line is fitted [decades]."
     )
     confidence: float = Field(
         0.99, gt=0.5, lt=1, description="Probability of finding no descent if there is no descent."
@@ -74,29 +74,33 @@ class Slopes:
     """Straight lines fitted to windows of the curve; one entry per window centre."""
 
     window: int
+    """Width of the windows [steps]."""
     mean_C: NDArray[np.float64]
+    """Mean loss of each window."""
     slope_C: NDArray[np.float64]
+    """Slope of each line [loss per decade of the learning rate]."""
     error_C: NDArray[np.float64]
+    """Standard error of each slope."""
 
 
 def steepest_descent(
     loss_N: NDArray[np.float64], settings: RangeTestSettings
 ) -> tuple[Slopes, int | None]:
-    """Return the lines of the narrowest width with a significant descent, and the steepest of them.
+    """Find the narrowest window width with a significant descent, and its steepest descent.
 
     Args:
         loss_N: Losses at evenly spaced logarithms of the learning rate.
         settings: Spacing of the rates, narrowest width, confidence.
 
     Returns:
-        The lines, and the index of the steepest. Without a descent: the lines of the narrowest
-        width, and None.
+        The lines of that width, and the index of the steepest significant one. If no width has a
+        significant descent: the lines of the narrowest width, and None.
     """
     narrowest = settings.window_steps
     widths = [width * (narrowest - 1) + 1 for width in _WIDTHS]
     fitted = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
     for fits in fitted:
-        significant_C = _significant(fits, settings)
+        significant_C = _descends_significantly(fits, settings)
         if significant_C.any():
             return fits, int(np.where(significant_C, fits.slope_C, np.inf).argmin())
     return fitted[0], None
@@ -104,8 +108,8 @@ def steepest_descent(
 
 def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> Slopes:
     if len(loss_N) < window:
-        none = np.empty(0)
-        return Slopes(window=window, mean_C=none, slope_C=none, error_C=none)
+        empty = np.empty(0)
+        return Slopes(window=window, mean_C=empty, slope_C=empty, error_C=empty)
     x_W = step_decades * (np.arange(window) - window // 2)
     loss_CW = sliding_window_view(loss_N, window)
     mean_C = loss_CW.mean(axis=1)
@@ -118,19 +122,19 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     return Slopes(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
-def _significant(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return which windows descend significantly, up to the window of the lowest loss."""
-    # scipy.special instead of scipy.stats: the same quantile without a second of import time.
+def _descends_significantly(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
+    """Return which windows descend significantly; False for all after that of the lowest loss."""
+    # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
 
     num_windows = len(fits.slope_C)
     if not num_windows:
         return np.zeros(0, dtype=bool)
-    tail = (1 - settings.confidence) / num_windows / len(_WIDTHS)
-    required = float(stdtrit(fits.window - 2, 1 - tail))
+    alpha = (1 - settings.confidence) / num_windows / len(_WIDTHS)  # Bonferroni correction
+    required_t = float(stdtrit(fits.window - 2, 1 - alpha))
     fall_C = -fits.slope_C * settings.step_decades * fits.window
     significant_C: NDArray[np.bool_] = (
-        (-fits.slope_C > required * fits.error_C)
+        (-fits.slope_C > required_t * fits.error_C)
         & (fall_C > ROUNDING * np.abs(fits.mean_C))
         & (np.arange(num_windows) <= int(fits.mean_C.argmin()))
     )

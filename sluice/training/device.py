@@ -14,31 +14,33 @@ from sluice.workloads.workload import Examples
 _MAX_MEMORY_SHARE = 0.5
 """Share of a device's free memory that rows may use; the rest is for the network."""
 
-_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-"""cuBLAS sums in a nondeterministic order unless its workspace is fixed; 24 MiB per stream."""
+_CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""Environment variable and value that fix the workspace of cuBLAS, which costs 24 MiB per stream.
+With a variable workspace cuBLAS sums in a nondeterministic order."""
 
 
 def resolve_device(choice: DeviceChoice) -> torch.device:
     """Return the device that a setting selects on this machine, without initialising it.
 
     Raises:
-        SettingsError: 'cuda' is selected and not available.
+        SettingsError: The choice is 'cuda', but torch finds no CUDA device.
     """
-    found = choice != "cpu" and torch.cuda.is_available()
-    if choice == "cuda" and not found:
+    use_cuda = choice != "cpu" and torch.cuda.is_available()
+    if choice == "cuda" and not use_cuda:
         raise SettingsError(
             "device is 'cuda', but torch finds no CUDA device.",
             cause="The driver is missing, torch was built without CUDA, or CUDA_VISIBLE_DEVICES "
             "hides the device.",
             fix="Set device to 'auto' or 'cpu', or make the device visible to this process.",
         )
-    return torch.device("cuda" if found else "cpu")
+    return torch.device("cuda" if use_cuda else "cpu")
 
 
 def device_type(choice: DeviceChoice) -> str:
-    """Return the type of device that a setting selects, for the key of a result.
+    """Return the device type that a setting selects; it is part of the key of a fold run.
 
-    Only 'auto' is resolved, so a process without a GPU can compute the key of a GPU training.
+    Only 'auto' depends on this machine. 'cuda' is returned unchecked, so a process without a GPU
+    can compute the key of a training on a GPU.
     """
     return resolve_device(choice).type if choice == "auto" else choice
 
@@ -70,30 +72,31 @@ def release_memory() -> None:
 def start_device(device: torch.device) -> None:
     """Initialise the device for deterministic operations.
 
-    Call this before the state of the random generators is read: the generators of an uninitialised
-    device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set unless it already is, because
-    cuBLAS reads it once; without it torch refuses matrix products inside ``seeds.deterministic()``.
+    Call this function before you read the state of the random generators: the generators of an
+    uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set unless it is
+    already set. cuBLAS reads the variable only once, and without it torch refuses matrix products
+    inside ``sluice.base.seeding.deterministic()``.
     """
     if device.type == "cuda":
-        os.environ.setdefault(*_CUBLAS)
+        os.environ.setdefault(*_CUBLAS_WORKSPACE)
         torch.cuda.init()
 
 
 def device_of(model: nn.Module, default: torch.device) -> torch.device:
-    """Return the device of the parameters of ``model``."""
+    """Return the device of the parameters of ``model``; ``default`` if it has no parameters."""
     parameter = next(model.parameters(), None)
     return default if parameter is None else parameter.device
 
 
 def place_rows(rows: Examples, device: torch.device) -> Examples:
-    """Return the rows on ``device`` if they fit into half of its free memory, else unchanged.
+    """Move the rows to ``device`` if they fit into half of its free memory; else return them as is.
 
-    Rows that do not fit are moved batch by batch.
+    The caller then moves the rows batch by batch.
     """
     if device.type == "cpu":
         return rows
-    needed = rows.x.nbytes + rows.y.nbytes
-    free, _ = torch.cuda.mem_get_info(device)
-    if needed > _MAX_MEMORY_SHARE * free:
+    needed_bytes = rows.x.nbytes + rows.y.nbytes
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    if needed_bytes > _MAX_MEMORY_SHARE * free_bytes:
         return rows
     return dataclasses.replace(rows, x=rows.x.to(device), y=rows.y.to(device))

@@ -1,8 +1,8 @@
 """Ranks that are processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs.
 
 ``DistributedDataParallel`` sends gradients during the backward pass and averages them over ranks.
-Multiplying the loss by ``world_size`` and the rank's share of the batch turns that into the mean
-over rows.
+The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch, so that
+this average equals the mean over all rows.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from sluice.training.ranks import Ranks, RankShard
 T = TypeVar("T")
 
 _LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Matches gloo's RuntimeError for a lost connection, which has no specific type."""
+"""Matches the message of gloo's error for a lost connection, which is a plain RuntimeError."""
 
 
 class DistributedRanks(Ranks):
@@ -35,11 +35,13 @@ class DistributedRanks(Ranks):
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model in ``DistributedDataParallel``, with the first rank's weights.
 
-        It searches for unused parameters, which costs a traversal of the graph and one warning of
-        torch. Otherwise it would rebuild its gradient buckets after the first step. With three
-        ranks or more the buckets determine the order of sums, and a resumed training would not have
-        the bits of an uninterrupted one. Unused parameters are also left unchanged, as in one
-        process.
+        ``find_unused_parameters`` is on, although it costs a traversal of the graph in every step
+        and one warning of torch, for two reasons:
+
+        - Without it ``DistributedDataParallel`` rebuilds its gradient buckets after the first step.
+          With three or more ranks the buckets determine the order of summation, so a resumed
+          training would differ in bits from an uninterrupted one.
+        - Unused parameters do not change, as with a single process.
         """
         return DistributedDataParallel(
             model,
@@ -49,7 +51,10 @@ class DistributedRanks(Ranks):
         )
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Skip sending gradients; the next backward pass outside sends the sum."""
+        """Accumulate gradients without sending them.
+
+        The next backward pass outside the context sends the sum.
+        """
         assert isinstance(model, DistributedDataParallel)
         context: contextlib.AbstractContextManager[None] = model.no_sync()
         return context
@@ -61,7 +66,10 @@ class DistributedRanks(Ranks):
         return sums.to(values.device)
 
     def broadcast_from_first(self, make: Callable[[], T]) -> T:
-        """Send what ``make`` returned, or the ``SluiceError`` that it raised, to all ranks."""
+        """Call ``make`` on the first rank; return its result, or raise its error, on all ranks.
+
+        Only a ``SluiceError`` is sent to the other ranks.
+        """
         content: list[T | SluiceError | None] = [None]
         if self.is_first:
             try:
@@ -79,7 +87,7 @@ class DistributedRanks(Ranks):
 def joined_group(
     *, rank: int, world_size: int, init_method: str, timeout_s: float
 ) -> Iterator[Ranks]:
-    """Join a gloo process group as a rank; leave it at the end of the context.
+    """Join a gloo process group as one rank, and leave the group at the end of the context.
 
     Args:
         rank: Rank of this process, from 0.
@@ -90,7 +98,7 @@ def joined_group(
         timeout_s: Longest wait for another rank [s].
 
     Raises:
-        RankLost: Another rank ended, or did not answer in time.
+        RankLost: Another rank ended, or did not answer within ``timeout_s``.
     """
     with raising_rank_lost(rank):
         dist.init_process_group(
@@ -108,7 +116,7 @@ def joined_group(
 
 @contextlib.contextmanager
 def raising_rank_lost(rank: int) -> Iterator[None]:
-    """Raise ``RankLost`` in place of torch's errors when another rank was lost."""
+    """Convert torch's errors about a lost rank to ``RankLost``."""
     try:
         yield
     except RuntimeError as error:
@@ -117,7 +125,8 @@ def raising_rank_lost(rank: int) -> Iterator[None]:
         raise RankLost(
             f"All ranks must take part in every step, but rank {rank} got no answer from another "
             f"rank: {str(error).partition('. ')[0][:300]}.",
-            cause="The other process ended: its memory ran out, its machine was lost, or it "
-            "raised an error, which is then the one to fix.",
-            fix="Run again: the training resumes from its last checkpoint.",
+            cause="The other process ended: it ran out of memory, its machine was lost, or it "
+            "raised an error.",
+            fix="If the other process reported an error, fix that first. Then run again: the "
+            "training resumes from its last checkpoint.",
         ) from error

@@ -1,10 +1,11 @@
-"""Finds the installed distribution of a top-level module, and its version."""
+"""Finds the installed distribution that a module belongs to, and the version of it."""
 
 import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-_SITE = frozenset({"site-packages", "dist-packages"})
+_SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+"""Names of folders into which distributions are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,50 +19,54 @@ class Distribution:
 def distribution_of(folder: Path, module: str) -> Distribution | None:
     """Return the distribution that installed a module into a folder.
 
-    The metadata beside the module are read, not ``importlib.metadata``: an editable install does
-    not make the sources of a project an installed distribution.
+    Only the metadata in the same folder are read. ``importlib.metadata`` would also find a project
+    that is installed in editable mode, but its sources are the user's own code.
 
     Args:
         folder: Folder that contains the module's file or its package.
-        module: Top-level name, or the dotted name of a part of a namespace package.
+        module: Name of a top-level module, or dotted name of a module in a namespace package.
 
     Returns:
-        None if no metadata beside the module claim it. In a folder for installed packages the
-        module then counts as a distribution of its own name and unknown version.
+        The distribution whose metadata list the module. If no metadata list it: in a site-packages
+        folder, a distribution with the name of the module and an unknown version; elsewhere None.
     """
     try:
-        changed = folder.stat().st_mtime_ns  # an installer renames the folder with the version
+        # An install or upgrade adds or renames a metadata folder, which changes this time.
+        changed_ns = folder.stat().st_mtime_ns
     except OSError:
         return None
-    owner = _owners(folder, changed).get(module.split(".")[0], ())
-    for name, version, record in owner:
+    owners = _owners(folder, changed_ns).get(module.split(".")[0], ())
+    for name, version, record in owners:
         path = module.replace(".", "/")
-        if len(owner) == 1 or f"\n{path}/" in record or f"\n{path}." in record:
+        if len(owners) == 1 or f"\n{path}/" in record or f"\n{path}." in record:
             return Distribution(name, version)
-    return Distribution(module.split(".")[0], "unknown") if folder.name in _SITE else None
+    return Distribution(module.split(".")[0], "unknown") if folder.name in _SITE_FOLDERS else None
 
 
 @functools.lru_cache(maxsize=64)
 def _owners(
     folder: Path,
-    changed: int,  # noqa: ARG001 - part of the cache key
+    changed_ns: int,  # noqa: ARG001 - part of the cache key
 ) -> dict[str, list[tuple[str, str, str]]]:
-    """Return name, version and RECORD text of the owners of each top-level module."""
+    """Return the distributions of each top-level module, as (name, version, RECORD text)."""
     owners: dict[str, list[tuple[str, str, str]]] = {}
-    patterns = ("*.dist-info", "*.egg-info") if folder.name in _SITE else ("*.dist-info",)
+    patterns = ("*.dist-info", "*.egg-info") if folder.name in _SITE_FOLDERS else ("*.dist-info",)
     for metadata in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         name, _, version = metadata.stem.partition("-")
-        record = _text(metadata / "RECORD")
-        listed = _text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
-        for top in listed:
+        record = _read_text(metadata / "RECORD")
+        top_levels = _read_text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
+        for top in top_levels:
             owners.setdefault(top, []).append((name, version, f"\n{record}"))
-    # The RECORD is needed only for namespace packages with several owners; it can have a megabyte.
+    # The RECORD text can have a megabyte. It is needed only if several distributions share a
+    # namespace package, and is dropped otherwise.
     return {
-        top: found if len(found) > 1 else [(*found[0][:2], "")] for top, found in owners.items()
+        top: entries if len(entries) > 1 else [(*entries[0][:2], "")]
+        for top, entries in owners.items()
     }
 
 
 def _top_levels(record: str) -> list[str]:
+    """Return the top-level modules and packages that a RECORD lists."""
     tops: dict[str, None] = {}
     for line in record.splitlines():
         first, slash, _ = line.partition("/")
@@ -72,7 +77,7 @@ def _top_levels(record: str) -> list[str]:
     return list(tops)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

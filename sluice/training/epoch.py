@@ -49,25 +49,26 @@ def fit_epoch(
     Args:
         model: The model, as wrapped by ``ranks``.
         loss_fn: Function of (output, y) to the scalar that is minimised.
-        batches: The train rows.
-        optimizer: An optimizer of ``make_optimizer``.
-        mixed_precision: Number format of the step.
+        batches: Batches of the train rows.
+        optimizer: An optimizer from ``make_optimizer``.
+        mixed_precision: Runs the forward pass, the backward pass and the step in the precision of
+            the settings.
         settings: Settings in effect in this epoch.
         epoch: Number of the epoch, counted from 1.
-        loss_weight: Number of items that a loss is a mean over.
+        loss_weight: Maps targets to the number of items over which a loss averages.
         ranks: The processes that train the model together.
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
-            Steps that fp16 skipped are ignored.
+            Steps that fp16 skipped because of an overflow do not raise.
     """
     model.train()
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
-    rate, losses, norms, taken = 0.0, [], [], []
-    for index, (x, y) in enumerate(batches.of(epoch)):
+    rate, losses, norms, was_taken = 0.0, [], [], []
+    for index, (x, y) in enumerate(batches.iter_epoch(epoch)):
         optimizer.zero_grad(set_to_none=True)
         losses.append(
             _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
@@ -75,22 +76,25 @@ def fit_epoch(
         norms.append(mixed_precision.clip(optimizer, parameters, settings.clip_norm))
         rate = learning_rate_at(first_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
-        taken.append(mixed_precision.step(optimizer))
-    # Read once per epoch: a read per step would synchronise the accelerator at every step.
+        was_taken.append(mixed_precision.step(optimizer))
+    # The values are read once per epoch: reading them at every step would synchronise the
+    # accelerator each time.
     loss_S, norm_S = torch.stack(losses).double().cpu(), torch.stack(norms).double().cpu()
     loss_S = ranks.all_reduce_sum(loss_S)
-    taken_S = torch.tensor(taken)
+    taken_S = torch.tensor(was_taken)
     failed = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(failed):
-        at = int(failed[0])
+        first = int(failed[0])
         name, values = "training loss", loss_S
-        if loss_S[at].isfinite():
+        if loss_S[first].isfinite():
             name, values = "gradient norm", norm_S
-        raise non_finite_error(name, float(values[at]), epoch, batches.steps, settings, step=at + 1)
+        raise non_finite_error(
+            name, float(values[first]), epoch, batches.steps, settings, step=first + 1
+        )
     weight_S = torch.tensor(batches.sizes(), dtype=torch.float64)
-    # A step that fp16 skipped has a loss, but no gradient.
-    counted_S = taken_S | loss_S.isfinite()
-    loss_S, weight_S, norm_S = loss_S[counted_S], weight_S[counted_S], norm_S[taken_S]
+    # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
+    has_loss_S = taken_S | loss_S.isfinite()
+    loss_S, weight_S, norm_S = loss_S[has_loss_S], weight_S[has_loss_S], norm_S[taken_S]
     return EpochStatistics(
         loss=float((loss_S * weight_S).sum() / weight_S.sum()),
         learning_rate=rate,
@@ -114,23 +118,24 @@ def _backward(
     """Accumulate the gradient of the whole batch; return this rank's part of its loss."""
     rank_share, world_size = ranks.shard.share(y, loss_weight), ranks.shard.world_size
     if rank_share == 0:
-        # This rank has no rows, but the other ranks wait for its backward pass; a mean over no rows
-        # is NaN.
+        # This rank has no rows, but the other ranks wait for its backward pass. The loss cannot be
+        # used here, because a mean over no rows is NaN.
         output = mixed_precision.forward(model, x)
         mixed_precision.backward(output.sum() * 0)
         return output.new_zeros(())
     y = ranks.shard.local_rows(y)
-    parts = list(split_batch(x, y, micro_rows=settings.micro_batch_rows, loss_weight=loss_weight))
+    micro_batches = list(
+        split_batch(x, y, micro_rows=settings.micro_batch_rows, loss_weight=loss_weight)
+    )
     losses = []
-    for number, (x_part, y_part, part_share) in enumerate(parts, start=1):
-        with ranks.no_sync(model) if number < len(parts) else contextlib.nullcontext():
-            loss, share = (
-                loss_fn(mixed_precision.forward(model, x_part), y_part),
-                part_share * rank_share,
-            )
+    for number, (x_part, y_part, part_share) in enumerate(micro_batches, start=1):
+        is_last = number == len(micro_batches)
+        with contextlib.nullcontext() if is_last else ranks.no_sync(model):
+            loss = loss_fn(mixed_precision.forward(model, x_part), y_part)
+            share = part_share * rank_share
             if share != 1.0:
                 loss = loss * share
-            # DistributedDataParallel divides by the number of ranks.
+            # DistributedDataParallel divides gradients by the number of ranks; this cancels it.
             mixed_precision.backward(loss if world_size == 1 else loss * world_size)
         losses.append(loss.detach())
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -145,22 +150,21 @@ def non_finite_error(
     *,
     step: int | None = None,
 ) -> TrainingFailed:
-    """Return the error for a non-finite number, with its place and likely cause."""
+    """Return the error for a non-finite loss or gradient norm, with its step and likely cause."""
     place = f"epoch {epoch}" + (f", step {step} of {steps_per_epoch}" if step else "")
     what = f"The {name} must be finite, got {value} at {place}."
     if epoch == 1 and step == 1:
         return TrainingFailed(
             what,
-            cause="No weight was updated yet, so the rows or the loss cause it, not the training: "
-            "NaN or infinity in an input or target, the logarithm of zero or a division by "
-            "zero.",
+            cause="No weight was updated yet, so the error is in the rows or in the loss function: "
+            "NaN or infinity in an input or target, the logarithm of zero, or a division by zero.",
             fix="Check the batch's inputs and targets, then the loss function, on finite rows.",
         )
     return TrainingFailed(
         what,
-        cause=f"Most likely the learning rate (peak {settings.learning_rate:g}) is too high. "
-        "Otherwise the loss takes the logarithm of 0, divides by 0, or overflows on extreme "
-        "outputs.",
+        cause="The most likely cause is a too high learning rate (peak "
+        f"{settings.learning_rate:g}). Otherwise the loss takes the logarithm of 0, divides by 0, "
+        "or overflows on extreme outputs.",
         fix=f"Lower learning_rate (try {settings.learning_rate / 10:g}) or clip_norm "
         f"(now {settings.clip_norm:g}); then clamp the arguments of log, exp and division in the "
         "loss, and check rare rows for NaN and infinity.",

@@ -1,7 +1,8 @@
-"""A fold run: one (seed, fold) training, run once, resumed after an interruption, never repeated.
+"""A fold run: the training of one network, with one seed, on one fold.
 
-The key of a fold run is the digest of everything that determines its bits. Its folder
-``runs/<key>`` contains the checkpoints while it is trained, its event log, and finally
+A fold run that was interrupted is resumed, and one that has finished is reused instead of repeated.
+Its key is the digest of everything that determines its result bit for bit. The folder
+``runs/<key>`` contains its event log, its checkpoints during training, and finally
 ``result.json``.
 """
 
@@ -35,7 +36,7 @@ from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import device_type, resolve_device
 from sluice.training.fold_run_log import epoch_fields, rewind
-from sluice.training.fold_run_trace import FoldRunTrace, watched
+from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.ranks import SINGLE_PROCESS, Ranks
@@ -62,7 +63,9 @@ class FoldRunSpec:
     table: TableRecord
     """Record of the feature frame."""
     artifacts: Path
+    """Folder of the artifact store."""
     runs: Path
+    """Folder that contains one folder for each fold run."""
     data_seed: int | None = None
     """Base seed of the row order; ``seed`` if None."""
     ranks: int = 1
@@ -78,6 +81,8 @@ class FoldRunSpec:
 
 
 FoldRunEventKind = Literal["started", "epoch", "finished", "reused", "lost", "replaces"]
+"""'lost': the process or machine of the fold run was lost, and the fold run resumes from its last
+checkpoint; 'replaces': the fold run replaces an unfinished one with other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +90,6 @@ class FoldRunEvent:
     """A progress event of a fold run."""
 
     kind: FoldRunEventKind
-    """'lost': its process or machine was lost, and it starts again from its last checkpoint;
-    'replaces': it replaces an unfinished fold run with other settings."""
     seed: int
     fold_id: int
     epochs_done: int
@@ -96,7 +99,7 @@ class FoldRunEvent:
     damaged_checkpoints: int = 0
     """Number of damaged checkpoints that were skipped on resuming, for kind 'started'."""
     reason: str = ""
-    """How the worker was lost, for kind 'lost'; settings that differ, for kind 'replaces'."""
+    """For kind 'lost', how the worker was lost; for kind 'replaces', the settings that differ."""
 
 
 OnFoldRunEvent = Callable[[FoldRunEvent], None]
@@ -125,9 +128,9 @@ def train_fold_run(
         on_event: Called with every event, on the first rank.
         clock: Time of the log's events, with a time zone.
         timer: Monotonic time [s] for the checkpoint interval.
-        ranks: The ``spec.ranks`` processes that train the model together; each calls this function
-            and gets the member. All read the artifacts, only the first reads and writes in
-            ``runs``.
+        ranks: The ``spec.ranks`` processes that train the model together. Each of them calls this
+            function and gets the member. All ranks read the artifacts; only the first rank reads
+            and writes in ``runs``.
 
     Raises:
         TrainingFailed: A loss or gradient is not finite, or another rank was lost.
@@ -137,7 +140,7 @@ def train_fold_run(
         StorageError: A file cannot be read or written; earlier checkpoints are kept.
     """
     _require_ranks(spec, ranks)
-    resolve_device(spec.training.device)  # refuses an unavailable device first
+    resolve_device(spec.training.device)  # raises before any work if the device is unavailable
     workload = open_workload(spec)
     subject = _subject(spec, workload)
     folder = _folder(spec, subject)
@@ -159,19 +162,20 @@ def train_fold_run(
 
 
 def find_finished(spec: FoldRunSpec) -> Member | None:
-    """Return the member of a finished fold run with intact weights, or None, without training."""
+    """Return the member of a fold run that has finished with intact weights, or None."""
     subject = fold_run_subject(spec)
     member = _read_result(spec, subject)
     if member is not None:
-        # The process that trained it may have been killed before it removed them.
+        # The process that trained the member may have been killed before it removed its
+        # checkpoints.
         discard_checkpoints(_folder(spec, subject))
     return member
 
 
 def fold_run_subject(spec: FoldRunSpec) -> dict[str, Any]:
-    """Return everything that determines the bits of the fold run, by name.
+    """Return everything that determines the result of a fold run bit for bit, by name.
 
-    The digest of the result names the folder.
+    The digest of the returned dictionary is the key of the fold run, and names its folder.
     """
     return _subject(spec, open_workload(spec))
 
@@ -182,10 +186,11 @@ def fold_run_folder(spec: FoldRunSpec) -> Path:
 
 
 def open_workload(spec: FoldRunSpec) -> Workload:
-    """Build the workload of ``spec``.
+    """Import and build the workload of ``spec``.
 
     Raises:
-        SettingsError: It does not import, is not a workload, or has an invalid setting.
+        SettingsError: The workload cannot be imported, is not a workload, or has an invalid
+            setting.
     """
     sys.path.extend(folder for folder in spec.sys_path if folder not in sys.path)
     return load_workload(spec.workload, spec.workload_settings, where=spec.workload)
@@ -206,7 +211,7 @@ def _ignore_event(_: FoldRunEvent) -> None:
 
 
 def _subject(spec: FoldRunSpec, workload: Workload) -> dict[str, Any]:
-    """Return everything that determines the bits of the fold run; its digest is the key."""
+    """Return what ``fold_run_subject`` returns, for a workload that is already open."""
     return {
         "data": spec.table.digest,
         "workload": spec.workload,
@@ -265,15 +270,16 @@ def _fit(
     )
     with EventLog(log_path, clock=clock) as log:
 
-        def keep(state: TrainState) -> None:
+        def on_epoch_end(state: TrainState) -> None:
             nonlocal history
             history = state.history
-            # Log first: a checkpoint must not contain an epoch that is missing in the log.
+            # The log is written first, so that a checkpoint never contains an epoch that is missing
+            # in the log.
             log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
             checkpoints.write_if_due(state)
 
-        with watched(folder, on=spec.training.trace) as tracer:
-            for result in epochs(keep=keep):
+        with traced_attempt(folder, is_enabled=spec.training.trace) as trace:
+            for result in epochs(keep=on_epoch_end):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
@@ -298,18 +304,18 @@ def _fit(
         test_metrics=metrics,
         trained_through=str(frame.index[max(fold.train.stop, fold.val.stop) - 1]),
         seconds=sum(result.seconds for result in history),
-        **_trace_results(tracer, store),
+        **_trace_results(trace, store),
     )
     content = {"key": digest_json(subject), "member": member.model_dump(mode="json")}
     write_atomic(folder / "result.json", json.dumps(content, indent=2).encode())
     discard_checkpoints(folder)
-    tracer.print_messages()
+    trace.print_messages()
     return member
 
 
-def _trace_results(tracer: FoldRunTrace, store: ArtifactStore) -> dict[str, Any]:
-    diagnoses = tracer.diagnoses()
-    return {"diagnoses": diagnoses, "replay": tracer.keep_replay(diagnoses, store)}
+def _trace_results(trace: FoldRunTrace, store: ArtifactStore) -> dict[str, Any]:
+    diagnoses = trace.diagnoses()
+    return {"diagnoses": diagnoses, "replay": trace.store_replay(diagnoses, store)}
 
 
 def _epochs(
@@ -349,7 +355,7 @@ def _test_metrics(
 
 
 def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
-    """Return the member of a finished fold run, or None if it must be trained (again)."""
+    """Return the member of a finished fold run, or None if the fold run must be trained."""
     try:
         result = json.loads((_folder(spec, subject) / "result.json").read_bytes())
         if result["key"] != digest_json(subject):
@@ -361,7 +367,7 @@ def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, IntegrityError):
-        # Foreign or damaged: training it again gives the same bits.
+        # The result is damaged or from another program. Training again gives the same bits.
         return None
     return member
 

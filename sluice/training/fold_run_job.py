@@ -1,4 +1,4 @@
-"""A fold run as a job of a worker pool."""
+"""Packs a fold run as a job that any worker of a pool can run."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from sluice.training.members import Member
 
 @dataclass(frozen=True, slots=True)
 class FoldRunJob:
-    """One fold run that can be trained in any process; it emits ``FoldRunEvent``s."""
+    """Job that trains one fold run in any process and emits its ``FoldRunEvent``s."""
 
     spec: FoldRunSpec
 
@@ -25,22 +25,23 @@ class FoldRunJob:
 
 
 def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc_now) -> Member:
-    """Train one fold run; every error names its seed and fold.
+    """Train one fold run; every error names the seed and fold.
 
     Raises:
         SluiceError: As for ``train_fold_run``.
-        TrainingFailed: User code raised.
-        OutOfMemory: Memory is exhausted.
+        TrainingFailed: User code raised an exception.
+        OutOfMemory: User code ran out of memory.
     """
     try:
         return train_fold_run(spec, on_event, clock=clock)
     except SluiceError as error:
-        raise _named(spec, error) from error
+        raise _with_name(spec, error) from error
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # process boundary: user code may raise anything
-        raise _named(spec, training_error(error)) from error
+        raise _with_name(spec, training_error(error)) from error
 
 
-def _named(spec: FoldRunSpec, error: SluiceError) -> SluiceError:
+def _with_name(spec: FoldRunSpec, error: SluiceError) -> SluiceError:
+    """Return the error with the seed and fold of the fold run in its message."""
     return type(error)(f"{spec.name}: {error.what}", cause=error.cause, fix=error.fix)

@@ -1,4 +1,4 @@
-"""The event log of one fold run, truncated to the epochs of its checkpoint."""
+"""Truncates the event log of a resumed fold run to the epochs of its checkpoint."""
 
 import dataclasses
 import json
@@ -24,9 +24,9 @@ def rewind(
 ) -> None:
     """Make the log contain exactly the start of the fold run and the epochs of ``history``.
 
-    Later lines, as a killed process leaves them, are removed. If a line is missing, the log is
-    rewritten from ``history``. So the log of a resumed fold run differs from that of an
-    uninterrupted one only in its times.
+    Lines after these are removed: a killed process may have written epochs after its last
+    checkpoint. If a line is missing, the log is rewritten from ``history``. So the log of a resumed
+    fold run differs from that of an uninterrupted one only in its times.
 
     Raises:
         StorageError: The log cannot be read or written.
@@ -35,9 +35,9 @@ def rewind(
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     except OSError as error:
         raise storage_error(path, error) from error
-    covered = lines[: 1 + len(history)]
-    if history and _covers(covered, history):
-        write_atomic(path, b"".join(covered))
+    num_lines = 1 + len(history)
+    if history and _matches(lines[:num_lines], history):
+        write_atomic(path, b"".join(lines[:num_lines]))
         return
     write_atomic(path, b"")
     with EventLog(path, clock=clock) as log:
@@ -58,7 +58,8 @@ def epoch_fields(seed: int, fold_id: int, result: EpochResult) -> dict[str, Any]
     return {"fold_id": fold_id, "seed": seed, **dataclasses.asdict(result)}
 
 
-def _covers(lines: Sequence[bytes], history: Sequence[EpochResult]) -> bool:
+def _matches(lines: Sequence[bytes], history: Sequence[EpochResult]) -> bool:
+    """Return whether the lines are the start of the fold run and exactly its past epochs."""
     expected = ["fold_start", *(result.epoch for result in history)]
     try:
         events = [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -1,4 +1,4 @@
-"""Trains one fold run on several processes."""
+"""Trains one fold run on several processes (ranks), each with a part of every batch."""
 
 import dataclasses
 import functools
@@ -16,15 +16,15 @@ def train_fold_run_on_ranks(
 ) -> Member:
     """Train one fold run with ``spec.ranks`` processes, or return its member if it is finished.
 
-    If a process is lost, all ranks start again from the last checkpoint, and the result has the
-    bits of an undisturbed training.
+    If a process is lost, all ranks start again from the last checkpoint. The result is
+    bit-identical to that of a training without losses.
 
     Args:
         spec: The fold run. On a cluster its folders must be shared by all machines.
-        on_event: Called in this process with the events of the fold run. If processes are lost, it
-            starts more than once.
+        on_event: Called in this process with the events of the fold run. After a process was lost,
+            a 'started' event is repeated.
         compute: Machines, and the resources that each process reserves.
-        clock: Time of the log's events; must be importable.
+        clock: Time of the log's events; an importable function.
 
     Raises:
         SluiceError: The fold run failed; the message names its seed and fold.

@@ -1,4 +1,4 @@
-"""Traces the training of one fold run, and diagnoses its faults."""
+"""Traces the training of one fold run and diagnoses faults from the trace."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from sluice.trace.trace_reader import read_trace
 from sluice.trace.tracer import print_to_stderr
 
 TRACES = "traces"
-"""Folder of a fold run's traces, one for each attempt."""
+"""Name of the folder of a fold run's traces; each attempt has a trace in it."""
 
 SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
-"""Small limits, because a candidate may have hundreds of fold runs."""
+"""Trace settings with low size limits, because a candidate may have hundreds of fold runs."""
 
 
 class FoldRunTrace:
-    """The trace of one attempt, to be read after its end."""
+    """The trace of one attempt to train a fold run; read it after the attempt has ended."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -32,13 +32,13 @@ class FoldRunTrace:
         """Messages of the tracer for the user, such as that tracing stopped."""
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Return the ranked diagnoses; () without a trace."""
+        """Return the diagnosed faults, the most severe first; () without a trace."""
         if self.folder is None or not self.folder.exists():
             return ()
         return diagnose(judge_all(read_trace(self.folder))[0])
 
-    def keep_replay(self, diagnoses: tuple[Diagnosis, ...], store: ArtifactStore) -> str:
-        """Store the page that replays the training; return its digest, '' without a trace."""
+    def store_replay(self, diagnoses: tuple[Diagnosis, ...], store: ArtifactStore) -> str:
+        """Store the page that replays the training; return its digest, or '' without a trace."""
         if self.folder is None or not self.folder.exists():
             return ""
         return store.put(replay_page(read_trace(self.folder), diagnoses).encode())
@@ -46,8 +46,8 @@ class FoldRunTrace:
     def print_messages(self) -> None:
         """Print the messages of the tracer after the fold run has finished.
 
-        A full disk is not reported here: the next write to it, by this fold run or another, reports
-        it.
+        Messages about a full disk are omitted, because the next write of a fold run raises an error
+        for it.
         """
         for message in self.messages:
             if DISK_FULL_MESSAGE not in message:
@@ -55,18 +55,19 @@ class FoldRunTrace:
 
 
 @contextmanager
-def watched(run_folder: Path, *, on: bool) -> Iterator[FoldRunTrace]:
+def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTrace]:
     """Trace the training inside the context.
 
     Args:
         run_folder: Folder of the fold run.
-        on: Whether to trace.
+        is_enabled: Whether to trace; if not, the yielded trace stays empty.
 
     Raises:
-        TrainingFailed: As raised inside; if the trace shows the reason, with that as its cause.
+        TrainingFailed: Raised inside the context. If the trace shows an error, its diagnosis
+            replaces the cause.
     """
     attempt = FoldRunTrace()
-    if not on:
+    if not is_enabled:
         yield attempt
         return
     try:
@@ -82,7 +83,7 @@ def watched(run_folder: Path, *, on: bool) -> Iterator[FoldRunTrace]:
 
 
 def explained_by(diagnosis: Diagnosis, error: TrainingFailed) -> TrainingFailed:
-    """Return the error with the cause that its trace shows."""
+    """Return the error with cause and fix replaced by those of the diagnosis."""
     finding = diagnosis.finding
     return type(error)(
         error.what,

@@ -1,4 +1,4 @@
-"""Detects random generators that several operations share."""
+"""Detects random generators that several operations share, so that one affects the other."""
 
 import hashlib
 import itertools
@@ -18,10 +18,10 @@ Generator = torch.Generator | np.random.Generator | random.Random
 
 
 class SharedGenerator(Record):
-    """One random stream that several operations use, or that several generators repeat."""
+    """Operations that use the same random numbers: one generator, or equal generators."""
 
-    users: tuple[str, ...]
-    why: str
+    users: tuple[str, ...] = Field(description="Names of the operations.")
+    why: str = Field(description="In which way the operations share random numbers.")
 
 
 class OperationDraws(Record):
@@ -29,41 +29,43 @@ class OperationDraws(Record):
 
     operation: str
     moved: tuple[str, ...] = Field(
-        description="Names of the changed generators; global ones are "
-        "named as in the audit's sources."
+        description="Names of the changed generators. The names of global generators are those of "
+        "``RandomSource.name``."
     )
 
 
 def shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedGenerator, ...]:
     """Return which ``generators`` are the same object, or have the same state.
 
-    If two operations share one object, the numbers of one depend on how often the other samples. If
-    two generators have the same state, both produce the same numbers, as two unseeded
-    ``torch.Generator()`` do.
+    If two operations share a generator object, the random numbers of the first depend on how often
+    the second samples. Two generators with the same state, for example two unseeded
+    ``torch.Generator()``, produce the same random numbers.
 
     Args:
         generators: Generators by the name of the operation that uses them.
     """
-    found = []
-    for left, right in itertools.combinations(generators, 2):
-        one, other = generators[left], generators[right]
-        if _identity(one) == _identity(other):
-            found.append(SharedGenerator(users=(left, right), why="they use the same object"))
-        elif type(one) is type(other) and _fingerprint(one) == _fingerprint(other):
-            found.append(SharedGenerator(users=(left, right), why="both produce the same numbers"))
-    return tuple(found)
+    shared = []
+    for users in itertools.combinations(generators, 2):
+        first, second = (generators[user] for user in users)
+        if _stream_id(first) == _stream_id(second):
+            shared.append(SharedGenerator(users=users, why="they use the same object"))
+        elif type(first) is type(second) and _fingerprint(first) == _fingerprint(second):
+            shared.append(SharedGenerator(users=users, why="both produce the same numbers"))
+    return tuple(shared)
 
 
 def generator_use(
     operations: Mapping[str, Callable[[], Any]], generators: Mapping[str, Generator]
 ) -> tuple[tuple[OperationDraws, ...], tuple[SharedGenerator, ...]]:
-    """Run the operations in order; return which generators each changed, and which several changed.
+    """Run the operations in order and report which random generators each of them changed.
 
-    An operation that restores a generator, as ``Stream.active`` does, has not changed it.
+    A generator whose state the operation restores, for example by ``RandomStream.active``, does not
+    count as changed.
 
     Args:
         operations: Operations by name.
-        generators: Generator objects by name; the global generators are always watched.
+        generators: Generator objects to compare, by name; the global generators are always
+            compared.
 
     Returns:
         One entry per operation, and one per generator that several operations changed.
@@ -73,7 +75,8 @@ def generator_use(
         before = _all_fingerprints(generators)
         operation()
         after = _all_fingerprints(generators)
-        # The generator of an accelerator that the operation initialised is new, not changed.
+        # If the operation initialised an accelerator, the generator of the accelerator is new and
+        # does not count as changed.
         moved = tuple(key for key in after if before.get(key, after[key]) != after[key])
         draws.append(OperationDraws(operation=name, moved=moved))
     shared = []
@@ -84,8 +87,8 @@ def generator_use(
     return tuple(draws), tuple(shared)
 
 
-def _identity(generator: Generator) -> int:
-    # Two NumPy generators over one bit generator are one stream.
+def _stream_id(generator: Generator) -> int:
+    # Two NumPy generators with the same bit generator produce one stream.
     return (
         id(generator.bit_generator) if isinstance(generator, np.random.Generator) else id(generator)
     )
@@ -109,7 +112,7 @@ def _all_fingerprints(generators: Mapping[str, Generator]) -> dict[str, str]:
         source, _, index = key.partition("_")
         name = f"torch cuda:{index}" if source == "cuda" else names[source]
         parts[name] = parts.get(name, b"") + bytes(tensor.numpy().tobytes())
-    found = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-    return found | {
+    fingerprints = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+    return fingerprints | {
         f"generator of {n}": _fingerprint(generator) for n, generator in generators.items()
     }

@@ -1,8 +1,8 @@
 """Follows the imports of a program's own modules in their source, without running them.
 
-An own module belongs to no installed distribution, and neither to Sluice nor to Python. Its imports
-are followed wherever they are in the source, also inside functions. An import that is computed at
-run time cannot be followed and is reported.
+A module is one of the program's own modules if it belongs neither to an installed distribution, nor
+to Sluice, nor to Python's standard library. All imports in its source are followed, including those
+inside functions. An import whose name is computed at run time cannot be followed and is reported.
 """
 
 import ast
@@ -17,7 +17,9 @@ from sluice.base.digests import digest_bytes
 from sluice.training.distributions import Distribution, distribution_of
 
 _SLUICE = "sluice"
-_DYNAMIC = frozenset(
+"""Name of Sluice's own package, whose modules are recorded and not followed."""
+
+_DYNAMIC_CALLS = frozenset(
     {
         "__import__",
         "import_module",
@@ -28,7 +30,7 @@ _DYNAMIC = frozenset(
         "eval",
     }
 )
-"""Calls that may run code whose location is not in the source."""
+"""Functions that may run code whose name or location cannot be read from the source."""
 
 
 @dataclass(slots=True)
@@ -42,31 +44,32 @@ class ImportGraph:
     """File of each module of Sluice that an own module imports; not followed."""
 
     distributions: dict[str, str] = field(default_factory=dict)
-    """Version of each installed distribution that an own module imports, by name."""
+    """Version of each installed distribution that an own module imports, by distribution name."""
 
     not_followed: set[str] = field(default_factory=set)
-    """Imports and calls that may run other code, as 'module, line: call'."""
+    """Imports and calls that may run code that is not in this graph, as 'module, line N: call'."""
 
 
 def follow_imports(roots: Iterable[str]) -> ImportGraph:
-    """Return the import graph that starts at some modules.
+    """Return the graph of all imports that start at the given modules.
 
     Args:
-        roots: Dotted names. A module that Python has already imported is read from its loaded file;
-            any other is searched for on ``sys.path``.
+        roots: Dotted names of modules. A module that Python has already imported is read from its
+            loaded file; any other module is searched for on ``sys.path``.
     """
     graph, finder = ImportGraph(), _Finder()
     pending = list(roots)
-    seen: set[str] = set()
+    visited: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in seen or _is_standard_library(name):
+        if name in visited or _is_standard_library(name):
             continue
-        seen.add(name)
+        visited.add(name)
         module = finder.find(name)
         if module is None:
             continue
-        if name.split(".")[0] == _SLUICE:  # also from a wheel of any distribution name
+        # Checked before the distribution, because Sluice may also be installed as one.
+        if name.split(".")[0] == _SLUICE:
             if module.file is not None:
                 graph.sluice[name] = module.file
             continue
@@ -77,45 +80,48 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
             pending += _parents(name)
             if module.file is not None:
                 graph.own[name] = module.file
-                pending += _read(name, module, graph)
+                pending += _read_imports(name, module, graph)
     return graph
 
 
-def _read(name: str, module: "_Module", graph: ImportGraph) -> Iterator[str]:
-    """Yield the imports of a module; record calls that may run other code."""
+def _read_imports(name: str, module: "_Module", graph: ImportGraph) -> Iterator[str]:
+    """Yield the modules that a module imports; record in ``graph`` what cannot be followed."""
     assert module.file is not None
     if not module.file.name.endswith(tuple(SOURCE_SUFFIXES)):
         graph.not_followed.add(f"{name}: compiled, its imports are unknown")
         return
     content = module.file.read_bytes()
-    found = _imports_in(digest_bytes(content), content)
-    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in found.dynamic}
+    imports = _cached_imports(digest_bytes(content), content)
+    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in imports.dynamic}
     package = name if module.is_package else name.rpartition(".")[0]
-    for level, target in found.targets:
+    for level, target in imports.targets:
         if not level:
             yield target
         elif package:
-            base = package.split(".")
-            yield ".".join([*base[: len(base) - level + 1], *([target] if target else [])])
+            parts = package.split(".")
+            yield ".".join([*parts[: len(parts) - level + 1], *([target] if target else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class _Imports:
+    """Imports and dynamic calls in the source of one module."""
+
     targets: tuple[tuple[int, str], ...]
-    """Level (0 for absolute) and dotted name; the name may be that of a module's attribute."""
+    """Imported names as (level, dotted name). Level 0 is an absolute import. For ``from a import
+    b``, both 'a' and 'a.b' are targets, because 'b' may be a module or an attribute."""
 
     dynamic: tuple[tuple[int, str], ...]
-    """Line and call."""
+    """Calls that cannot be followed, as (line, call)."""
 
 
-_parsed: dict[str, _Imports] = {}
-"""Cache by the digest of the source: a process parses each version of a file once."""
+_imports_by_digest: dict[str, _Imports] = {}
+"""Cache by the digest of the source, so that a process parses each version of a file once."""
 
 
-def _imports_in(digest: str, content: bytes) -> _Imports:
-    if digest not in _parsed:
-        _parsed[digest] = _parse(content)
-    return _parsed[digest]
+def _cached_imports(digest: str, content: bytes) -> _Imports:
+    if digest not in _imports_by_digest:
+        _imports_by_digest[digest] = _parse(content)
+    return _imports_by_digest[digest]
 
 
 def _parse(content: bytes) -> _Imports:
@@ -131,9 +137,9 @@ def _parse(content: bytes) -> _Imports:
         for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if alias.name in _DYNAMIC
+        if alias.name in _DYNAMIC_CALLS
     }
-    followed: set[int] = set()
+    literal_calls: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             targets += [(0, alias.name) for alias in node.names]
@@ -144,16 +150,16 @@ def _parse(content: bytes) -> _Imports:
             targets += [(node.level, f"{base}{dot}{a.name}") for a in node.names if a.name != "*"]
         elif isinstance(node, ast.Call) and (literal := _literal_import(node)):
             targets.append((0, literal))
-            followed.add(id(node.func))
+            literal_calls.add(id(node.func))
     for node in nodes:
         name = _dynamic_name(node, aliases)
-        if name and id(node) not in followed:
+        if name and id(node) not in literal_calls:
             dynamic.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
     return _Imports(tuple(targets), tuple(sorted(set(dynamic))))
 
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node except those under ``TYPE_CHECKING``."""
+    """Yield every node except those under ``if TYPE_CHECKING``, which never run."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -171,13 +177,13 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
-    """Return the name of a function that may run unknown code; "" for anything else.
+    """Return the name of a function that may run unknown code; "" for any other node.
 
-    A method ``eval`` of an object is not the builtin.
+    ``exec`` and ``eval`` count only as builtins: ``model.eval()`` is a method of another object.
     """
     if isinstance(node, ast.Name):
         return node.id if node.id in aliases or node.id in ("__import__", "exec", "eval") else ""
-    if not isinstance(node, ast.Attribute) or node.attr not in _DYNAMIC:
+    if not isinstance(node, ast.Attribute) or node.attr not in _DYNAMIC_CALLS:
         return ""
     owner = getattr(node.value, "id", "")
     return node.attr if node.attr not in ("eval", "exec") or owner == "builtins" else ""
@@ -195,11 +201,13 @@ def _literal_import(call: ast.Call) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
+    """Location of a module."""
+
     file: Path | None
     """None for a namespace package."""
 
     folders: tuple[Path, ...]
-    """Folders of its submodules."""
+    """Folders of its submodules; empty if the module is not a package."""
 
     @property
     def is_package(self) -> bool:
@@ -207,16 +215,16 @@ class _Module:
 
 
 class _Finder:
-    """Finds files of modules as Python would, without importing a parent package."""
+    """Finds the files of modules like Python's import system, without importing parent packages."""
 
     def __init__(self) -> None:
-        self._found: dict[str, _Module | None] = {}
+        self._modules: dict[str, _Module | None] = {}
 
     def find(self, name: str) -> _Module | None:
         """Return the location of a module, or None if it does not exist."""
-        if name not in self._found:
-            self._found[name] = _loaded(name) or self._search(name)
-        return self._found[name]
+        if name not in self._modules:
+            self._modules[name] = _loaded_module(name) or self._search(name)
+        return self._modules[name]
 
     def distribution(self, name: str) -> Distribution | None:
         """Return the distribution that installed a module, or None for an own module."""
@@ -224,14 +232,14 @@ class _Finder:
         module = self.find(top)
         if module is None or (module.file is None and not module.folders):
             return None
-        if (
-            module.is_package and module.file is None
-        ):  # namespace package with possibly several owners
-            return self._namespace_part(name, module)
-        place = module.file or module.folders[0]
-        return distribution_of(place.parent.parent if module.is_package else place.parent, top)
+        if module.is_package and module.file is None:
+            # A namespace package may contain modules of several distributions.
+            return self._namespace_distribution(name, module)
+        path = module.file or module.folders[0]
+        return distribution_of(path.parent.parent if module.is_package else path.parent, top)
 
-    def _namespace_part(self, name: str, top: _Module) -> Distribution | None:
+    def _namespace_distribution(self, name: str, top: _Module) -> Distribution | None:
+        """Return the distribution of one module of the namespace package ``top``."""
         module = self.find(name)
         if module is None or module.file is None:
             return None
@@ -248,7 +256,7 @@ class _Finder:
         return _in_folders(last, package.folders) if package is not None else None
 
 
-def _loaded(name: str) -> _Module | None:
+def _loaded_module(name: str) -> _Module | None:
     """Return the location of a module that Python has already imported."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
@@ -259,6 +267,7 @@ def _loaded(name: str) -> _Module | None:
 
 
 def _in_folders(last: str, folders: Iterable[Path]) -> _Module | None:
+    """Search for a module in folders, in Python's order; ``last`` is its name without parents."""
     portions: list[Path] = []
     for folder in folders:
         inner = folder / last
@@ -273,7 +282,10 @@ def _in_folders(last: str, folders: Iterable[Path]) -> _Module | None:
 
 
 def _by_finders(name: str) -> _Module | None:
-    """Query the finders that editable installs add; finding a top-level name imports nothing."""
+    """Search with all finders of Python, including those that editable installs add.
+
+    For a top-level name this imports nothing.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

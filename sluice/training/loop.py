@@ -1,11 +1,11 @@
-"""The training loop: a generator that yields one result per epoch and restores the best weights.
+"""The training loop: yields one result per epoch and ends with the best weights.
 
 Covers: any optimizer with parameter groups, warmup and cosine schedule, clipping, changes during
 training, early stopping, best weights, exact resume, gradient accumulation, bf16 and fp16,
 activation checkpointing, a GPU, and several processes for one model (``ranks``).
 Does not cover: writing files.
 
-Every source of randomness has its own seed, the SHA-256 of ``<seed>_<stage>``:
+Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<stage>``:
 
 =================  ==============================  ==========================================
 random numbers     stage, after the base seed      where
@@ -56,9 +56,12 @@ from sluice.workloads.best_epoch import best_epoch
 from sluice.workloads.workload import Examples
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
+"""Function that maps the validation losses so far, by epoch, to the epoch whose weights are
+kept."""
 
 _EVAL_ROWS = 4096
-"""Rows scored at once. It bounds memory and affects the bits, so it is not a setting."""
+"""Number of rows of one forward pass in evaluation, which limits the memory. The number also
+affects rounding, so it is not a setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +71,23 @@ class EpochResult:
     epoch: int
     """Number of the epoch, counted from 1."""
     train_loss: float
-    """Mean over the epoch's batches during the updates, in the workload's loss unit."""
+    """Mean loss of the epoch's batches, each before its update, in the workload's loss unit."""
     val_loss: float
-    """Mean over the validation rows after the epoch, in the workload's loss unit."""
+    """Mean loss of the validation rows after the epoch, in the workload's loss unit."""
     learning_rate: float
     """Learning rate of the epoch's last step, for a group with ``rate_share`` 1."""
     grad_norm_mean: float
     """Mean of the global gradient norms before clipping."""
     grad_norm_max: float
+    """Maximum of the global gradient norms before clipping."""
     clipped_share: float
     """Share of steps whose gradient was clipped to ``clip_norm``."""
     improved: bool
-    """Whether the epoch selector prefers this epoch to all earlier ones."""
+    """Whether the workload's ``select_epoch`` chose this epoch over all earlier ones."""
     seconds: float
-    """Wall time of training and validation [s]; all other fields are equal in every run."""
+    """Wall time of training and validation [s]. All other fields are equal in every run."""
     precision: Precision = "fp32"
-    """Precision after the epoch: fp32 once fp16 was abandoned."""
+    """Precision in effect after the epoch: fp32 if fp16 was abandoned."""
     skipped_steps: int = 0
     """Steps that fp16 skipped because their gradient overflowed."""
     loss_scale: float = ScaleState(precision="fp16").scale
@@ -102,17 +106,21 @@ class TrainState:
     """
 
     history: tuple[EpochResult, ...]
+    """Results of all finished epochs."""
     steps: int
-    """Number of optimizer steps; the position in the schedule."""
+    """Number of optimizer steps so far, which is the position in the schedule."""
     best_epoch: int
+    """Epoch whose weights are selected so far."""
     model: dict[str, Tensor]
+    """Weights of the model after the last epoch."""
     best: dict[str, Tensor]
     """Weights of the model after ``best_epoch``."""
     optimizer: dict[str, Tensor]
     """Optimizer state tensors, by 'parameter index/state name'."""
     optimizer_tree: Mapping[str, Any]
-    """Other optimizer state, as returned by ``split_state``."""
+    """Optimizer state other than tensors, as returned by ``split_state``."""
     rng: Mapping[str, Tensor]
+    """State of the random generators that dropout uses."""
 
 
 def train(
@@ -135,8 +143,9 @@ def train(
 ) -> Iterator[EpochResult]:
     """Fit ``model`` in place; yield after every epoch; end with the weights of the selected epoch.
 
-    Stops after ``max_epochs``, or when the selected epoch is ``patience_epochs`` back. A caller
-    that stops earlier gets the weights of the last epoch. The caller's random generators are
+    Training stops after ``max_epochs``, or when the last ``patience_epochs`` epochs were not
+    selected. If the caller stops iterating earlier, the model has the weights of the last epoch.
+    The caller's random generators are
     neither read nor changed. For bit-identical results on every machine, run inside
     ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it and back at the
     end; results are bit-identical only on the same GPU model.
@@ -153,8 +162,8 @@ def train(
         data_seed: Base seed of the row order; ``seed`` if None.
         groups: The parameters to fit, as returned by ``Workload.parameter_groups``; one group of
             all trainable parameters if None.
-        select: Maps validation losses by epoch to the epoch whose weights are kept. It may return
-            the newest epoch or the one it returned before: other weights are not kept.
+        select: Maps validation losses by epoch to the epoch whose weights are kept. It must return
+            the newest epoch or its previous result, because no other weights are kept.
         loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
             the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
         resume: State to resume from, as received by ``keep``.
@@ -190,7 +199,7 @@ def train(
             require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.shard.share(val.y, count_rows)
-        val = place_rows(_part(val, ranks.shard), device)
+        val = place_rows(_local_part(val, ranks.shard), device)
         batches = Batches(
             place_rows(train, device),
             batch_rows=settings.batch_rows,
@@ -199,29 +208,30 @@ def train(
             workers=settings.loader_workers,
             shard=ranks.shard,
         )
-        if splits := _batch_splitting_setting(settings, ranks, batches.max_rows):
+        if setting := _batch_splitting_setting(settings, ranks, batches.max_rows):
             require_splittable(
-                model, loss_fn, *batches.first(3), loss_weight=loss_weight, setting=splits
+                model, loss_fn, *batches.first(3), loss_weight=loss_weight, setting=setting
             )
-        called = ranks.wrap(model)
+        wrapped_model = ranks.wrap(model)
         stream = RandomStream(derive_seed(seed, "dropout"), resume.rng if resume else None)
         history: list[EpochResult] = []
-        chosen, best = 0, dict[str, Tensor]()
+        selected, best = 0, dict[str, Tensor]()
         if resume is not None:
             _restore(model, optimizer, resume, batches.steps)
-            history, chosen = list(resume.history), resume.best_epoch
+            history, selected = list(resume.history), resume.best_epoch
             best = {name: tensor.clone() for name, tensor in resume.best.items()}
         mixed_precision = MixedPrecision(_scale_state(history, settings), device)
 
         while len(history) < settings.max_epochs and (
-            len(history) - chosen < settings.patience_epochs
+            len(history) - selected < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock()
-            now, dropout = settings.at(epoch), settings.dropout_at(epoch)
+            epoch_settings, dropout = settings.at(epoch), settings.dropout_at(epoch)
             if dropout is not None:
                 set_dropout(model, dropout)
             if not ranks.is_first:
-                # The state of this stream is not in the checkpoint, which the first rank writes.
+                # Other ranks restart their stream in every epoch, because only the state of the
+                # first rank's stream is in the checkpoint.
                 stream = RandomStream(derive_seed(seed, f"dropout_{ranks.shard.rank}_{epoch}"))
             with stream.active():
                 with (
@@ -232,46 +242,48 @@ def train(
                     ),
                 ):
                     statistics = fit_epoch(
-                        called,
+                        wrapped_model,
                         loss_fn,
                         batches,
                         optimizer,
                         mixed_precision,
-                        now,
+                        epoch_settings,
                         epoch=epoch,
                         loss_weight=loss_weight,
                         ranks=ranks,
                     )
                 val_loss = _mean_over_ranks(mean_loss(model, losses_fn, val), val_share, ranks)
             if not math.isfinite(val_loss):
-                raise non_finite_error("validation loss", val_loss, epoch, batches.steps, now)
+                raise non_finite_error(
+                    "validation loss", val_loss, epoch, batches.steps, epoch_settings
+                )
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
-            before, chosen = chosen, select(scores)
-            if chosen == epoch:
-                best = _copy(model)
-            elif chosen != before:
-                raise _missing_epoch_weights(chosen, before, epoch)
+            previous, selected = selected, select(scores)
+            if selected == epoch:
+                best = _copy_weights(model)
+            elif selected != previous:
+                raise _missing_epoch_weights(selected, previous, epoch)
             history.append(
-                _result(
+                _epoch_result(
                     statistics,
                     mixed_precision,
                     epoch=epoch,
                     val_loss=val_loss,
-                    improved=chosen == epoch,
+                    improved=selected == epoch,
                     seconds=clock() - started,
                 )
             )
             if keep is not None:
-                moments, tree = split_state(optimizer)
+                optimizer_tensors, optimizer_tree = split_state(optimizer)
                 keep(
                     TrainState(
                         history=tuple(history),
                         steps=epoch * batches.steps,
-                        best_epoch=chosen,
+                        best_epoch=selected,
                         model=model.state_dict(),
                         best=best,
-                        optimizer=moments,
-                        optimizer_tree=tree,
+                        optimizer=optimizer_tensors,
+                        optimizer_tree=optimizer_tree,
                         rng=stream.state,
                     )
                 )
@@ -283,7 +295,7 @@ def train(
 
 
 def mean_loss(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> float:
-    """Return the mean loss of ``model`` on ``rows``, without training it."""
+    """Return the mean loss of ``model`` on ``rows``, in evaluation mode."""
     output = predict(model, rows.x)
     return float(losses_fn(output, rows.y.to(output.device)).double().mean())
 
@@ -291,7 +303,7 @@ def mean_loss(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> floa
 def predict(model: nn.Module, x: Tensor) -> Tensor:
     """Return the predictions for all rows of ``x``, in row order, in fp32.
 
-    They are computed and returned on the device of the model.
+    The predictions are computed on the device of the model and stay there.
     """
     training, device = model.training, device_of(model, x.device)
     model.eval()
@@ -310,7 +322,8 @@ def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, largest: int
     return "micro_batch_rows" if micro_rows is not None and micro_rows < largest else None
 
 
-def _part(rows: Examples, shard: RankShard) -> Examples:
+def _local_part(rows: Examples, shard: RankShard) -> Examples:
+    """Return the rows that belong to this rank."""
     if shard.world_size == 1:
         return rows
     local = shard.local_rows(torch.arange(len(rows)))
@@ -325,7 +338,7 @@ def _mean_over_ranks(mean: float, share: float, ranks: Ranks) -> float:
     return float(ranks.all_reduce_sum(torch.tensor(part, dtype=torch.float64)))
 
 
-def _result(
+def _epoch_result(
     statistics: EpochStatistics,
     mixed_precision: MixedPrecision,
     *,
@@ -388,7 +401,7 @@ def _restore(
     restore_state(optimizer, resume.optimizer, resume.optimizer_tree)
 
 
-def _copy(model: nn.Module) -> dict[str, Tensor]:
+def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 

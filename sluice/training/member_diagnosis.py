@@ -1,4 +1,4 @@
-"""Diagnoses the learning curves of all fitted members of a candidate."""
+"""Finds symptoms in the learning curves of all members of a candidate, and counts them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -24,12 +24,13 @@ from sluice.training.weights import load_member
 from sluice.workloads.constant_baseline import constant_baseline_loss
 from sluice.workloads.workload import Examples, Workload
 
-_ROWS = 512
-"""Number of rows for dead neurons and the trivial loss, from the middle of the train rows."""
+_SAMPLE_ROWS = 512
+"""Number of rows from the middle of the train rows on which dead units are counted and the loss of
+the constant baseline is computed."""
 
 
 class MemberSymptom(Record):
-    """One kind of symptom: how many members have it, and its values in the first of them."""
+    """One kind of symptom in a candidate: how many members have it, and an example."""
 
     symptom: Symptom = Field(description="Symptom of the first member that has it.")
     seed: int
@@ -40,7 +41,7 @@ class MemberSymptom(Record):
 
     @property
     def sentence(self) -> str:
-        """Observation, place, cause and first fix, for reports."""
+        """Observation, example member, cause and first fix, for reports."""
         s = self.symptom
         return (
             f"{s.kind} in {self.members} of {self.of} members, such as seed {self.seed} fold "
@@ -48,7 +49,7 @@ class MemberSymptom(Record):
         )
 
     def advice(self, pipeline: str) -> str:
-        """Return the observation and the command to run, for the decision on the candidate."""
+        """Return the observation and the command to run, for the decision about the candidate."""
         s = self.symptom
         observation = (
             f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
@@ -80,7 +81,7 @@ def diagnose_members(
         model: Architecture and size, as in training.
         settings: Thresholds of the symptoms.
         training: As in training.
-        store: Holds weights and logs.
+        store: Contains the weights and logs of the members.
 
     Raises:
         IntegrityError: Weights or a log are missing or damaged.
@@ -88,9 +89,11 @@ def diagnose_members(
     Cost:
         About 10 ms per member.
     """
-    rows = {fold.fold_id: _some_rows(workload, frame, fold) for fold in folds}
-    trivial = {fold_id: _trivial(workload, examples) for fold_id, examples in rows.items()}
-    found: dict[str, list[tuple[Member, Symptom]]] = {}
+    rows = {fold.fold_id: _sample_rows(workload, frame, fold) for fold in folds}
+    trivial_losses = {
+        fold_id: _trivial_loss(workload, examples) for fold_id, examples in rows.items()
+    }
+    members_by_kind: dict[str, list[tuple[Member, Symptom]]] = {}
     for member in members:
         network = load_member(member, workload, model, store)
         diagnosis = diagnose_curves(
@@ -98,33 +101,33 @@ def diagnose_members(
             settings,
             max_epochs=training.max_epochs,
             expects_signal=workload.expects_signal,
-            trivial_loss=trivial[member.fold_id],
-            dead_units=_dead(network, rows[member.fold_id]),
+            trivial_loss=trivial_losses[member.fold_id],
+            dead_units=_count_dead_units(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
-            found.setdefault(symptom.kind, []).append((member, symptom))
-    cut_off = _cut_off(members, settings, max_epochs=training.max_epochs)
-    if cut_off:
-        found["stopped too early"] = cut_off
+            members_by_kind.setdefault(symptom.kind, []).append((member, symptom))
+    stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
+    if stopped_early:
+        members_by_kind["stopped too early"] = stopped_early
     return tuple(
         MemberSymptom(
-            change=first_change(seen[0][1].kind, model, training),
-            symptom=seen[0][1],
-            seed=seen[0][0].seed,
-            fold_id=seen[0][0].fold_id,
-            members=len(seen),
+            change=first_change(affected[0][1].kind, model, training),
+            symptom=affected[0][1],
+            seed=affected[0][0].seed,
+            fold_id=affected[0][0].fold_id,
+            members=len(affected),
             of=len(members),
         )
-        for seen in sorted(found.values(), key=len, reverse=True)
+        for affected in sorted(members_by_kind.values(), key=len, reverse=True)
     )
 
 
-def _cut_off(
+def _stopped_too_early(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
 ) -> list[tuple[Member, Symptom]]:
-    """Return the members whose best epoch is max_epochs, if they are common."""
-    last = [member for member in members if member.best_epoch == max_epochs]
-    if len(last) < settings.common_share * len(members):
+    """Return the members whose best epoch is ``max_epochs``, if they are a large enough share."""
+    affected = [member for member in members if member.best_epoch == max_epochs]
+    if len(affected) < settings.common_share * len(members):
         return []
     symptom = Symptom(
         kind="stopped too early",
@@ -132,24 +135,24 @@ def _cut_off(
         cause="max_epochs ended the training before it converged.",
         fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
     )
-    return [(member, symptom) for member in last]
+    return [(member, symptom) for member in affected]
 
 
-def _some_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
+def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
     train = fold.train
-    start = train.start + max(0, (len(train) - _ROWS) // 2)
-    part = RowRange(start=start, stop=min(train.stop, start + _ROWS))
+    start = train.start + max(0, (len(train) - _SAMPLE_ROWS) // 2)
+    part = RowRange(start=start, stop=min(train.stop, start + _SAMPLE_ROWS))
     return workload.examples(frame, part)
 
 
-def _trivial(workload: Workload, examples: Examples) -> float | None:
+def _trivial_loss(workload: Workload, examples: Examples) -> float | None:
     try:
         return constant_baseline_loss(workload, examples.y)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None  # the loss does not accept a constant output
 
 
-def _dead(network: nn.Module, examples: Examples) -> tuple[int, int]:
+def _count_dead_units(network: nn.Module, examples: Examples) -> tuple[int, int]:
     with torch.inference_mode():
         return count_dead_units(network, examples.x)
 
@@ -157,8 +160,8 @@ def _dead(network: nn.Module, examples: Examples) -> tuple[int, int]:
 def _history(member: Member, store: ArtifactStore) -> list[EpochResult]:
     events = read_events(store.path(member.event_log)).events
     names = {field.name for field in fields(EpochResult)}
-    return [EpochResult(**_only(names, e)) for e in events if e["event"] == "epoch_complete"]
+    return [EpochResult(**_select(names, e)) for e in events if e["event"] == "epoch_complete"]
 
 
-def _only(names: set[str], event: Mapping[str, Any]) -> dict[str, Any]:
+def _select(names: set[str], event: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name in names}

@@ -1,4 +1,4 @@
-"""Results of training: one member per seed and fold."""
+"""Results of training a candidate: one fitted network (member) per seed and fold."""
 
 from pydantic import Field
 
@@ -8,31 +8,31 @@ from sluice.training.code_identity import CodeIdentity
 
 
 class Member(Record):
-    """One fitted network with its artifacts."""
+    """One fitted network of a candidate, its scores and the digests of its artifacts."""
 
     seed: int
     fold_id: int
     weights: str = Field(description="Artifact digest of the safetensors file.")
     event_log: str = Field(description="Artifact digest of the fold run's NDJSON log.")
-    best_epoch: int = Field(description="Epoch of the weights, counted from 1.")
+    best_epoch: int = Field(description="Epoch after which the weights were taken, counted from 1.")
     epochs_run: int
-    train_loss: float = Field(description="Loss at the best epoch.")
-    val_loss: float = Field(description="Loss at the best epoch.")
+    train_loss: float = Field(description="Training loss of the best epoch.")
+    val_loss: float = Field(description="Validation loss after the best epoch.")
     test_metrics: dict[str, float]
     trained_through: str = Field(
-        description="Index label of the last row used by training or validation."
+        description="Index label of the last row that training or validation used."
     )
     seconds: float = Field(description="Fitting time [s], over all attempts.")
     diagnoses: tuple[Diagnosis, ...] = Field(
-        (), description="Faults that its trace shows, ranked; () without a trace."
+        (), description="Faults that the trace of the training shows, ranked; () without a trace."
     )
     replay: str = Field(
-        "", description="Artifact digest of the page that replays its training; '' for none."
+        "", description="Artifact digest of the page that replays the training; '' without a trace."
     )
 
 
 class TrainedModels(Record):
-    """All members of one candidate, with the digests that determine them."""
+    """All members of one candidate, with the digests of everything that determines them."""
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
@@ -44,7 +44,7 @@ class TrainedModels(Record):
     members: tuple[Member, ...]
     event_log: str = Field(description="Artifact digest of the merged and validated log.")
     seconds: float = Field(description="Wall time of training [s].")
-    reused: int = Field(description="Number of members that were finished before this run.")
+    reused: int = Field(description="Number of members that an earlier run had already trained.")
     symptoms: tuple[str, ...] = Field(
         (),
         description="Symptoms of the learning curves, most common first, with the command to run.",
@@ -52,7 +52,7 @@ class TrainedModels(Record):
 
     @property
     def candidate(self) -> str:
-        """Digest of the candidate: inputs and weights, without times."""
+        """Digest of the candidate: of its inputs and weights, but not of times."""
         from sluice.base.digests import digest_json
 
         return digest_json(

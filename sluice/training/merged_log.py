@@ -1,4 +1,4 @@
-"""Merges the event logs of all fold runs into the log of an experiment."""
+"""Merges the event logs of all fold runs of a candidate into one log of the experiment."""
 
 import json
 import tempfile
@@ -26,20 +26,21 @@ def merge_logs(
 ) -> str:
     """Write one validated log for all members and return its artifact digest.
 
-    It contains the experiment's start, the events of every fold run in (seed, fold) order, and the
-    experiment's end with the mean of the headline metric over all members. Its times are those of
-    the fold runs, and elapsed_seconds is their total fitting time, so that the same members produce
-    the same bytes whenever they are merged.
+    The log contains the start of the experiment, the events of every fold run in (seed, fold)
+    order, and the end of the experiment with the mean of the headline metric over all members. All
+    times, including elapsed_seconds, come from the fold runs and not from the clock. So the same
+    members give the same bytes whenever they are merged.
 
     Args:
         members: Members of the finished fold runs.
-        store: Holds the fold runs' logs and receives the merged one.
-        workload: Names the features and the headline metric.
-        architecture: Architecture of the model settings.
+        store: Contains the logs of the fold runs, and receives the merged log.
+        workload: Workload with the names of the features and of the headline metric.
+        architecture: Name of the architecture, as in the model settings.
         config: The resolved settings, as plain JSON.
 
     Raises:
-        ContractError: No members, or a log or the headline metric breaks its contract.
+        ContractError: There are no members, a log is invalid, or a member lacks the headline
+            metric.
         IntegrityError: The log of a fold run is missing or damaged.
         StorageError: The merged log cannot be written.
     """
@@ -53,15 +54,16 @@ def merge_logs(
         if headline not in member.test_metrics:
             known = sorted(member.test_metrics)
             raise ContractError(
-                f"The workload's headline_metric '{headline}' must be one of the metrics that it "
-                f"returns: {', '.join(known) or 'none'}.{suggest_nearest(headline, known)}",
-                fix="Return it from metrics(), or set another headline_metric.",
+                f"The workload's headline_metric '{headline}' must be one of the metrics that "
+                f"metrics() returns: {', '.join(known) or 'none'}."
+                f"{suggest_nearest(headline, known)}",
+                fix=f"Return '{headline}' from metrics(), or set another headline_metric.",
             )
     logs = [store.get(member.event_log) for member in ordered]
-    first, last = _span(logs)
+    start_time, end_time = _time_range(logs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.ndjson"
-        with EventLog(path, clock=lambda: first) as log:
+        with EventLog(path, clock=lambda: start_time) as log:
             log.write(
                 "experiment_start",
                 architecture=architecture,
@@ -70,7 +72,7 @@ def merge_logs(
             )
         with path.open("ab") as file:
             file.writelines(logs)
-        with EventLog(path, clock=lambda: last) as log:
+        with EventLog(path, clock=lambda: end_time) as log:
             log.write(
                 "experiment_complete",
                 total_folds=len({member.fold_id for member in ordered}),
@@ -86,13 +88,13 @@ def merge_logs(
         if not report.complete:
             raise IntegrityError(
                 f"The merged event log is incomplete: {report.gaps[0]}.",
-                cause="The log of a fold run lost its last events after it had ended.",
+                cause="The log of a fold run was truncated after the fold run had ended.",
                 fix="Remove the folder of the fold run under runs/ and train again.",
             )
         return store.put(path.read_bytes())
 
 
-def _span(logs: Sequence[bytes]) -> tuple[datetime, datetime]:
+def _time_range(logs: Sequence[bytes]) -> tuple[datetime, datetime]:
     """Return the first and the last time in the logs."""
     times = [
         datetime.fromisoformat(json.loads(line)["timestamp"])

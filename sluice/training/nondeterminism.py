@@ -1,4 +1,4 @@
-"""Finds operations without a deterministic implementation, and the lines that call them."""
+"""Finds operations without a deterministic implementation, and the code lines that call them."""
 
 import re
 import sys
@@ -13,13 +13,13 @@ from pydantic import Field
 from sluice.base.error_location import locate_error, locate_running_code
 from sluice.base.settings import Record
 
-_NAMED = re.compile(r"(\S+) does not have a deterministic implementation")
-_DEFAULTS = re.compile(r"(\w[\w ]*?) defaults to a non-deterministic algorithm")
+_NO_IMPLEMENTATION = re.compile(r"(\S+) does not have a deterministic implementation")
+_NONDETERMINISTIC_DEFAULT = re.compile(r"(\w[\w ]*?) defaults to a non-deterministic algorithm")
 _CUBLAS = re.compile(r"CUBLAS_WORKSPACE_CONFIG")
 
 
 class NondeterministicOperation(Record):
-    """One operation whose result may differ from run to run, at one line."""
+    """One operation whose result may differ from run to run, and the code line that calls it."""
 
     operation: str = Field(description="Name of the operation in torch, such as 'put_'.")
     place: str = Field(description="Innermost line of user code: 'at file:line in function'.")
@@ -33,9 +33,9 @@ class NondeterministicOperation(Record):
 def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[NondeterministicOperation, ...]:
     """Run ``fn`` and return the operations for which torch has no deterministic implementation.
 
-    They are in the order of their first call. torch's flags and the warning filters are restored,
-    and other warnings are passed on. In the backward pass the line is the one that calls
-    ``backward``.
+    The operations are in the order of their first call. For an operation of the backward pass, the
+    reported line is the one that calls ``backward``. torch's flags and the warning filters are
+    restored, and other warnings are passed on.
 
     Args:
         fn: Function to run, such as one training step, with its own inputs.
@@ -44,15 +44,15 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
         Exception: Any exception of ``fn`` that is not about determinism.
 
     Assumes:
-        No other thread changes warning filters or torch's flags meanwhile. A kernel of an extension
-        that does not declare itself nondeterministic is not found.
+        No other thread changes warning filters or torch's flags during the call. Every extension
+        declares its nondeterministic kernels to torch; others are not found.
     """
     calls: dict[tuple[str, str, bool], int] = {}
 
     def record(operation: str, place: str, *, ended: bool) -> None:
         calls[operation, place, ended] = calls.get((operation, place, ended), 0) + 1
 
-    with _warn_only(), warnings.catch_warnings():
+    with _warn_about_nondeterminism(), warnings.catch_warnings():
         original = warnings.showwarning
 
         def show(message: Any, *rest: Any) -> None:
@@ -63,7 +63,7 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
                 record(operation, locate_running_code(sys._getframe()), ended=False)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        # Only these warnings: other filters of the caller stay in effect.
+        # Only for these warnings, so that other filters of the caller stay in effect.
         warnings.filterwarnings("always", message="(?s).*deterministic")
         try:
             fn()
@@ -82,25 +82,26 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
 
 def _operation(message: str) -> str | None:
     """Return the operation that a message of torch names, or None for another message."""
-    for pattern in (_NAMED, _DEFAULTS):
-        found = pattern.search(message)
-        if found:
-            return found[1]
+    for pattern in (_NO_IMPLEMENTATION, _NONDETERMINISTIC_DEFAULT):
+        match = pattern.search(message)
+        if match:
+            return match[1]
     if _CUBLAS.search(message):
         return "cuBLAS matrix product without CUBLAS_WORKSPACE_CONFIG"
     return None
 
 
 @contextmanager
-def _warn_only() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    always = torch.is_warn_always_enabled()
+def _warn_about_nondeterminism() -> Iterator[None]:
+    """Let torch warn instead of raise at nondeterministic operations, each time they are called."""
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    was_warn_always = torch.is_warn_always_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     # torch shows some of these warnings only once per process by default.
     torch.set_warn_always(True)
     try:
         yield
     finally:
-        torch.set_warn_always(always)
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch.set_warn_always(was_warn_always)
+        torch.use_deterministic_algorithms(was_deterministic, warn_only=was_warn_only)

@@ -1,4 +1,4 @@
-"""Optimizer names and arguments in settings, validated without importing torch."""
+"""Validates optimizer names and arguments in settings, without importing torch."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -23,8 +23,8 @@ Argument = Annotated[bool | int | float | str | list[int | float], BeforeValidat
 """Value of an optimizer argument; a list becomes a tuple."""
 
 RESERVED = ("params", "lr", "weight_decay")
-"""Arguments that ``optimizer_arguments`` must not contain: ``params`` are the network's parameters,
-and the others are settings of their own."""
+"""Arguments that ``optimizer_arguments`` must not contain: the trainer passes ``params``, and the
+other two have separate settings."""
 
 CHANGING_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "adamw": frozenset({"betas", "eps"}),
@@ -35,14 +35,15 @@ CHANGING_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "radam": frozenset({"betas", "eps"}),
     "adagrad": frozenset({"lr_decay", "eps"}),
 }
-"""Short names of optimizers, and the numeric arguments that each optimizer reads at every step."""
+"""Numeric arguments that may change during training, by short name of the optimizer. The optimizers
+read these arguments at every step."""
 
 
 def require_optimizer_name(name: str) -> str:
-    """Return the name if it is a short name or has the form of an import path.
+    """Return the name if it is a known short name or has the form of an import path.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The name is neither.
     """
     if name not in CHANGING_ARGUMENTS and ":" not in name:
         known = list(CHANGING_ARGUMENTS)
@@ -73,15 +74,16 @@ def require_own_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]
 def with_argument(
     arguments: Mapping[str, Argument], path: str, value: Argument
 ) -> dict[str, Argument]:
-    """Return the arguments with one value, or one number of a list, replaced.
+    """Return the arguments with one argument, or one number of a list argument, replaced.
 
     Args:
         arguments: Arguments by name.
-        path: A name, or a name and an index, such as 'betas.0'.
+        path: Name of the argument, or its name and the index of a number, such as 'betas.0'.
         value: The new value.
 
     Raises:
-        ValueError: The path has an index, but the argument is not a list with a number at it.
+        ValueError: The path has an index, but the argument is not a list that is long enough, or
+            the new value is not a number.
     """
     name, dot, index = path.partition(".")
     if not dot:
@@ -89,12 +91,13 @@ def with_argument(
     current = arguments.get(name)
     if not _has_index(current, index) or not isinstance(value, int | float):
         raise ValueError(
-            f"'optimizer_arguments.{path}' must be a number of a list, got {value!r} where "
-            f"'{name}' is {current!r}: write the whole list of '{name}' under optimizer_arguments"
+            f"'optimizer_arguments.{path}' must replace a number of a list by a number, but the "
+            f"new value is {value!r} and '{name}' is {current!r}: write the whole list of '{name}' "
+            "under optimizer_arguments"
         )
     assert isinstance(current, list)  # checked by _has_index
-    at = int(index)
-    return {**arguments, name: [*current[:at], value, *current[at + 1 :]]}
+    position = int(index)
+    return {**arguments, name: [*current[:position], value, *current[position + 1 :]]}
 
 
 def _has_index(value: object, index: str) -> bool:
@@ -104,13 +107,13 @@ def _has_index(value: object, index: str) -> bool:
 def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, Argument]) -> bool:
     """Return whether an optimizer argument may change during training.
 
-    For an optimizer given by import path every number may change: building the optimizer checks
-    that its class stores the argument in its parameter groups.
+    For an optimizer given by import path, this function allows every number. Whether the class
+    stores the argument in its parameter groups is checked when the optimizer is built.
 
     Args:
-        argument: Its name, or its name and the index of a number, such as 'betas.0'.
+        argument: Name of the argument, or its name and the index of a number, such as 'betas.0'.
         optimizer: Short name or import path.
-        arguments: Arguments from the first epoch on.
+        arguments: Arguments of the first epoch.
     """
     argument, dot, index = argument.partition(".")
     if dot and not _has_index(arguments.get(argument), index):
@@ -119,7 +122,7 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
         return False
     if optimizer == "rmsprop" and argument == "momentum":
         # torch allocates the momentum buffers in the first step, and only if momentum is above 0.
-        first = arguments.get("momentum", 0)
-        return isinstance(first, int | float) and first > 0
+        initial = arguments.get("momentum", 0)
+        return isinstance(initial, int | float) and initial > 0
     known = CHANGING_ARGUMENTS.get(optimizer)
     return bool(argument) if known is None else argument in known

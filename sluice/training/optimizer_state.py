@@ -1,4 +1,4 @@
-"""Converts the state of any optimizer to tensors and plain JSON, and back, bit for bit."""
+"""Converts the state of any optimizer to tensors and plain JSON for a checkpoint, and back."""
 
 import functools
 import inspect
@@ -11,21 +11,21 @@ from torch.optim import Optimizer
 from sluice.base.errors import ContractError
 
 _FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
-"""Keys of a parameter group that the settings set at every step."""
+"""Keys of a parameter group whose values come from the settings and not from the checkpoint."""
 
 _GROUPS = "param_groups"
 
-_NUMBER = (bool, int, float)
+_NUMBER_TYPES = (bool, int, float)
 
 
 def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of an optimizer as tensors by name, and the rest as plain JSON.
 
-    It includes values that the class keeps in parameter groups without taking them as arguments,
-    such as a step count; arguments come from the settings.
+    Values in parameter groups are included only if they are not arguments of the class, such as a
+    step count. Arguments are set from the settings when training resumes.
 
     Returns:
-        The live tensors, by 'parameter index/name', and a tree that refers to them.
+        The live tensors, by 'parameter index/name', and a JSON tree that refers to them by name.
 
     Raises:
         ContractError: The state contains a value that is no tensor, number, or list or mapping of
@@ -33,18 +33,18 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
     """
     tensors: dict[str, Tensor] = {}
     content = optimizer.state_dict()
-    excluded = _FROM_SETTINGS | _arguments(type(optimizer).__mro__)
+    excluded = _FROM_SETTINGS | _argument_names(type(optimizer).__mro__)
     groups = [
         {key: value for key, value in group.items() if key not in excluded}
         for group in content[_GROUPS]
     ]
     rest = {key: value for key, value in content.items() if key not in ("state", _GROUPS)}
-    who = type(optimizer).__name__
+    class_name = type(optimizer).__name__
     tree = {
         # torch casts loaded state to the parameter's dtype, which fails for strings.
-        "state": _encode(content["state"], "", tensors, who, plain=_NUMBER),
-        "groups": _encode(groups, "groups", tensors, who),
-        "rest": _encode(rest, "rest", tensors, who),
+        "state": _encode(content["state"], "", tensors, class_name, plain=_NUMBER_TYPES),
+        "groups": _encode(groups, "groups", tensors, class_name),
+        "rest": _encode(rest, "rest", tensors, class_name),
     }
     return tensors, tree
 
@@ -52,7 +52,7 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore_state(
     optimizer: Optimizer, tensors: Mapping[str, Tensor], tree: Mapping[str, Any]
 ) -> None:
-    """Load the state that ``split_state`` returned into a new optimizer; tensors are copied."""
+    """Load the state that ``split_state`` returned into a new optimizer; copy the tensors."""
     groups = optimizer.state_dict()[_GROUPS]
     for group, values in zip(groups, _decode(tree["groups"], tensors), strict=True):
         group.update(values)
@@ -61,7 +61,7 @@ def restore_state(
 
 
 @functools.cache
-def _arguments(bases: tuple[type, ...]) -> frozenset[str]:
+def _argument_names(bases: tuple[type, ...]) -> frozenset[str]:
     return frozenset(
         name
         for base in bases
@@ -74,9 +74,9 @@ def _encode(
     value: Any,
     path: str,
     tensors: dict[str, Tensor],
-    who: str,
+    class_name: str,
     *,
-    plain: tuple[type, ...] = (*_NUMBER, str),
+    plain: tuple[type, ...] = (*_NUMBER_TYPES, str),
 ) -> Any:
     if isinstance(value, Tensor):
         tensors[path] = value
@@ -87,7 +87,7 @@ def _encode(
     if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
         return {
             "mapping": [
-                [key, _encode(part, f"{prefix}{key}", tensors, who, plain=plain)]
+                [key, _encode(part, f"{prefix}{key}", tensors, class_name, plain=plain)]
                 for key, part in value.items()
             ]
         }
@@ -95,12 +95,12 @@ def _encode(
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {
             kind: [
-                _encode(part, f"{prefix}{index}", tensors, who, plain=plain)
+                _encode(part, f"{prefix}{index}", tensors, class_name, plain=plain)
                 for index, part in enumerate(value)
             ]
         }
     raise ContractError(
-        f"The state of the optimizer {who} must consist of tensors, numbers, and lists or "
+        f"The state of the optimizer {class_name} must consist of tensors, numbers, and lists or "
         f"mappings of these, got {type(value).__module__}.{type(value).__qualname__} at '{path}'.",
         cause="Checkpoints are written without pickle, so they cannot contain arbitrary objects.",
         fix="Store the value as a tensor or a number, or use another optimizer.",

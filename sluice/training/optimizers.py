@@ -1,4 +1,4 @@
-"""Builds the optimizer of the settings: one of torch's by short name, or any class by import path.
+"""Builds the optimizer that the settings select, by short name or by import path.
 
 Covers: import and check of the class; its arguments, including those that change during training;
 trial steps on a 2 x 2 parameter before training starts.
@@ -34,37 +34,43 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 """Optimizer classes of torch by the short name used in settings."""
 
 _FUSED = frozenset({"adamw", "adam"})
-"""Optimizers with a fused kernel on every device, used unless the settings select an
-implementation. Not SGD: see ``_require_defined_momentum``."""
+"""Optimizers with a fused kernel on every device, which is used unless the settings select an
+implementation. SGD is excluded, see ``_require_defined_momentum``."""
 
-_IMPLEMENTATIONS = frozenset({"fused", "foreach", "differentiable"})
+_IMPLEMENTATION_ARGUMENTS = frozenset({"fused", "foreach", "differentiable"})
+"""Arguments of torch's optimizers that select an implementation."""
 
 _GROUP_KEYS = frozenset({"rate_share", "own_decay"})
 """Keys that Sluice adds to parameter groups: the share of the scheduled learning rate, and whether
 the workload set the weight decay of the group."""
 
-_PROBE_STEPS = 2
-"""The first step creates the state, the second one uses it."""
+_NUM_TRIAL_STEPS = 2
+"""Number of steps that are tried: the first creates the optimizer state, the second uses it."""
 
 
 def require_optimizer(settings: TrainSettings) -> None:
-    """Build the optimizer for a 2 x 2 parameter, run steps, and store and restore its state.
+    """Refuse an optimizer that cannot train, by trying it on a 2 x 2 parameter.
+
+    The trial runs two steps with the arguments of the first epoch and with those after each change,
+    and stores and restores the optimizer state.
 
     Args:
         settings: Optimizer, its arguments, and the changes during training.
 
     Raises:
-        SettingsError: The class does not import, is not an optimizer, does not take an argument,
-            refuses a value, needs a closure, or does not keep a changing argument in its groups.
-        ContractError: A checkpoint cannot store its state.
+        SettingsError: The class cannot be imported, is not an optimizer, does not take an argument,
+            refuses a value, needs a closure, or does not store an argument that changes during
+            training in its parameter groups.
+        ContractError: A checkpoint cannot store the optimizer state.
     """
-    over_time = _arguments_over_time(settings)
-    for arguments, optimizer in [
-        (each, _build_trial_optimizer(settings, each)) for each in over_time
-    ]:
+    trials = [
+        (arguments, _build_trial_optimizer(settings, arguments))
+        for arguments in _arguments_over_time(settings)
+    ]
+    for arguments, optimizer in trials:
         _require_changing_in_groups(optimizer, settings)
         try:
-            for _ in range(_PROBE_STEPS):
+            for _ in range(_NUM_TRIAL_STEPS):
                 for parameter in optimizer.param_groups[0]["params"]:
                     parameter.grad = torch.ones_like(parameter)
                 optimizer.step()
@@ -86,13 +92,12 @@ def build_optimizer(groups: list[dict[str, Any]], settings: TrainSettings) -> Op
         settings: Optimizer, its arguments, and the changes during training.
 
     Raises:
-        SettingsError: As for ``require_optimizer``, except errors that only a step shows.
+        SettingsError: As for ``require_optimizer``, except errors that occur only in a step.
     """
     optimizer = _construct(groups, settings, settings.optimizer_arguments)
     for arguments in _arguments_over_time(settings)[1:]:
-        _build_trial_optimizer(
-            settings, arguments
-        )  # refuses an invalid value now and not at the epoch of the change
+        # Raises for an invalid value now, instead of at the epoch of the change.
+        _build_trial_optimizer(settings, arguments)
     _require_changing_in_groups(optimizer, settings)
     return optimizer
 
@@ -101,51 +106,50 @@ def set_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
     """Set the arguments that change during training to their values in effect.
 
     Args:
-        optimizer: An optimizer of ``build_optimizer``.
+        optimizer: An optimizer from ``build_optimizer``.
         settings: Settings in effect in this epoch, from ``TrainSettings.at``.
     """
-    for name in _changing(settings):
+    for name in _changing_arguments(settings):
         if name in settings.optimizer_arguments:
             for group in optimizer.param_groups:
                 group[name] = _as_passed(settings.optimizer_arguments[name])
 
 
 def takes_decay(settings: TrainSettings) -> bool:
-    """Return whether the optimizer has a weight decay.
+    """Return whether the optimizer takes the argument ``weight_decay``.
 
     Raises:
-        SettingsError: The class does not import, or is not an optimizer.
+        SettingsError: The class cannot be imported, or is not an optimizer.
     """
-    names, accepts_kwargs = _accepted(_optimizer_class(settings.optimizer))
+    names, accepts_kwargs = _accepted_arguments(_optimizer_class(settings.optimizer))
     return accepts_kwargs or "weight_decay" in names
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    found = import_object(name, what="optimizer")
-    # Checked before the call: any other callable would run with arguments from a file.
-    if not (isinstance(found, type) and issubclass(found, Optimizer)):
-        kind = found if isinstance(found, type) else type(found)
+    imported = import_object(name, what="optimizer")
+    # Checked before the call, because a settings file must not be able to call any other function.
+    if not (isinstance(imported, type) and issubclass(imported, Optimizer)):
+        kind = imported if isinstance(imported, type) else type(imported)
         raise SettingsError(
             f"The optimizer '{name}' must be a subclass of torch.optim.Optimizer, got "
             f"{kind.__module__}.{kind.__qualname__}.",
-            fix="Let the class inherit from torch.optim.Optimizer, or use another one.",
+            fix="Let the class inherit from torch.optim.Optimizer, or use another optimizer.",
         )
-    return found
+    return imported
 
 
 def _construct(
     groups: list[dict[str, Any]], settings: TrainSettings, arguments: Mapping[str, Argument]
 ) -> Optimizer:
     name, cls = settings.optimizer, _optimizer_class(settings.optimizer)
-    names, accepts_kwargs = _accepted(cls)
-    own = [each for each in names if each not in RESERVED]
-    takes = f"It takes: {', '.join(own) or 'none'}."
+    names, accepts_kwargs = _accepted_arguments(cls)
+    settable = [argument for argument in names if argument not in RESERVED]
     if not accepts_kwargs:
-        _require_known_arguments(name, names, own, arguments)
-    passed = {each: _as_passed(value) for each, value in arguments.items()}
-    if name in _FUSED and not _IMPLEMENTATIONS & passed.keys():
+        _require_known_arguments(name, names, settable, arguments)
+    passed = {argument: _as_passed(value) for argument, value in arguments.items()}
+    if name in _FUSED and not _IMPLEMENTATION_ARGUMENTS & passed.keys():
         passed["fused"] = True
     if accepts_kwargs or "weight_decay" in names:
         passed["weight_decay"] = settings.weight_decay
@@ -157,14 +161,14 @@ def _construct(
             raise
         raise SettingsError(
             f"The optimizer '{name}' refuses its arguments: {_error_text(error)}.",
-            fix=f"Correct training.optimizer_arguments. {takes}",
+            fix=f"Correct training.optimizer_arguments. It takes: {', '.join(settable) or 'none'}.",
         ) from error
 
 
 def _require_defined_momentum(
     cls: type[Optimizer], settings: TrainSettings, passed: Mapping[str, Any]
 ) -> None:
-    # If the first step overflows, torch 2.13 skips it and keeps uninitialised momentum.
+    # torch 2.13 skips a first step that overflows, and then reads uninitialised momentum.
     if settings.precision == "fp16" and passed.get("fused") and issubclass(cls, torch.optim.SGD):
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' cannot be fused in fp16.",
@@ -176,26 +180,30 @@ def _require_defined_momentum(
 
 
 def _require_known_arguments(
-    name: str, names: list[str], own: list[str], arguments: Mapping[str, Argument]
+    name: str, names: list[str], settable: list[str], arguments: Mapping[str, Argument]
 ) -> None:
     if "lr" not in names:
         raise SettingsError(
             f"The optimizer '{name}' must take the argument lr. It takes: {', '.join(names)}.",
-            cause="The trainer sets the learning rate by its schedule.",
+            cause="The trainer sets the learning rate at every step by its schedule.",
             fix="Use another optimizer, or let the class take lr and read it from its parameter "
             "groups.",
         )
-    for each in arguments:
-        if each not in own:
+    for argument in arguments:
+        if argument not in settable:
             raise SettingsError(
                 f"The optimizer '{name}' does not take the argument "
-                f"'{each}'.{suggest_nearest(each, own)}",
-                fix=f"Correct training.optimizer_arguments. It takes: {', '.join(own) or 'none'}.",
+                f"'{argument}'.{suggest_nearest(argument, settable)}",
+                fix="Correct training.optimizer_arguments. It takes: "
+                f"{', '.join(settable) or 'none'}.",
             )
 
 
-def _accepted(cls: type[Optimizer]) -> tuple[list[str], bool]:
-    """Return the arguments of a class, and whether it may take others by ``**kwargs``."""
+def _accepted_arguments(cls: type[Optimizer]) -> tuple[list[str], bool]:
+    """Return the arguments of a class, and whether ``**kwargs`` may accept others.
+
+    A class with ``**kwargs`` also has the arguments of its base classes.
+    """
     names: list[str] = []
     for base in cls.__mro__[: cls.__mro__.index(Optimizer)]:
         if "__init__" not in vars(base):
@@ -209,15 +217,15 @@ def _accepted(cls: type[Optimizer]) -> tuple[list[str], bool]:
 
 
 def _arguments_over_time(settings: TrainSettings) -> list[dict[str, Argument]]:
-    """Return the arguments from the first epoch on, and after each change."""
-    found = [settings.optimizer_arguments]
+    """Return the arguments of the first epoch, and those after each change of an argument."""
+    arguments = [settings.optimizer_arguments]
     for change in settings.changes:
         if change.optimizer_arguments:
-            found.append(found[-1] | change.optimizer_arguments)
-    return found
+            arguments.append(arguments[-1] | change.optimizer_arguments)
+    return arguments
 
 
-def _changing(settings: TrainSettings) -> dict[str, Argument]:
+def _changing_arguments(settings: TrainSettings) -> dict[str, Argument]:
     """Return the arguments that change during training, each with its last value."""
     return {
         name: value
@@ -227,19 +235,19 @@ def _changing(settings: TrainSettings) -> dict[str, Argument]:
 
 
 def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
-    for name, value in _changing(settings).items():
+    for name, value in _changing_arguments(settings).items():
         for group in optimizer.param_groups:
-            now: Any = group.get(name)
-            alike = _is_number(value) and _is_number(now)
-            if isinstance(value, list) and isinstance(now, tuple | list):
-                alike = len(value) == len(now)
-            if not alike:
+            current: Any = group.get(name)
+            has_same_form = _is_number(value) and _is_number(current)
+            if isinstance(value, list) and isinstance(current, tuple | list):
+                has_same_form = len(value) == len(current)
+            if not has_same_form:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} during training: its parameter groups contain {now!r}.",
+                    f"to {value!r} during training: its parameter groups contain {current!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
-                    fix="Remove it from training.changes.",
+                    fix=f"Remove '{name}' from training.changes.",
                 )
 
 

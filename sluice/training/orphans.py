@@ -1,4 +1,4 @@
-"""Ends child processes when their parent process ends."""
+"""Ends a child process when its parent process ends, so that no orphan continues to run."""
 
 import ctypes
 import os
@@ -6,12 +6,14 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): signal that the kernel sends to this process when its parent ends."""
 
 
 def end_with_parent(parent: int) -> None:
     """Make the operating system kill this process when the thread that started it ends.
 
-    Only on Linux; a no-op elsewhere. If the parent has already ended, this process ends at once.
+    On other systems than Linux this function does nothing. If the parent has already ended, this
+    process is killed immediately.
 
     Args:
         parent: Id of the parent process.

@@ -25,8 +25,11 @@ from sluice.training.fold_run_on_ranks import train_fold_run_on_ranks
 from sluice.training.members import Member
 from sluice.training.stale_runs import changes_since_stale_run
 
-_IMPORTS = ("sluice.training.fold_run_job",)
-_SHOWN = 5
+_PRELOADED_MODULES = ("sluice.training.fold_run_job",)
+"""Modules that worker processes import before their first job."""
+
+_MAX_LISTED = 5
+"""Number of changed settings that a 'replaces' event lists."""
 
 
 def train_members(
@@ -39,26 +42,33 @@ def train_members(
     """Train all fold runs; return their members by (seed, fold) and the number of reused ones.
 
     Every fold run uses one thread, so the result does not depend on the machine or on the number of
-    parallel runs. Fold runs with most train rows start first. A fold run whose process or machine
-    was lost starts again elsewhere from its last checkpoint, up to ``compute.retries`` times.
+    parallel runs. The fold runs with the most train rows start first. If the process or machine of
+    a fold run is lost, the fold run resumes elsewhere from its last checkpoint, up to
+    ``compute.retries`` times.
 
-    Without an address and without GPUs to reserve, fold runs use processes of this machine: Ray
-    would cost seconds and half a gigabyte without a benefit. With ``compute.workers`` of 1 they run
-    in this process, so that a debugger shows errors in place. Other processes have a fixed hash
-    seed, so code that iterates over sets gives the same bits everywhere except in this process.
-    Otherwise fold runs use Ray, where 'auto' selects the GPU if one is reserved. Fold runs with
-    several ranks run one after another, each in as many processes.
+    Where the fold runs are trained depends on ``compute``:
+
+    1. ``ranks_per_training`` above 1: on Ray, one fold run after another, each in that number of
+       processes.
+    2. With an address or reserved GPUs: on Ray. The device 'auto' is the GPU if one is reserved.
+    3. ``workers`` is 1: in this process, so that a debugger can be used.
+    4. Otherwise: in processes of this machine, because Ray would cost seconds and half a gigabyte
+       without a benefit.
+
+    Worker processes have a fixed hash seed. So code that iterates over sets gives the same result
+    in all of them, but possibly another one in this process (case 3).
 
     Args:
-        specs: The fold runs. On a cluster, ``runs`` and ``artifacts`` are shared folders.
+        specs: The fold runs. On a cluster, their ``runs`` and ``artifacts`` must be shared folders.
         compute: Machines, and the resources that each fold run reserves.
         on_event: Called in this process with every event of a fold run.
         clock: Time of log events; other processes use the system clock.
 
     Raises:
-        SluiceError: A fold run failed; the message names its seed and fold. No other is started,
-            finished ones are kept.
-        TrainingFailed: The process of a fold run was lost too often, or user code raised.
+        SluiceError: A fold run failed; the message names its seed and fold. No other fold run is
+            started; finished fold runs are kept.
+        TrainingFailed: The process of a fold run was lost too often, or user code raised an
+            exception.
         SettingsError: The cluster cannot be reached, does not share the folders, or has fewer
             resources than one fold run reserves.
         Interrupted: The user stopped the training (Ctrl-C); all its processes have ended.
@@ -80,9 +90,9 @@ def train_members(
     for index in remaining:
         differing = changes_since_stale_run(specs[index])
         if differing:
-            reason = "; ".join(differing[:_SHOWN])
+            reason = "; ".join(differing[:_MAX_LISTED])
             on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
-            break  # the others differ for the same reason
+            break  # one event is enough: the settings are the same for all fold runs
     with _interruptible(len(specs), finished):
         if remaining and ranks > 1:
             _fit_on_ranks(specs, remaining, finished, on_event, compute=compute, clock=clock)
@@ -96,7 +106,7 @@ def train_members(
 
 
 def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
-    """Return the fold run with settings and paths that are equal on every machine."""
+    """Return the fold run with a resolved device and absolute paths, equal on every machine."""
     device = device_on_ray(spec.training.device, gpus_per_worker=compute.gpus_per_worker)
     return dataclasses.replace(
         spec,
@@ -127,9 +137,11 @@ def _open_pool(
     specs: Sequence[FoldRunSpec], compute: ComputeSettings, *, on_ray: bool
 ) -> AbstractContextManager[JobPool]:
     if not on_ray:
-        return open_process_pool(compute, max_workers=len(specs), imports=_IMPORTS)
+        return open_process_pool(compute, max_workers=len(specs), imports=_PRELOADED_MODULES)
     folders = sorted({folder for spec in specs for folder in (spec.runs, spec.artifacts)})
-    return open_ray_pool(compute, max_workers=len(specs), imports=_IMPORTS, folders=folders)
+    return open_ray_pool(
+        compute, max_workers=len(specs), imports=_PRELOADED_MODULES, folders=folders
+    )
 
 
 def _run_in_pool(
@@ -149,8 +161,9 @@ def _run_in_pool(
         match pool.next_message():
             case JobProgress(key=int(index), message=FoldRunEvent() as event):
                 epochs_done[index] = event.epochs_done
-                # If a worker is lost after its last event, the retry finds the run finished:
-                # reported once.
+                # A worker may be lost after the last event of its fold run. The retry then finds
+                # the fold run finished and emits that event again, which must not be reported
+                # twice.
                 if index not in ended:
                     on_event(event)
                 if event.kind in ("finished", "reused"):
@@ -169,8 +182,8 @@ def _retries_exhausted(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
     return TrainingFailed(
         f"{spec.name}: its {lost.description}{count}.",
         cause=lost.cause,
-        fix="Lower workers or batch_rows if memory is short; set workers to 1 to see an error in "
-        "this process. Then run again: finished fold runs are kept, and this one resumes from "
+        fix="If memory is short, lower workers or batch_rows. To debug an error in this process, "
+        "set workers to 1. Then run again: finished fold runs are kept, and this one resumes from "
         "its last checkpoint.",
     )
 
@@ -182,6 +195,6 @@ def _interruptible(total: int, finished: dict[int, Member]) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(
             f"Training was stopped with {len(finished)} of {total} fold runs finished.",
-            fix="Run again to continue: finished fold runs are kept, started ones resume from "
-            "their last checkpoint.",
+            fix="Run again to continue: finished fold runs are kept, and started fold runs resume "
+            "from their last checkpoint.",
         ) from None

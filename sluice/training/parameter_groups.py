@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters are trained, with which learning rate and weight decay."""
+"""Completes and checks parameter groups, and sets their learning rate and weight decay."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,8 @@ from sluice.training.settings import TrainSettings
 ParameterGroups = Sequence[Mapping[str, Any]]
 """Groups as returned by ``Workload.parameter_groups``."""
 
-_KEYS = ("params", "weight_decay", "rate_share")
+_ALLOWED_KEYS = ("params", "weight_decay", "rate_share")
+"""Keys that a workload may set in a parameter group."""
 
 
 def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[dict[str, Any]]:
@@ -23,38 +24,39 @@ def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[di
 
     Args:
         groups: As returned by ``Workload.parameter_groups``; ``params`` may be an iterator.
-        settings: Provides the decay of groups that have none.
+        settings: Provide the weight decay of groups without one.
 
     Raises:
         ContractError: A group has an unknown key or no ``params``, a value is out of range, or all
             groups are empty.
     """
-    listed = [_listed(group, index, settings) for index, group in enumerate(groups)]
-    if not any(group["params"] for group in listed):
+    completed = [_complete_group(group, index, settings) for index, group in enumerate(groups)]
+    if not any(group["params"] for group in completed):
         raise ContractError(
-            f"The parameter groups must contain at least one parameter, got {len(listed)} empty "
+            f"The parameter groups must contain at least one parameter, got {len(completed)} empty "
             "groups.",
             cause="Every parameter is frozen, or the name patterns of the groups match no "
             "parameter.",
-            fix="Correct what parameter_groups() returns.",
+            fix="Correct the groups that parameter_groups() returns.",
         )
-    return listed
+    return completed
 
 
 def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Return the optimizer of the settings over the groups, at its peak learning rate.
+    """Return the optimizer that the settings select, for the groups, at its peak learning rate.
 
     Args:
         groups: Groups with ``params`` and optionally ``weight_decay`` and ``rate_share``, a factor
-            of the scheduled learning rate.
-        settings: Optimizer and arguments, peak rate, and the decay of groups that have none.
+            by which the scheduled learning rate is multiplied.
+        settings: Optimizer and arguments, peak rate, and the weight decay of groups without one.
 
     Raises:
         ContractError: As for ``complete_groups``, or a parameter is in two groups.
-        SettingsError: As for ``build_optimizer``, or a decay is set and the optimizer has none.
+        SettingsError: As for ``build_optimizer``, or a weight decay is set for an optimizer that
+            does not support it.
     """
-    listed = complete_groups(groups, settings)
-    ids = [id(parameter) for group in listed for parameter in group["params"]]
+    completed = complete_groups(groups, settings)
+    ids = [id(parameter) for group in completed for parameter in group["params"]]
     if len(ids) != len(set(ids)):
         raise ContractError(
             f"Every parameter must be in one group, {len(ids) - len(set(ids))} are in two.",
@@ -63,16 +65,19 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             fix="Make the groups of parameter_groups() disjoint.",
         )
     if not takes_decay(settings):
-        _require_no_decay(listed, settings)
-        for group in listed:
+        _require_no_decay(completed, settings)
+        for group in completed:
             del group["weight_decay"]
-    optimizer = build_optimizer(listed, settings)
+    optimizer = build_optimizer(completed, settings)
     set_learning_rate(optimizer, settings.learning_rate)
     return optimizer
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Set the decay of every group without its own, if the optimizer has a decay."""
+    """Set the weight decay of every group for which the workload did not set it.
+
+    Does nothing for an optimizer without weight decay.
+    """
     for group in optimizer.param_groups:
         if not group["own_decay"] and "weight_decay" in group:
             group["weight_decay"] = decay
@@ -84,26 +89,28 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["rate_share"]
 
 
-def _require_no_decay(listed: Sequence[Mapping[str, Any]], settings: TrainSettings) -> None:
-    """Refuse a decay that would be ignored, except the default of the settings."""
+def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettings) -> None:
+    """Refuse a weight decay that would be ignored, except the default of the settings."""
     default = TrainSettings.model_fields["weight_decay"].default
-    wanted = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
-    wanted += [group["weight_decay"] for group in listed]
-    refused = [decay for decay in wanted if decay not in (None, 0, default)]
-    if refused:
+    decays = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
+    decays += [group["weight_decay"] for group in groups]
+    ignored = [decay for decay in decays if decay not in (None, 0, default)]
+    if ignored:
         raise SettingsError(
-            f"The optimizer '{settings.optimizer}' has no weight decay, but a decay of "
-            f"{refused[0]:g} is set.",
-            fix="Set training.weight_decay to 0, remove weight_decay from training.changes and "
-            "parameter_groups(), or use an optimizer that has one.",
+            f"The optimizer '{settings.optimizer}' does not support weight decay, but a weight "
+            f"decay of {ignored[0]:g} is set.",
+            fix="Set training.weight_decay to 0 and remove weight_decay from training.changes and "
+            "parameter_groups(), or use an optimizer with weight decay.",
         )
 
 
-def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> dict[str, Any]:
-    unknown = [str(key) for key in group if key not in (*_KEYS, "own_decay")]
+def _complete_group(
+    group: Mapping[str, Any], index: int, settings: TrainSettings
+) -> dict[str, Any]:
+    unknown = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "own_decay")]
     if unknown or "params" not in group:
         got = ", ".join(f"'{key}'" for key in group) or "no key"
-        hint = suggest_nearest(unknown[0], list(_KEYS)) if unknown else ""
+        hint = suggest_nearest(unknown[0], list(_ALLOWED_KEYS)) if unknown else ""
         raise ContractError(
             f"Parameter group {index} must have 'params' and may have 'weight_decay' and "
             f"'rate_share', got {got}.{hint}",
@@ -111,19 +118,19 @@ def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> di
             fix="Correct the keys that parameter_groups() returns.",
         )
     params = group["params"]
-    full = {
+    completed = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
-        # Present if the group was completed before.
+        # The group has this key already if it was completed before.
         "own_decay": group.get("own_decay", "weight_decay" in group),
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):
-        value = full[key]
+        value = completed[key]
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ContractError(
                 f"'{key}' of parameter group {index} must be a finite number that is not "
                 f"negative, got {value!r}.",
-                fix="Correct what parameter_groups() returns.",
+                fix=f"Correct '{key}' in the groups that parameter_groups() returns.",
             )
-    return full
+    return completed

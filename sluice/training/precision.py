@@ -1,9 +1,10 @@
 """Number formats of a training step: fp32, bf16, and fp16 with a loss scale.
 
 Weights, accumulated gradients, the optimizer and the loss are always in fp32; the forward and
-backward pass of the network use the lower precision. Small gradients become 0 in fp16, so the loss
-is multiplied by a scale, and the gradients are divided by it before clipping. A step whose
-gradients overflow is skipped and halves the scale; 2,000 finite steps double it.
+backward pass of the network use the lower precision. In fp16, small gradients would become 0.
+Therefore the loss is multiplied by a scale, and the gradients are divided by the scale before
+clipping. If the gradients of a step overflow, the step is skipped and the scale is halved. After
+2,000 finite steps the scale is doubled.
 """
 
 import contextlib
@@ -15,27 +16,29 @@ from torch import Tensor, nn
 
 from sluice.training.settings import Precision
 
-_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LOW_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _MAX_FAILED_STEPS = 5
-"""Consecutive failed steps after which fp16 is abandoned."""
+"""Number of consecutive skipped steps after which training continues in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleState:
-    """Loss-scale state between two steps."""
+    """State of the loss scale between two steps."""
 
     precision: Precision
-    """Precision in effect: fp32 once fp16 was abandoned."""
+    """Precision in effect: fp32 if fp16 was abandoned."""
     scale: float = 65_536.0
+    """Factor by which the loss is multiplied."""
     age_steps: int = 0
-    """Finite steps since the scale last changed."""
+    """Number of finite steps since the scale last changed."""
     failed_in_a_row: int = 0
+    """Number of consecutive skipped steps up to now."""
 
 
 class MixedPrecision:
     """Forward pass, backward pass and optimizer step in one number format.
 
-    With fp32 these are the plain calls.
+    In fp32 these are the unmodified calls of torch.
 
     Args:
         state: Initial state.
@@ -45,16 +48,16 @@ class MixedPrecision:
     def __init__(self, state: ScaleState, device: torch.device) -> None:
         self.precision: Precision = state.precision
         self._device = device
-        self._failed = state.failed_in_a_row
+        self._consecutive_failures = state.failed_in_a_row
         self._scaler: torch.amp.GradScaler | None = None
         if state.precision == "fp16":
             self._scaler = torch.amp.GradScaler(device.type)
-            kept = {"scale": state.scale, "_growth_tracker": state.age_steps}
-            self._scaler.load_state_dict(self._scaler.state_dict() | kept)
+            restored = {"scale": state.scale, "_growth_tracker": state.age_steps}
+            self._scaler.load_state_dict(self._scaler.state_dict() | restored)
 
     @property
     def state(self) -> ScaleState:
-        """State from which training can be resumed exactly."""
+        """Loss-scale state, with which training can be resumed with the same bits."""
         if self._scaler is None:
             return ScaleState(precision=self.precision)
         scaler = self._scaler.state_dict()
@@ -62,7 +65,7 @@ class MixedPrecision:
             precision=self.precision,
             scale=float(scaler["scale"]),
             age_steps=int(scaler["_growth_tracker"]),
-            failed_in_a_row=self._failed,
+            failed_in_a_row=self._consecutive_failures,
         )
 
     def forward(self, model: nn.Module, x: Tensor) -> Tensor:
@@ -70,13 +73,13 @@ class MixedPrecision:
         if self.precision == "fp32":
             plain: Tensor = model(x)
             return plain
-        low = _FORMATS[self.precision]
+        dtype = _LOW_PRECISION_DTYPES[self.precision]
         with (
-            _without_unsupported_one_dnn(low, self._device),
-            torch.autocast(self._device.type, dtype=low),
+            _without_unsupported_one_dnn(dtype, self._device),
+            torch.autocast(self._device.type, dtype=dtype),
         ):
             output: Tensor = model(x)
-        return output.float() if output.dtype == low else output
+        return output.float() if output.dtype == dtype else output
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradient of ``loss``, multiplied by the loss scale if there is one."""
@@ -84,9 +87,9 @@ class MixedPrecision:
         if self.precision == "fp32":
             scaled.backward()
             return
-        with _without_unsupported_one_dnn(
-            _FORMATS[self.precision], self._device
-        ):  # recomputed layers run here
+        dtype = _LOW_PRECISION_DTYPES[self.precision]
+        # Needed here too, because activation checkpointing runs layers again in the backward pass.
+        with _without_unsupported_one_dnn(dtype, self._device):
             scaled.backward()
 
     def clip(
@@ -101,43 +104,44 @@ class MixedPrecision:
         return nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=True)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Update the weights; return False if the step was skipped because of an overflow.
+        """Update the weights; return False if the step was skipped because gradients overflowed.
 
-        After five consecutive overflows all later steps use fp32.
+        After five consecutive skipped steps, all later steps use fp32.
         """
         scaler = self._scaler
         if scaler is None:
             optimizer.step()
             return True
-        before = scaler.get_scale()
+        scale_before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        if not scaler.get_scale() < before:
-            self._failed = 0
+        was_skipped = scaler.get_scale() < scale_before
+        if not was_skipped:
+            self._consecutive_failures = 0
             return True
-        self._failed += 1
-        if self._failed >= _MAX_FAILED_STEPS:
-            self.precision, self._scaler, self._failed = "fp32", None, 0
+        self._consecutive_failures += 1
+        if self._consecutive_failures >= _MAX_FAILED_STEPS:
+            self.precision, self._scaler, self._consecutive_failures = "fp32", None, 0
         return False
 
 
 @contextlib.contextmanager
-def _without_unsupported_one_dnn(low: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Disable oneDNN where it has no kernel for recurrent layers.
+def _without_unsupported_one_dnn(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Disable oneDNN on CPUs for which it has no kernel for recurrent layers in ``dtype``.
 
-    It has none for fp16, and for bf16 only on CPUs with AVX-512.
+    oneDNN has no such kernel for fp16, and one for bf16 only on CPUs with AVX-512.
     """
     one_dnn = torch.backends.mkldnn
-    before = one_dnn.enabled
-    if device.type == "cpu" and (low is torch.float16 or not _one_dnn_has_bf16()):
-        # Not mkldnn.flags(): it also sets an option that warns without an Intel GPU.
+    was_enabled = one_dnn.enabled
+    if device.type == "cpu" and (dtype is torch.float16 or not _one_dnn_has_bf16()):
+        # mkldnn.flags() is not used, because it sets an option that warns without an Intel GPU.
         one_dnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
-        one_dnn.enabled = before
+        one_dnn.enabled = was_enabled
 
 
 def _one_dnn_has_bf16() -> bool:
-    found: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return found
+    is_supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return is_supported

@@ -1,4 +1,4 @@
-"""Lists every source of randomness of a process, and whether it was seeded."""
+"""Lists every source of randomness of a process, and reports whether each was seeded."""
 
 import itertools
 import os
@@ -20,31 +20,37 @@ from sluice.training.generator_sharing import Generator, SharedGenerator, shared
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 
 _UNSEEDED_TORCH = 67280421310721
-"""Initial seed of every ``torch.Generator()``; the global generators choose theirs at random."""
+"""Initial seed of every new ``torch.Generator()``. The global generators start with a random
+seed."""
 
-_SYSTEM_ENTROPY = 2**64
-"""NumPy uses 128 bits of entropy without a seed; derived seeds have 63."""
+_MIN_SYSTEM_ENTROPY = 2**64
+"""Entropy from which a NumPy generator counts as not seeded. Without a seed, NumPy takes 128 bits
+of entropy from the system; seeds derived by Sluice have 63 bits."""
 
 _MT_WORDS = 624
+"""Number of words in the state of a Mersenne Twister, and of numbers that it generates at a
+time."""
+
 _MAX_REFILLS = 1000
-"""Refills of 624 words that are replayed to recognise a Mersenne Twister: 624,000 numbers."""
+"""Number of times that the state of a Mersenne Twister is advanced by 624 numbers to compare it
+with the state of a global generator."""
 
 
 class RandomSource(Record):
-    """One source of randomness."""
+    """One source of randomness, and whether it was seeded."""
 
     name: str
     status: Status = Field(
-        description="'seeded': with the expected seed, or, for a generator object, with any seed; "
-        "'other seed': with a different seed; 'not seeded': different numbers in "
-        "every process, or the library's default seed; 'unknown': the seed cannot be "
-        "determined; 'not started': an unused accelerator."
+        description="'seeded': the source has the expected seed, or is a generator object with any "
+        "seed; 'other seed': it has a different seed; 'not seeded': it gives different numbers in "
+        "every process, or has the library's default seed; 'unknown': the seed cannot be "
+        "determined; 'not started': it belongs to an accelerator that was not used."
     )
-    detail: str = Field(description="The recognised seed, or why none was recognised.")
+    detail: str = Field(description="The recognised seed, or why no seed was recognised.")
 
 
 class DeterminismSwitch(Record):
-    """One option that determines whether equal random numbers give equal results."""
+    """One option on which it depends whether equal random numbers give equal results."""
 
     name: str
     value: str
@@ -52,7 +58,7 @@ class DeterminismSwitch(Record):
 
 
 class RandomnessAudit(Record):
-    """Result of the audit."""
+    """All sources of randomness, options for determinism, and shared generators of a process."""
 
     sources: tuple[RandomSource, ...]
     switches: tuple[DeterminismSwitch, ...]
@@ -74,38 +80,45 @@ def audit_randomness(
     """List every source of randomness of this process and whether it was seeded.
 
     No random number is generated and nothing is changed. The global generators of Python and NumPy
-    do not store their seed, so their state is compared with the state after
-    ``seed_everything(seed)`` and up to 624,000 numbers.
+    do not store their seed. Their state is therefore compared with the states that a generator has
+    after ``seed_everything(seed)`` and up to 624,000 numbers.
 
     Args:
         seed: Expected seed of the global generators.
-        generators: Generators that are passed to operations, by the name of the operation. They
-            have their own seeds, so any seed except a library's default counts as seeded.
+        generators: Generators that are passed to operations, by the name of the operation. Any
+            seed except a library's default counts as seeded.
         loaders: The DataLoaders, by name.
-        start_environment: Environment at the start of the process; read from the process if None.
-            Later changes do not affect the hashes of this process.
+        start_environment: Environment variables at the start of the process; read from the process
+            if None. Later changes of PYTHONHASHSEED have no effect on this process.
 
     Cost:
-        50 ms if a generator is not recognised.
+        50 ms if the state of a global generator is not recognised.
     """
     sources = [
-        _python(seed),
-        _numpy(seed),
-        *_torch(seed),
-        _hash_seed(start_environment),
-        *(_generator(f"generator of {name}", generator) for name, generator in generators.items()),
-        *(_loader(f"loader {name}", loader) for name, loader in loaders.items()),
+        _audit_python(seed),
+        _audit_numpy(seed),
+        *_audit_torch(seed),
+        _audit_hash_seed(start_environment),
+        *(
+            _audit_generator(f"generator of {name}", generator)
+            for name, generator in generators.items()
+        ),
+        *(_audit_loader(f"loader {name}", loader) for name, loader in loaders.items()),
     ]
-    by_name = {f"generator of {name}": generator for name, generator in generators.items()}
+    generators_by_source = {
+        f"generator of {name}": generator for name, generator in generators.items()
+    }
     for name, loader in loaders.items():
         if loader.generator is not None:
-            by_name[f"loader {name}"] = loader.generator
+            generators_by_source[f"loader {name}"] = loader.generator
     return RandomnessAudit(
-        sources=tuple(sources), switches=tuple(_switches()), shared=shared_generators(by_name)
+        sources=tuple(sources),
+        switches=tuple(_switches()),
+        shared=shared_generators(generators_by_source),
     )
 
 
-def _python(seed: int) -> RandomSource:
+def _audit_python(seed: int) -> RandomSource:
     fresh = random.Random(seed)
     words = np.array(random.getstate()[1][:_MT_WORDS], np.uint32)
 
@@ -114,10 +127,10 @@ def _python(seed: int) -> RandomSource:
             yield np.array(fresh.getstate()[1][:_MT_WORDS], np.uint32)
             fresh.getrandbits(32 * _MT_WORDS)
 
-    return _recognised("Python random", words, refills(), seed)
+    return _compare_states("Python random", words, refills(), seed)
 
 
-def _numpy(seed: int) -> RandomSource:
+def _audit_numpy(seed: int) -> RandomSource:
     fresh = np.random.RandomState(seed % 2**32)
     words = rng_state()["numpy"].numpy().astype(np.uint32)
 
@@ -127,15 +140,23 @@ def _numpy(seed: int) -> RandomSource:
             yield state["state"]["key"]
             fresh.bytes(4 * _MT_WORDS)
 
-    return _recognised("NumPy global", words, refills(), seed % 2**32)
+    return _compare_states("NumPy global", words, refills(), seed % 2**32)
 
 
-def _recognised(
+def _compare_states(
     name: str,
     words: NDArray[np.uint32],
     refills: Iterator[NDArray[np.uint32]],
     seed: int,
 ) -> RandomSource:
+    """Return whether the state ``words`` of a generator is among the states after ``seed``.
+
+    Args:
+        name: Name of the source.
+        words: Current state of the generator.
+        refills: States of a new generator with the seed, each 624 numbers after the previous one.
+        seed: Expected seed.
+    """
     for refill in itertools.islice(refills, _MAX_REFILLS + 1):
         if np.array_equal(words, refill):
             return RandomSource(name=name, status="seeded", detail=f"seed {seed}")
@@ -147,33 +168,33 @@ def _recognised(
     )
 
 
-def _torch(seed: int) -> Iterator[RandomSource]:
-    yield _of_torch("torch CPU", torch.initial_seed(), wanted=seed)
+def _audit_torch(seed: int) -> Iterator[RandomSource]:
+    yield _global_torch_source("torch CPU", torch.initial_seed(), expected=seed)
     for device in range(torch.cuda.device_count()):
         name = f"torch cuda:{device}"
         if torch.cuda.is_initialized():
-            own = torch.cuda.default_generators[device].initial_seed()
-            yield _of_torch(name, own, wanted=seed)
+            device_seed = torch.cuda.default_generators[device].initial_seed()
+            yield _global_torch_source(name, device_seed, expected=seed)
         else:
             yield RandomSource(
                 name=name, status="not started", detail="seeded when it is initialised"
             )
 
 
-def _of_torch(name: str, seed: int, *, wanted: int) -> RandomSource:
-    if seed == wanted:
+def _global_torch_source(name: str, seed: int, *, expected: int) -> RandomSource:
+    if seed == expected:
         return RandomSource(name=name, status="seeded", detail=f"seed {seed}")
     detail = f"seed {seed}: chosen by torch at the start of the process, or set by another call"
     return RandomSource(name=name, status="other seed", detail=detail)
 
 
-def _torch_generator(name: str, generator: torch.Generator) -> RandomSource:
+def _torch_generator_source(name: str, generator: torch.Generator) -> RandomSource:
     if generator.initial_seed() == _UNSEEDED_TORCH:
         return RandomSource(name=name, status="not seeded", detail="torch's default seed")
     return RandomSource(name=name, status="seeded", detail=f"seed {generator.initial_seed()}")
 
 
-def _hash_seed(start_environment: Mapping[str, str] | None) -> RandomSource:
+def _audit_hash_seed(start_environment: Mapping[str, str] | None) -> RandomSource:
     if start_environment is None:
         import psutil
 
@@ -189,29 +210,29 @@ def _hash_seed(start_environment: Mapping[str, str] | None) -> RandomSource:
     )
 
 
-def _generator(name: str, generator: Generator) -> RandomSource:
+def _audit_generator(name: str, generator: Generator) -> RandomSource:
     if isinstance(generator, torch.Generator):
-        return _torch_generator(name, generator)
+        return _torch_generator_source(name, generator)
     seed_seq = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
     entropy = getattr(seed_seq, "entropy", None)
     if entropy is None:
-        detail = "a generator of this kind does not store its seed"
+        detail = f"a {type(generator).__name__} does not store its seed"
         return RandomSource(name=name, status="unknown", detail=detail)
-    if isinstance(entropy, int) and entropy >= _SYSTEM_ENTROPY:
+    if isinstance(entropy, int) and entropy >= _MIN_SYSTEM_ENTROPY:
         return RandomSource(
             name=name, status="not seeded", detail="entropy of the operating system"
         )
     return RandomSource(name=name, status="seeded", detail=f"entropy {entropy}")
 
 
-def _loader(name: str, loader: DataLoader[Any]) -> RandomSource:
+def _audit_loader(name: str, loader: DataLoader[Any]) -> RandomSource:
     if loader.generator is None:
         return RandomSource(
             name=name,
             status="not seeded",
             detail="no generator: the loader uses torch's global one at every pass",
         )
-    return _torch_generator(name, loader.generator)
+    return _torch_generator_source(name, loader.generator)
 
 
 def _switches() -> Iterator[DeterminismSwitch]:
@@ -227,7 +248,7 @@ def _switches() -> Iterator[DeterminismSwitch]:
             strict or torch.backends.cudnn.deterministic,
         ),
         "cudnn.benchmark": (torch.backends.cudnn.benchmark, not torch.backends.cudnn.benchmark),
-        # Same bits on the same device, different bits on an older device.
+        # TF32 gives the same bits on the same device, but other bits on devices without TF32.
         "float32 matmul precision": (torch.get_float32_matmul_precision(), True),
         "cudnn TF32": (torch.backends.cudnn.allow_tf32, True),
         "CUBLAS_WORKSPACE_CONFIG": (
@@ -235,7 +256,7 @@ def _switches() -> Iterator[DeterminismSwitch]:
             not torch.cuda.is_available()
             or os.environ.get("CUBLAS_WORKSPACE_CONFIG") in (":4096:8", ":16:8"),
         ),
-        # Sums over several threads depend on the number of threads.
+        # The rounding of a sum over several threads depends on the number of threads.
         "threads": (torch.get_num_threads(), torch.get_num_threads() == 1),
     }
     for name, (value, repeats) in values.items():

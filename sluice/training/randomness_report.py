@@ -1,4 +1,4 @@
-"""Reports what is random in a pipeline, what seeds it, and what would differ from run to run."""
+"""Reports what is random in a training, how it is seeded, and what would differ between runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,30 +27,28 @@ _STAGES = {
     "dropout": "dropout",
     "loader processes": "loader",
 }
-"""Random numbers of a training, and the stage from which their seed is derived."""
+"""Uses of random numbers in a training, each with the stage from which its seed is derived."""
 
 _FIXES = {
-    "PYTHONHASHSEED": " Worker processes start with PYTHONHASHSEED=0; start this one with it too "
-    "if your code iterates over sets of strings.",
+    "PYTHONHASHSEED": " If your code iterates over sets of strings, start this process with "
+    "PYTHONHASHSEED=0, as worker processes are.",
 }
 
 
 class RandomnessReport(Record):
-    """Sources of randomness, the code that uses them, and nondeterministic operations."""
+    """Sources of randomness of a workload, their users, and nondeterministic operations."""
 
     audit: RandomnessAudit = Field(description="State of the sources inside a fold run.")
     draws: tuple[OperationDraws, ...] = Field(
-        description="Global generators that each part of the workload changed."
+        description="Global generators whose state each part of the workload changed."
     )
     shared: tuple[SharedGenerator, ...] = Field(
-        description="Generators that more than one part changed."
+        description="Generators that several operations share."
     )
     nondeterministic: tuple[NondeterministicOperation, ...] = Field(
         description="Operations that were called in an epoch of training on a few rows."
     )
-    findings: tuple[str, ...] = Field(
-        description="Problems as sentences; empty if there are no problems."
-    )
+    findings: tuple[str, ...] = Field(description="Problems found, one sentence each.")
 
 
 def examine_randomness(
@@ -61,7 +59,7 @@ def examine_randomness(
     The caller's generators are neither read nor changed.
 
     Args:
-        workload: Its rows are loaded and its features computed.
+        workload: The workload; its rows are loaded and its features computed.
         model_settings: Architecture and size.
         training: Settings of the real training; one epoch on one batch runs in this process.
         seed: Base seed of the fold run.
@@ -71,7 +69,7 @@ def examine_randomness(
         Exception: Any exception of the workload's code.
     """
     run_seed = derive_seed(seed, "unit")
-    parts = _Parts(workload, model_settings, training, seed)
+    parts = _WorkloadParts(workload, model_settings, training, seed)
     with RandomStream(run_seed).active():
         draws, shared = generator_use(parts.operations, {})
         nondeterministic = nondeterministic_operations(parts.fit)
@@ -93,8 +91,8 @@ def examine_randomness(
     )
 
 
-class _Parts:
-    """The parts of a workload in the order in which a run calls them."""
+class _WorkloadParts:
+    """The parts of a workload as operations, in the order in which a run calls them."""
 
     def __init__(
         self, workload: Workload, model: ModelSettings, training: TrainSettings, seed: int
@@ -120,9 +118,9 @@ class _Parts:
 
     def _examples(self) -> None:
         fold = self._workload.plan_folds(self._frame)[0]
-        whole = self._workload.examples(self._frame, fold.train)
-        few = slice(0, self._training.batch_rows)
-        self._rows = Examples(x=whole.x[few], y=whole.y[few], rows=whole.rows[few])
+        train = self._workload.examples(self._frame, fold.train)
+        batch = slice(0, self._training.batch_rows)
+        self._rows = Examples(x=train.x[batch], y=train.y[batch], rows=train.rows[batch])
 
     def _build(self) -> None:
         self._model = prepare_model(
@@ -155,25 +153,25 @@ def _findings(
     draws: tuple[OperationDraws, ...],
     nondeterministic: tuple[NondeterministicOperation, ...],
 ) -> tuple[str, ...]:
-    found = [
+    findings = [
         f"{source.name}, {source.status}: {source.detail}.{_FIXES.get(source.name, '')}"
         for source in audit.sources
         if source.name in audit.unseeded
     ]
     for draw in draws:
         if draw.moved:
-            found.append(
+            findings.append(
                 f"{draw.operation} uses {' and '.join(draw.moved)}, which any other code may "
                 "change. Use a separate generator with its own seed."
             )
-    found += [
+    findings += [
         f"{call.operation} has no deterministic implementation and is called {call.place}: a "
         "training in deterministic mode fails there. Use another operation."
         for call in nondeterministic
     ]
-    found += [
+    findings += [
         f"{switch.name} is {switch.value}: a repeated run may give different bits."
         for switch in audit.switches
         if not switch.repeats
     ]
-    return tuple(found)
+    return tuple(findings)

@@ -33,19 +33,21 @@ from sluice.workloads.workload import Examples
 RangeTestEnd = Literal["highest rate reached", "loss diverged", "non-finite loss"]
 
 _MEDIAN_STEPS = 5
-"""The median of this many losses decides whether the loss diverged, so that one hard batch does
-not."""
+"""Number of losses whose median decides whether the loss diverged, so that a single hard batch does
+not decide."""
 
 
 class RangePoint(Record):
-    """One learning rate that was tried."""
+    """One learning rate that was tried, and the loss after it."""
 
     rate: float
     loss: float = Field(description="Loss of the next batch, after the step at this rate.")
     smoothed: float | None = Field(
-        description="Mean of the window around the rate; None at both ends."
+        description="Mean loss of the window around the rate; None at both ends of the range."
     )
-    slope: float | None = Field(description="Change of the loss per decade in the window.")
+    slope: float | None = Field(
+        description="Slope of the line fitted to the window [loss per decade]."
+    )
 
 
 class RangeTest(Record):
@@ -78,20 +80,20 @@ def range_test(
     """Raise the learning rate step by step and select the rate of the steepest descent.
 
     A straight line is fitted to the losses in a window around every rate, over the logarithm of the
-    rate. The result is the rate at the centre of the steepest window that
+    rate. The result is the rate at the centre of the steepest window for which two conditions hold:
 
-    - is not to the right of the lowest smoothed loss, so that the recovery from a spike does not
-      count as a descent, and
-    - descends significantly: by a one-sided t test at ``confidence``, with the error probability
-      divided by the number of windows and widths, and by more than rounding.
+    1. The window is not to the right of the lowest smoothed loss, so that the recovery from a spike
+       does not count as a descent.
+    2. The descent is larger than rounding errors, and significant by a one-sided t test at
+       ``confidence``. The error probability is divided by the number of windows and widths.
 
-    If no window of ``window_decades`` does, windows of twice and four times the width are tried. If
-    none of them does, the result is that there is no descent. The minimum is not selected: there
-    the loss already stops decreasing, at the edge of stability.
+    If both hold for no window of width ``window_decades``, windows of twice and four times the
+    width are tried. If they hold for none of these, there is no descent. The rate of the lowest
+    loss is not selected: there the loss has already stopped decreasing, at the edge of stability.
 
-    Everything runs on copies: model, optimizer, gradients and the caller's random generators are
-    unchanged, bit for bit. For the same curve on every machine, run inside
-    ``seeds.deterministic()``.
+    Everything runs on copies: model, optimizer, gradients and the caller's random generators do not
+    change. For the same curve on every machine, run inside
+    ``sluice.base.seeding.deterministic()``.
 
     Args:
         model: Maps ``train.x`` to predictions, in its state before training.
@@ -100,9 +102,10 @@ def range_test(
         settings: Rates, steps, and criteria for a descent.
         training: Batch size, clipping and weight decay, as in the real training.
         seed: Base seed, from which the seeds of row order and dropout are derived.
-        groups: The parameters to fit, as for ``train``; one group of all if None.
-        optimizer: Used instead of the optimizer of ``training``; groups keep the ratio of their
-            rates.
+        groups: The parameters to fit, as for ``train``; one group of all trainable parameters if
+            None.
+        optimizer: Optimizer to use instead of that of ``training``. The ratios of the learning
+            rates of its groups are kept.
 
     Raises:
         TrainingFailed: The loss is not finite before the first step.
@@ -121,10 +124,10 @@ def range_test(
     """
     if optimizer is None:
         trainable = [p for p in model.parameters() if p.requires_grad]
-        own = [{"params": trainable}] if groups is None else groups
-        optimizer = make_optimizer(own, training)
+        groups = [{"params": trainable}] if groups is None else groups
+        optimizer = make_optimizer(groups, training)
     _require_model_parameters(model, optimizer)
-    # Copied together, so that the copied optimizer updates the copied parameters.
+    # Both are copied in one call, so that the copied optimizer updates the copied parameters.
     model, optimizer = copy.deepcopy((model, optimizer))
     rate_N = np.geomspace(settings.lowest_rate, settings.highest_rate, settings.num_steps)
     with RandomStream(derive_seed(seed, "range_test_dropout")).active():
@@ -134,7 +137,7 @@ def range_test(
         ended = "non-finite loss"
     elif _has_diverged(losses, settings):
         ended = "loss diverged"
-    return _result(rate_N, losses, settings, ended=ended)
+    return _summarize_test(rate_N, losses, settings, ended=ended)
 
 
 def _losses(
@@ -149,41 +152,41 @@ def _losses(
 ) -> Iterator[float]:
     """Yield the loss before any step and after the step at each rate, until it diverges."""
     model.train()
-    shares = _shares(optimizer)
+    rate_shares = _rate_shares(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     batches = _batches(len(train), training.batch_rows, seed)
-    seen: list[float] = []
+    losses: list[float] = []
     for rate in itertools.chain(rate_N, [None]):
         rows = next(batches)
         optimizer.zero_grad(set_to_none=True)
         loss = loss_fn(model(train.x.index_select(0, rows)), train.y.index_select(0, rows))
-        seen.append(float(loss.detach()))
-        yield seen[-1]
-        if len(seen) == 1 and not math.isfinite(seen[0]):
+        losses.append(float(loss.detach()))
+        yield losses[-1]
+        if len(losses) == 1 and not math.isfinite(losses[0]):
             raise TrainingFailed(
-                f"The loss must be finite before the first step, got {seen[0]}.",
-                cause="The rows or the loss function cause it: NaN or infinity in an input or "
-                "target, the logarithm of zero or a division by zero.",
+                f"The loss must be finite before the first step, got {losses[0]}.",
+                cause="The error is in the rows or in the loss function: NaN or infinity in an "
+                "input or target, the logarithm of zero, or a division by zero.",
                 fix="Check the batch's inputs and targets, then the loss function.",
             )
-        if rate is None or not math.isfinite(seen[-1]) or _has_diverged(seen, settings):
+        if rate is None or not math.isfinite(losses[-1]) or _has_diverged(losses, settings):
             return
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, training.clip_norm)
-        for group, share in zip(optimizer.param_groups, shares, strict=True):
+        for group, share in zip(optimizer.param_groups, rate_shares, strict=True):
             group["lr"] = float(rate) * share
         optimizer.step()
 
 
 def _batches(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tensor]:
     for epoch in itertools.count(1):
-        order = torch.Generator().manual_seed(derive_seed(seed, f"range_test_order_{epoch}"))
-        parts = torch.randperm(num_rows, generator=order).split(batch_rows)
-        # A short last batch has a noisier loss, and noise hides a descent.
-        yield from (part for part in parts if len(part) == len(parts[0]))
+        generator = torch.Generator().manual_seed(derive_seed(seed, f"range_test_order_{epoch}"))
+        batches = torch.randperm(num_rows, generator=generator).split(batch_rows)
+        # A smaller last batch is skipped: its loss is noisier, and noise hides a descent.
+        yield from (rows for rows in batches if len(rows) == len(batches[0]))
 
 
-def _shares(optimizer: torch.optim.Optimizer) -> list[float]:
+def _rate_shares(optimizer: torch.optim.Optimizer) -> list[float]:
     highest = max(float(group["lr"]) for group in optimizer.param_groups) or 1.0
     return [
         float(group.get("rate_share", float(group["lr"]) / highest))
@@ -193,12 +196,12 @@ def _shares(optimizer: torch.optim.Optimizer) -> list[float]:
 
 def _require_model_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model_ids = {id(parameter) for parameter in model.parameters()}
-    foreign = sum(
+    num_foreign = sum(
         id(p) not in model_ids for group in optimizer.param_groups for p in group["params"]
     )
-    if foreign:
+    if num_foreign:
         raise ContractError(
-            f"The optimizer must contain only parameters of the model, but {foreign} of its "
+            f"The optimizer must contain only parameters of the model, but {num_foreign} of its "
             f"parameters are not in {type(model).__name__}.",
             cause="The optimizer was created for another model, or the model was rebuilt after it.",
             fix="Create the optimizer from model.parameters().",
@@ -206,19 +209,24 @@ def _require_model_parameters(model: nn.Module, optimizer: torch.optim.Optimizer
 
 
 def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
-    """Compare the latest losses with the first window, whose rates are too low to matter."""
+    """Return whether the latest losses are far above those of the first window.
+
+    The rates of the first window are too low to change the loss, so it shows the initial loss and
+    the noise between batches.
+    """
     window = settings.window_steps
     if len(losses) < window + _MEDIAN_STEPS:
         return False
     loss_N = np.array(losses)
-    level, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
+    initial, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
     median_N = np.median(sliding_window_view(loss_N, _MEDIAN_STEPS), axis=1)
-    fall = max(level - median_N.min(), 0.0)
-    rise = median_N[-1] - level
-    return not rise <= settings.diverged_ratio * (fall + noise) + ROUNDING * abs(level)
+    largest_fall = max(initial - median_N.min(), 0.0)
+    rise = median_N[-1] - initial
+    max_rise = settings.diverged_ratio * (largest_fall + noise) + ROUNDING * abs(initial)
+    return not rise <= max_rise
 
 
-def _result(
+def _summarize_test(
     rate_N: NDArray[np.float64],
     losses: list[float],
     settings: RangeTestSettings,
@@ -226,19 +234,21 @@ def _result(
     ended: RangeTestEnd,
 ) -> RangeTest:
     finite_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
-    fits, at = steepest_descent(finite_N, settings)
+    fits, steepest = steepest_descent(finite_N, settings)
     half = fits.window // 2
     smoothed = dict(enumerate(fits.mean_C.tolist(), start=half))
     slopes = dict(enumerate(fits.slope_C.tolist(), start=half))
-    ended_at = float(rate_N[len(losses) - 2])
-    summary, fix = _summarize(rate_N, fits, at, settings, ended=ended, ended_at=ended_at)
+    ended_at_rate = float(rate_N[len(losses) - 2])
+    summary, fix = _summarize(
+        rate_N, fits, steepest, settings, ended=ended, ended_at_rate=ended_at_rate
+    )
     return RangeTest(
-        rate=None if at is None else float(rate_N[half + at]),
+        rate=None if steepest is None else float(rate_N[half + steepest]),
         lowest_loss_rate=float(rate_N[min(smoothed, key=smoothed.__getitem__)])
         if smoothed
         else None,
         ended=ended,
-        ended_at_rate=ended_at,
+        ended_at_rate=ended_at_rate,
         start_loss=losses[0],
         curve=tuple(
             RangePoint(rate=float(rate), loss=loss, smoothed=smoothed.get(i), slope=slopes.get(i))
@@ -253,24 +263,24 @@ def _result(
 def _summarize(
     rate_N: NDArray[np.float64],
     fits: Slopes,
-    at: int | None,
+    steepest: int | None,
     settings: RangeTestSettings,
     *,
     ended: RangeTestEnd,
-    ended_at: float,
+    ended_at_rate: float,
 ) -> tuple[str, str]:
-    """Return the observation and what to do."""
-    tried = f"from {settings.lowest_rate:g} to {ended_at:.2g} ({ended})"
-    if at is None:
+    """Return the summary of a range test, and what to do; "" if nothing needs to be done."""
+    tried = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
+    if steepest is None:
         return f"No descent found for rates {tried}.", _no_descent_fix(ended, settings)
-    seen = (
-        f"Steepest descent at rate {rate_N[fits.window // 2 + at]:.2g}, by "
-        f"{-fits.slope_C[at]:.3g} per decade; rates {tried}."
+    summary = (
+        f"Steepest descent at rate {rate_N[fits.window // 2 + steepest]:.2g}, by "
+        f"{-fits.slope_C[steepest]:.3g} per decade; rates {tried}."
     )
-    if ended == "highest rate reached" and at == len(fits.slope_C) - 1:
-        seen = f"{seen} This is the end of the range: the loss may descend faster beyond it."
-        return seen, f"Raise highest_rate above {settings.highest_rate:g}."
-    return seen, ""
+    if ended == "highest rate reached" and steepest == len(fits.slope_C) - 1:
+        summary += " This is the end of the range: the loss may descend faster beyond it."
+        return summary, f"Raise highest_rate above {settings.highest_rate:g}."
+    return summary, ""
 
 
 def _no_descent_fix(ended: RangeTestEnd, settings: RangeTestSettings) -> str:

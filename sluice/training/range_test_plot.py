@@ -3,15 +3,17 @@
 from sluice.reports.figures import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.training.range_test import RangeTest
 
-_ROOM = 0.6
-"""Space above the initial loss, as a share of the decrease."""
+_MARGIN_ABOVE = 0.6
+_MARGIN_BELOW = 0.3
+"""Space above the initial loss and below the lowest loss, as shares of the decrease between
+them."""
 
 
 def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
-    """Plot the loss over the learning rate with the steepest and the lowest point marked.
+    """Plot the loss over the learning rate, with the steepest and the lowest point marked.
 
     Args:
-        result: The range test.
+        result: Result of the range test.
         unit: Unit of the loss.
     """
     figure, axes = new_figure(height_in=3.2)
@@ -32,10 +34,10 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
             linestyle=(0, (4, 3)),
             label=f"lowest loss {result.lowest_loss_rate:.2g}",
         )
-        # Only the beginning of a divergence is shown.
+        # A divergence is cut off soon after its start; its full height would hide the descent.
         lowest = smoothed[result.lowest_loss_rate]
         fall = max(next(iter(smoothed.values())), result.start_loss) - lowest
-        axes.set_ylim(lowest - 0.3 * fall, lowest + (1 + _ROOM) * fall)
+        axes.set_ylim(lowest - _MARGIN_BELOW * fall, lowest + (1 + _MARGIN_ABOVE) * fall)
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
     axes.set_ylabel(f"loss [{unit}]")

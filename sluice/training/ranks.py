@@ -1,12 +1,13 @@
-"""Ranks: the processes that train one network together, seen from one of them.
+"""Ranks: the processes that train one network together; a ``Ranks`` object represents one of them.
 
-Every batch of (seed, epoch, position) is split by rows, in order: of B rows, rank r takes rows
-``B * r // world_size`` to ``B * (r + 1) // world_size``. The gradient is the mean over the rows of
-the whole batch, however unequal the shards are, and is clipped after the sum. So every step equals
-the step of one process, up to rounding, and reported losses cover all rows.
+Every batch is split by rows, in order: of B rows, rank r takes rows ``B * r // world_size`` to
+``B * (r + 1) // world_size``. The gradient is the mean over all rows of the batch, even if the
+shards have different sizes, and it is clipped after the sum over ranks. So every step equals the
+step of a single process up to rounding, and reported losses cover all rows.
 
-Equal to one process up to rounding: order, gradients, clipping, rates, steps, losses, stopping.
-Not equal: dropout, which every rank samples for its own rows from its own stream.
+Equal to a single process up to rounding: row order, gradients, clipping, learning rates, steps,
+losses, and the epoch at which training stops.
+Not equal: dropout, because every rank samples it for its own rows from its own random stream.
 
 Shape legend: B = rows of a batch.
 """
@@ -25,16 +26,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShard:
-    """Rows of a batch that belong to one rank; all rows without other ranks."""
+    """Selects the rows of a batch that belong to one rank; all rows if there is only one rank."""
 
     rank: int = 0
+    """Number of the rank, from 0."""
     world_size: int = 1
+    """Number of ranks."""
 
     def local_rows(self, rows: Tensor) -> Tensor:
         """Return this rank's rows of a batch.
 
-        A rank without rows, because the batch has fewer rows than there are ranks, gets the first
-        row: it takes part in every step, and its ``share`` is 0.
+        If the batch has fewer rows than there are ranks, some ranks have no rows. These get the
+        first row, because every rank must take part in every step, and their ``share`` is 0.
         """
         if self.world_size == 1:
             return rows
@@ -47,7 +50,7 @@ class RankShard:
             return 1.0
         bounds = [self._bounds(len(y), rank) for rank in range(self.world_size)]
         weights = [loss_weight(y[start:stop]) if stop > start else 0.0 for start, stop in bounds]
-        # A batch of weight 0 has a mean of NaN, which the loss must show.
+        # The mean over a batch of weight 0 is NaN, which must be visible in the loss.
         return weights[self.rank] / sum(weights) if sum(weights) else float("nan")
 
     def _bounds(self, num_rows: int, rank: int) -> tuple[int, int]:
@@ -55,10 +58,14 @@ class RankShard:
 
 
 WHOLE_BATCH = RankShard()
+"""Shard of a single process, which contains all rows of a batch."""
 
 
 class Ranks:
-    """A single process: nothing is split or sent. Base class of distributed ranks."""
+    """The ranks of a training, for a single process: nothing is split or sent.
+
+    ``DistributedRanks`` overrides this class for several processes.
+    """
 
     shard = WHOLE_BATCH
 
@@ -68,11 +75,11 @@ class Ranks:
         return self.shard.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module for the forward pass; its backward pass sums gradients over ranks."""
+        """Return the module for forward passes; its backward pass averages gradients over ranks."""
         return model
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Accumulate gradients of backward passes inside without sending them.
+        """Accumulate the gradients of backward passes inside the context without sending them.
 
         Args:
             model: As returned by ``wrap``.
@@ -94,3 +101,4 @@ class Ranks:
 
 
 SINGLE_PROCESS = Ranks()
+"""Training in a single process, without other ranks."""

@@ -1,8 +1,9 @@
 """Activation checkpointing: recomputes activations in the backward pass instead of storing them.
 
-Memory decreases from the activations of all layers to those of one layer and the inputs of the
-others; time increases by about one forward pass in three. The numbers are equal: dropout uses the
-same masks again, and the same operations run on the same values.
+Without it, the activations of all layers are in memory. With it, only the activations of one layer
+and the inputs of the others are. Every step takes about a third longer, because the forward pass
+runs twice. The results are bit-identical: dropout uses the same masks again, and the same
+operations run on the same values.
 
 Source:
     Chen et al. (2016), "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
@@ -19,28 +20,29 @@ from torch.utils.checkpoint import checkpoint
 from sluice.base.errors import ContractError
 from sluice.models.slstm import SLSTMLayer
 
-_KINDS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.RNNBase, SLSTMLayer)
+_RECOMPUTED_TYPES = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.RNNBase, SLSTMLayer)
 
 MARK = "recompute"
-"""Attribute with which a user's module takes part, if it is set to True."""
+"""Attribute that a user's module sets to True to have its activations recomputed."""
 
 
 def recomputable(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the outermost modules whose activations can be recomputed, with their names."""
-    found: list[tuple[str, nn.Module]] = []
+    outermost: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") or not outer for outer, _ in found)
-        if not inside and (isinstance(module, _KINDS) or getattr(module, MARK, False) is True):
-            found.append((name, module))
-    return found
+        is_inside = any(name.startswith(f"{outer}.") or not outer for outer, _ in outermost)
+        is_marked = isinstance(module, _RECOMPUTED_TYPES) or getattr(module, MARK, False) is True
+        if is_marked and not is_inside:
+            outermost.append((name, module))
+    return outermost
 
 
 @contextlib.contextmanager
 def recomputing(model: nn.Module, *, on: bool) -> Iterator[None]:
-    """Recompute the marked modules of ``model`` in backward passes inside the context, if ``on``.
+    """Recompute activations of ``model`` in backward passes inside the context, if ``on``.
 
-    Transformer and recurrent layers are marked, and modules with ``recompute = True``. The model is
-    restored afterwards.
+    Affects Transformer layers, recurrent layers, and modules with ``recompute = True``. The model
+    is restored at the end of the context.
 
     Raises:
         ContractError: ``on`` is True, and the network has no such module.

@@ -1,7 +1,7 @@
-"""Record of one run: enough to repeat it, or to find what is different.
+"""Record of one run, with which the run can be repeated, or compared with another run.
 
-The lock files contain the versions of all packages; ``environment`` contains those that can change
-a number.
+The record contains the versions of only those packages that can affect results. The lock files of
+the repository contain the versions of all packages.
 """
 
 import os
@@ -23,7 +23,7 @@ from sluice.training.code_identity import CodeIdentity
 
 
 class RunRecord(Record):
-    """What was run, on which data and machine, by which command."""
+    """Record of what was run, on which data and machine, and by which command."""
 
     git: GitState
     environment: Environment
@@ -32,8 +32,7 @@ class RunRecord(Record):
     data: str = Field(description="Digest of the feature frame.")
     code: CodeIdentity | None = Field(
         None,
-        description="Identity of the code that determines the bits, and imports that could "
-        "not be followed.",
+        description="Identity of the code that determines the trained model bit for bit.",
     )
     devices: tuple[str, ...] = Field(description="Name of every accelerator; empty without one.")
     command: tuple[str, ...] = Field(
@@ -43,17 +42,17 @@ class RunRecord(Record):
     started_at: AwareDatetime
 
     def differences(self, other: "RunRecord") -> tuple[str, ...]:
-        """Return a line for everything that may cause different bits in two runs.
+        """Return one line for each difference between two runs that may cause different results.
 
-        Command, folder and time are excluded: they do not affect the result.
+        Command, folder and time are not compared, because they do not affect the result.
         """
-        own, others = (
+        this_run, other_run = (
             run.model_dump(mode="json", exclude={"command", "folder", "started_at", "config"})
             for run in (self, other)
         )
         return tuple(
             f"{name}: {mine!r} in this run, {theirs!r} in the other"
-            for name, mine, theirs in iter_differences(own, others)
+            for name, mine, theirs in iter_differences(this_run, other_run)
         )
 
 
@@ -73,13 +72,14 @@ def read_run(
         config: The resolved settings.
         data: Digest of the feature frame.
         code: Identity of the workload's and the architecture's code, or None.
-        source: A folder of the running code; git describes the repository that contains it.
-        store: Stores the diff against the commit; the record contains its digest. With None only
-            the digest is computed.
+        source: A folder of the running code. The record describes the git repository that
+            contains this folder.
+        store: Receives the diff of uncommitted changes, whose digest is in the record. If None,
+            only the digest is computed.
         now: Current time, with a time zone.
         command: The command line; that of this process if None.
     """
-    import torch  # 1.6 s to import
+    import torch  # imported here because it takes 1.6 s
 
     plain = config.model_dump(mode="json") if isinstance(config, Settings) else dict(config)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -91,7 +91,7 @@ def read_run(
         data=data,
         code=code,
         devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
-        # orig_argv instead of argv: it includes the interpreter and its options.
+        # sys.orig_argv, unlike sys.argv, includes the interpreter and its options.
         command=redact_command(sys.orig_argv if command is None else command),
         folder=os.getcwd(),
         started_at=now,

@@ -8,14 +8,15 @@ from sluice.training.settings import TrainSettings
 def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
     """Return the learning rate of one optimizer step.
 
-    It increases linearly over the first W = round(warmup_share * total_steps) steps, equals the
-    peak at step W, and decreases along half a cosine to exactly ``final_rate_share`` of the peak at
-    the last step. It is above 0 at the first step: a step with rate 0 would be wasted.
+    The rate increases linearly over the first W = round(warmup_share * total_steps) steps, equals
+    the peak at step W, and then decreases along half a cosine to exactly ``final_rate_share`` of
+    the peak at the last step. The rate of the first step is above 0, because a step with rate 0
+    would have no effect.
 
     Args:
-        step: Number of earlier steps, from 0.
-        total_steps: Steps of the whole training; the cosine ends at the last of them.
-        settings: Peak rate and shares.
+        step: Index of the step, from 0.
+        total_steps: Number of steps of the whole training; the cosine ends at the last step.
+        settings: Peak rate, and the shares of the warmup and of the final rate.
 
     Source:
         Loshchilov & Hutter (2017), "SGDR", ICLR, without restarts.

@@ -1,15 +1,24 @@
-"""The setting to change first for each symptom of a training, and its new value."""
+"""Suggests the setting to change first for each symptom of a training, and its new value."""
 
 from sluice.models.settings import ModelSettings
 from sluice.training.curve_diagnosis import SymptomKind
 from sluice.training.settings import TrainSettings
 
 _RATE_DIVISOR = 3
+"""Divisor of the learning rate for a training that is unstable."""
+
 _DECAY_FACTOR = 10
+"""Factor of the weight decay for a training that overfits."""
+
+_FIRST_DECAY = 0.01
+"""Weight decay for a training that overfits without weight decay."""
+
+_MAX_DECAY = 10.0
+"""Largest weight decay that the settings allow."""
 
 
 def first_change(kind: SymptomKind, model: ModelSettings, training: TrainSettings) -> str:
-    """Return the change to try first as an override, 'key=value'; "" if none is clear.
+    """Return the change to try first, as an override 'key=value'; "" if no change is obvious.
 
     Args:
         kind: Kind of the symptom.
@@ -25,8 +34,8 @@ def first_change(kind: SymptomKind, model: ModelSettings, training: TrainSetting
         case "explosion" | "non-finite loss" | "dead units":
             return f"training.learning_rate={training.learning_rate / _RATE_DIVISOR:.2g}"
         case "overfitting":
-            decay = _DECAY_FACTOR * training.weight_decay or 0.01
-            return f"training.weight_decay={min(decay, 10.0):.2g}"
+            decay = _DECAY_FACTOR * training.weight_decay or _FIRST_DECAY
+            return f"training.weight_decay={min(decay, _MAX_DECAY):.2g}"
         case "underfitting":
             return f"model.hidden={2 * model.hidden}"
         case "fp16 abandoned":

@@ -1,4 +1,4 @@
-"""Settings of a training."""
+"""Settings of a training, and their changes from a later epoch on."""
 
 from typing import Any, Literal, Self
 
@@ -32,9 +32,11 @@ def _is_none(value: float | None) -> bool:
 
 
 class TrainingChange(Settings):
-    """New values from an epoch on; other settings keep their values."""
+    """New values of settings after a number of epochs; all other settings keep their values."""
 
-    from_epoch: int = Field(ge=1, description="Number of epochs before the change.")
+    from_epoch: int = Field(
+        ge=1, description="Number of epochs before the change; it takes effect in the next one."
+    )
     learning_rate: float | None = Field(
         None,
         gt=0,
@@ -61,15 +63,16 @@ class TrainingChange(Settings):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The changed values, by the setting they replace."""
+        """The new values, by name of the setting."""
         return self.model_dump(exclude={"from_epoch"}, exclude_none=True)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Dotted paths of the changed settings."""
         arguments = (f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments)
-        plain = (f"training.{name}" for name in self.values if name in _OF_TRAINING)
-        return (*plain, *arguments, *(("model.dropout",) if self.dropout is not None else ()))
+        plain = (f"training.{name}" for name in self.values if name in _PLAIN_SETTINGS)
+        dropout = ("model.dropout",) if self.dropout is not None else ()
+        return (*plain, *arguments, *dropout)
 
     def merged(self, later: "TrainingChange") -> "TrainingChange":
         """Return this change, updated with the values of another change at the same epoch."""
@@ -80,7 +83,7 @@ class TrainingChange(Settings):
         return TrainingChange(from_epoch=self.from_epoch, **values)
 
     @model_validator(mode="after")
-    def _changes_something(self) -> Self:
+    def _require_a_change(self) -> Self:
         if not self.values:
             raise ValueError(
                 f"the change after epoch {self.from_epoch} must set one of {', '.join(CHANGING)}"
@@ -94,17 +97,18 @@ class TrainingChange(Settings):
 
 
 CHANGING = tuple(name for name in TrainingChange.model_fields if name != "from_epoch")
-"""Settings that may change during training: neither shapes nor the number of steps depend on
-them."""
+"""Settings that may change during training. Neither tensor shapes nor the number of steps depend on
+these settings."""
 
 
-_OF_TRAINING = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
+_PLAIN_SETTINGS = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
+"""Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
 _WITH_DROPOUT = frozenset({"gru", "lstm", "slstm", "transformer"})
 """Built-in architectures whose dropout rate may change during training."""
 
 NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
-"""Training settings that change no bit of a result."""
+"""Training settings that do not affect the result, not even its rounding."""
 
 
 class TrainSettings(Settings):
@@ -168,8 +172,8 @@ class TrainSettings(Settings):
     checkpoint_every_epochs: int | None = Field(
         None,
         ge=1,
-        description="Number of epochs between checkpoints; if not set, as often as takes 2 % of "
-        "the time.",
+        description="Number of epochs between checkpoints; if not set, checkpoints are written as "
+        "often as possible within 2 % of the training time.",
     )
     precision: Precision = Field(
         "fp32",
@@ -188,12 +192,12 @@ class TrainSettings(Settings):
         0,
         ge=0,
         le=64,
-        description="Number of processes that gather batches ahead; 0 for none. Changes no bit of "
-        "the result.",
+        description="Number of processes that gather batches in advance; 0 for none. Does not "
+        "affect the result.",
     )
     trace: bool = Field(
         True,
-        description="Trace the training to detect silent faults. Changes no bit of the result.",
+        description="Trace the training to detect silent faults. Does not affect the result.",
     )
 
     @field_validator("optimizer")
@@ -207,7 +211,7 @@ class TrainSettings(Settings):
         return require_own_arguments(arguments)
 
     @model_validator(mode="after")
-    def _changes_in_order(self) -> Self:
+    def _require_ascending_epochs(self) -> Self:
         epochs = [change.from_epoch for change in self.changes]
         if epochs != sorted(set(epochs)):
             raise ValueError(f"changes must have ascending from_epoch, got {epochs}")
@@ -219,7 +223,7 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _changes_what_may_change(self) -> Self:
+    def _require_changeable_settings(self) -> Self:
         for change in self.changes:
             for name in change.optimizer_arguments:
                 if not may_change(f"training.optimizer_arguments.{name}", self):
@@ -235,14 +239,14 @@ class TrainSettings(Settings):
         arguments = self.optimizer_arguments
         for change in self.changes:
             if change.from_epoch < epoch:
-                values |= {n: value for n, value in change.values.items() if n in _OF_TRAINING}
+                values |= {n: value for n, value in change.values.items() if n in _PLAIN_SETTINGS}
                 arguments = arguments | change.optimizer_arguments
         if arguments != self.optimizer_arguments:
             values["optimizer_arguments"] = arguments
         return self.model_copy(update=values) if values else self
 
     def dropout_at(self, epoch: int) -> float | None:
-        """Return the dropout rate that a change has set for an epoch; None without a change."""
+        """Return the dropout rate that changes set for an epoch; None if no change sets it."""
         rates = [c.dropout for c in self.changes if c.from_epoch < epoch and c.dropout is not None]
         return rates[-1] if rates else None
 
@@ -253,8 +257,8 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
     Args:
         path: Dotted path, such as 'training.learning_rate', 'model.dropout' or
             'training.optimizer_arguments.momentum'.
-        settings: Optimizer and its arguments from the first epoch on.
-        architecture: Architecture of the model settings; without it 'model.dropout' may not change.
+        settings: Optimizer, and its arguments in the first epoch.
+        architecture: Name of the architecture; with "", 'model.dropout' may not change.
     """
     if path == "model.dropout":
         return architecture in _WITH_DROPOUT
@@ -264,4 +268,4 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
     field, _, argument = name.partition(".")
     if field == "optimizer_arguments":
         return may_change_argument(argument, settings.optimizer, settings.optimizer_arguments)
-    return name in _OF_TRAINING
+    return name in _PLAIN_SETTINGS

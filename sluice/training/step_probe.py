@@ -1,4 +1,4 @@
-"""Runs a few real training steps at one batch size and measures their memory."""
+"""Measures the memory of training steps at one batch size, by running a few of them."""
 
 import copy
 import ctypes
@@ -25,17 +25,21 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _NUM_STEPS = 2
-"""The first step creates the optimizer state; the second one has it in memory beside the
-activations."""
+"""Number of steps per attempt. The first step creates the optimizer state; only the second has the
+optimizer state and the activations in memory at the same time."""
 
-_WARM_ROWS = 8
+_WARM_UP_ROWS = 8
+"""Maximum number of rows of the unmeasured first attempt."""
 
-_SAMPLE_S = 0.001
+_SAMPLE_INTERVAL_S = 0.001
+"""Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
+
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+"""Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""
 
 
 class BatchSizeAttempt(Record):
-    """One batch size that was run."""
+    """Result of running training steps at one batch size."""
 
     rows: int
     fits: bool
@@ -47,20 +51,22 @@ class BatchSizeAttempt(Record):
 class StepProbe:
     """Runs forward pass, backward pass and optimizer step twice, and measures their memory.
 
-    On an accelerator the result is the allocator's peak. On a CPU it is the growth of the process's
-    resident memory, as recorded by Linux, or sampled every millisecond elsewhere. It includes
-    weights, gradients and optimizer state, but not the loaded rows. It also includes freed blocks
-    that the C allocator keeps, which the process of a training needs as well: with blocks below 32
-    MiB up to 5.3 activations were measured where 3 are needed, depending on earlier work of the
-    process. The caller's random generators are not changed.
+    On an accelerator the result is the peak that torch's allocator records. On a CPU it is the peak
+    growth of the resident memory of the process, as recorded by Linux, or sampled every millisecond
+    on other systems.
+
+    The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
+    also includes freed blocks that the C allocator keeps, because a training needs this memory too.
+    For blocks below 32 MiB, up to 5.3 activations were measured where 3 are needed, depending on
+    what the process did before. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Rows from which batches are taken.
         training: Settings of the real training, except ``batch_rows``.
-        memory_bytes: Maximum growth that counts as fitting [bytes].
-        device: Device to run on.
+        memory_bytes: Maximum growth of memory with which a batch size fits [bytes].
+        device: Device that runs the steps.
         seed: Base seed of weights and dropout.
     """
 
@@ -81,16 +87,17 @@ class StepProbe:
         self._memory_bytes = memory_bytes
         self._device = device
         self._seed = seed
-        # Not part of the measurement: scaling reads all rows, in double precision.
+        # Built here so that it is not measured: scaling reads all rows, in double precision.
         self._model = prepare_model(workload, model_settings, train, seed=seed)
-        self._warm = False
+        self._is_warm = False
 
     def __call__(self, rows: int) -> BatchSizeAttempt:
         """Run one batch size; the memory that torch allocated is freed afterwards."""
-        if not self._warm:
-            # The first step of a process loads kernels and starts threads, which keep tens of MiB.
-            self._attempt(min(rows, _WARM_ROWS))
-            self._warm = True
+        if not self._is_warm:
+            # The first step of a process loads kernels and starts threads, which permanently use
+            # tens of MiB. This attempt keeps them out of the measurement.
+            self._attempt(min(rows, _WARM_UP_ROWS))
+            self._is_warm = True
         return self._attempt(rows)
 
     def _attempt(self, rows: int) -> BatchSizeAttempt:
@@ -136,31 +143,33 @@ def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
 
 
 class _Peak:
+    """Peak of a measurement, which is available when the measurement has ended."""
+
     bytes = 0
 
 
 @contextmanager
 def _peak_growth(device: torch.device) -> Iterator[_Peak]:
-    """Measure the growth of memory inside the context; the result is available at its end."""
+    """Measure the peak growth of memory inside the context."""
     peak = _Peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        bytes_before = torch.cuda.memory_allocated(device)
         try:
             yield peak
         finally:
-            peak.bytes = torch.cuda.max_memory_allocated(device) - before
+            peak.bytes = torch.cuda.max_memory_allocated(device) - bytes_before
         return
-    before = _resident_bytes()
+    bytes_before = _resident_bytes()
     if _restart_kernel_peak():
         try:
             yield peak
         finally:
-            peak.bytes = max(_kernel_peak_bytes() - before, 0)
+            peak.bytes = max(_kernel_peak_bytes() - bytes_before, 0)
         return
-    with _sampled_memory() as seen:
+    with _sampled_memory() as sampled:
         yield peak
-    peak.bytes = max(seen.bytes - before, 0)
+    peak.bytes = max(sampled.bytes - bytes_before, 0)
 
 
 def _resident_bytes() -> int:
@@ -179,36 +188,36 @@ def _restart_kernel_peak() -> bool:
 
 
 def _kernel_peak_bytes() -> int:
-    found = re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 @contextmanager
 def _sampled_memory() -> Iterator[_Peak]:
-    """Sample the resident memory; on a busy machine short peaks are missed."""
-    seen, ended = _Peak(), threading.Event()
+    """Sample the peak of the resident memory; on a busy machine short peaks are missed."""
+    peak, ended = _Peak(), threading.Event()
 
     def sample() -> None:
-        while not ended.wait(_SAMPLE_S):
-            seen.bytes = max(seen.bytes, _resident_bytes())
+        while not ended.wait(_SAMPLE_INTERVAL_S):
+            peak.bytes = max(peak.bytes, _resident_bytes())
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield peak
     finally:
-        seen.bytes = max(seen.bytes, _resident_bytes())
+        peak.bytes = max(peak.bytes, _resident_bytes())
         ended.set()
         thread.join()
 
 
 def _release(device: torch.device) -> None:
-    """Free the memory of the last attempt, which the next attempt would reuse unmeasured."""
+    """Free the memory of the last attempt; the next one would reuse it without any growth."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return
-    # glibc keeps freed blocks below 32 MiB; other systems do not have or need this call.
+    # glibc keeps freed blocks below 32 MiB. Other C libraries do not have or need this call.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -22,25 +22,26 @@ from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
 _MIN_CHECKED_NUMBERS = 2**24
-"""Networks with fewer parameters are built without a size check."""
+"""Number of parameters below which a network is built without comparing its size first."""
 
-_LAYER = 64
-"""Upper bound of the parameters of a built-in layer, as a multiple of the square of its width."""
+_MAX_LAYER_FACTOR = 64
+"""Upper bound of the number of parameters of a built-in layer, divided by its width squared."""
 
-_INNER = "network."
-"""Prefix of the tensor names of the network itself, inside ``Scaled``."""
+_NETWORK_PREFIX = "network."
+"""Prefix of the tensor names of the network inside ``Scaled``."""
 
 
 def pack_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
-    """Return one safetensors file with ``tensors`` and, in its header, ``facts``.
+    """Return the content of a safetensors file with ``tensors`` and, in its header, ``facts``.
 
-    Equal content gives equal bytes in every process.
+    Equal tensors and facts give equal bytes in every process.
 
     Args:
-        tensors: On any device; tensors that share memory are stored separately.
-        facts: Plain JSON.
+        tensors: Tensors by name, on any device. Tensors that share memory are stored separately.
+        facts: Other values, as plain JSON.
     """
-    # A single header entry: safetensors writes several in an order that differs between processes.
+    # All facts are in one header entry, because safetensors writes several entries in an order that
+    # differs between processes.
     header = {FACTS: json.dumps(facts, sort_keys=True)}
     separate = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -54,14 +55,14 @@ def unpack_tensors(content: bytes, *, where: str) -> tuple[dict[str, Tensor], di
 
     Args:
         content: Content of the file.
-        where: Its path or name, for the message.
+        where: Path or name of the file, for the message.
 
     Raises:
         ContractError: The content has another format.
     """
     try:
         tensors = safetensors.torch.load(content)
-        # load() validated the header, but does not return it.
+        # safetensors.torch.load() has validated the header, but does not return it.
         length = int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][FACTS])
     except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
@@ -87,13 +88,13 @@ def pack_model(model: Scaled) -> bytes:
 def load_member(
     member: Member, workload: Workload, settings: ModelSettings, store: ArtifactStore
 ) -> Scaled:
-    """Return a fitted member, ready for predictions (in evaluation mode).
+    """Return the network of a member, in evaluation mode.
 
     Args:
-        member: Names the weights.
-        workload: Builds the network, as in training.
+        member: Member whose weights are loaded.
+        workload: Workload that builds the network, as in training.
         settings: Architecture and size, as in training.
-        store: Holds the weights.
+        store: Contains the weights.
 
     Raises:
         IntegrityError: The weights are missing or damaged.
@@ -123,7 +124,7 @@ def load_member(
     )
     differing = differing_tensors(model.state_dict(), tensors)
     if differing:
-        raise _misfit(where, differing)
+        raise _mismatch_error(where, differing)
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -135,14 +136,14 @@ def _require_size(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> None:
-    """Refuse weights of another size than the settings, before memory is allocated.
+    """Refuse weights whose size differs from that of the settings, before memory is allocated.
 
-    A small file may declare a network of terabytes.
+    Otherwise a small file that declares a network of terabytes would exhaust the memory.
     """
     if type(workload).build_model is not Workload.build_model:
-        return  # user code interprets the settings
+        return  # the size is unknown, because user code interprets the settings
     width = facts.num_features + facts.num_outputs + settings.hidden
-    max_numbers = _LAYER * (settings.layers + 1) * width**2
+    max_numbers = _MAX_LAYER_FACTOR * (settings.layers + 1) * width**2
     max_numbers += facts.num_features * facts.num_outputs * settings.hidden
     if max_numbers < _MIN_CHECKED_NUMBERS:
         return
@@ -150,28 +151,28 @@ def _require_size(
     if sketch is None:
         return
     stored = {
-        name.removeprefix(_INNER): tensor
+        name.removeprefix(_NETWORK_PREFIX): tensor
         for name, tensor in tensors.items()
-        if name.startswith(_INNER)
+        if name.startswith(_NETWORK_PREFIX)
     }
     differing = differing_shapes(sketch.state_dict(), stored)
     if differing:
-        raise _misfit(where, [f"{_INNER}{line}" for line in differing])
+        raise _mismatch_error(where, [f"{_NETWORK_PREFIX}{line}" for line in differing])
 
 
-def _misfit(where: str, differing: Sequence[str]) -> ContractError:
+def _mismatch_error(where: str, differing: Sequence[str]) -> ContractError:
     return ContractError(
         f"{where} do not fit the network of the given settings; these tensors differ: "
         f"{'; '.join(differing[:5])}.",
         cause="The weights were trained with other model settings.",
-        fix="Use the settings of the member's version.",
+        fix="Use the model settings of the version that the member belongs to.",
     )
 
 
 def differing_tensors(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
-    """Return the lines of ``differing_shapes``, and one for every tensor of another kind of dtype.
+    """Return one line for every tensor whose shape or kind of dtype differs.
 
-    Floating-point precisions may differ; an integer in place of a weight may not.
+    Kinds of dtype are floating point and others. Floating-point precisions may differ.
     """
     return differing_shapes(wanted, stored) + [
         f"{name} is {wanted[name].dtype} in the network and {stored[name].dtype} in the file"
@@ -181,7 +182,7 @@ def differing_tensors(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]
 
 
 def differing_shapes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
-    """Return a line for every tensor that is missing on one side or has another shape."""
+    """Return one line for every tensor that is missing on one side or whose shape differs."""
     lines = []
     for name in sorted(wanted.keys() | stored.keys()):
         in_network, in_file = (

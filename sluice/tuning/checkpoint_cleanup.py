@@ -1,4 +1,4 @@
-"""Removes checkpoints of a study from which no trial will start."""
+"""Removes checkpoints of a study from which no trial can start any more."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class CheckpointCleanup:
-    """Listener of a study that removes replaced checkpoints.
+    """Listener of a study that removes checkpoints when newer ones have replaced them.
 
-    Every trial keeps its last checkpoint, and PBT keeps those that another trial may still copy.
-    Files are removed in a separate thread; a file that cannot be removed does no harm.
+    The last checkpoint of every trial is kept, and with PBT also those that another trial may still
+    copy. Files are removed in a separate thread. A file that cannot be removed does no harm.
 
     Args:
         filesystem: pyarrow's file system of the study's storage; None for the local one.
@@ -23,7 +23,9 @@ class CheckpointCleanup:
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
         self._last: dict[int, str] = {}
+        """Path of the last checkpoint of each trial."""
         self._replaced: set[str] = set()
+        """Paths of older checkpoints that are still needed."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-cleanup")
 
     def __enter__(self) -> Self:
@@ -38,13 +40,13 @@ class CheckpointCleanup:
         self._thread.shutdown(cancel_futures=error is not None)
 
     def __call__(self, study: "Study", event: "StudyEvent") -> None:
-        """Process an event that took effect."""
+        """Remove the checkpoints that are no longer needed after an event."""
         if not event.checkpoint:
             return
-        before = self._last.get(event.trial)
+        previous = self._last.get(event.trial)
         self._last[event.trial] = event.checkpoint
-        if before is not None and before != event.checkpoint:
-            self._replaced.add(before)
+        if previous is not None and previous != event.checkpoint:
+            self._replaced.add(previous)
         unneeded = self._replaced - study.checkpoints_needed()
         self._replaced -= unneeded
         for path in sorted(unneeded):

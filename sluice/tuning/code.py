@@ -19,15 +19,16 @@ _DISPLAY_ONLY = frozenset(
         "study_page",
     )
 )
-"""Modules that only display a search; they do not affect which trials run or stop."""
+"""Modules that only display a search. They do not affect which trials run or stop, so they are not
+part of the digest."""
 
 
 def search_code() -> dict[str, str]:
-    """Return the versions that determine the decisions besides data and settings, by name.
+    """Return the versions of the code that determines the decisions of a search, by name.
 
-    They are the digest of this package's source, and the versions of the libraries whose random
-    numbers, suggestions and arithmetic are used. The code of the workload and the trainer is
-    identified by ``training.code.code_digest``.
+    They are the digest of this package's source, and the versions of the libraries that provide
+    random numbers, suggestions and arithmetic. The code of the workload and the trainer is
+    identified separately, by ``training.code.code_digest``.
     """
     package = Path(__file__).parent
     files = {
@@ -37,5 +38,5 @@ def search_code() -> dict[str, str]:
         and not name.startswith("benchmark/")
     }
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna", "ray")}
-    # The version includes the build: a build for GPUs uses other numeric libraries.
+    # The version of torch names its build. A build for GPUs uses other numerical libraries.
     return {"search": digest_files(files), "torch": str(torch.__version__)} | versions

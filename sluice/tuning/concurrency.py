@@ -5,17 +5,17 @@ from sluice.tuning.schedulers import is_population
 from sluice.tuning.settings import SearchSettings
 
 ORDERED_TRIALS = 8
-"""Concurrent trials of an ordered search unless the settings name another number. It affects the
-decisions, so it does not depend on the number of cores."""
+"""Default number of concurrent trials of an ordered search. The number affects the decisions of the
+search, so the default does not depend on the number of cores."""
 
 
 def is_ordered(settings: SearchSettings, compute: ComputeSettings) -> bool:
-    """Return whether the order of results is independent of the speed of workers."""
+    """Return whether results are applied in an order that is independent of the workers' speed."""
     return compute.address is None if settings.ordered is None else settings.ordered
 
 
 def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) -> int | None:
-    """Return the maximum number of concurrent trials; None for as many as the cluster has slots."""
+    """Return the maximum number of concurrent trials; None if only the cluster limits it."""
     if settings.concurrent_trials is not None:
         return min(settings.concurrent_trials, settings.num_trials)
     if is_population(settings.scheduler):
@@ -26,10 +26,10 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
 def describe_idle_workers(
     settings: SearchSettings, compute: ComputeSettings, *, available: int | None = None
 ) -> str:
-    """Return a sentence if a limit leaves workers idle; empty otherwise.
+    """Return a sentence if a limit on concurrent trials leaves workers idle; "" otherwise.
 
     Args:
-        settings: The budget and the limits.
+        settings: Number of trials, and the limit on concurrent trials.
         compute: Number of requested workers.
         available: Number of workers that fit on the cluster; None if unknown.
     """
@@ -46,7 +46,7 @@ def describe_idle_workers(
     )
     text = f"{source}, but the search uses at most {max_trials}"
     if max_trials == settings.num_trials:
-        return f"{text}: it has no more trials (search.num_trials)."
+        return f"{text}, its number of trials (search.num_trials)."
     if settings.concurrent_trials is None:
         return (
             f"{text}, the default of an ordered search. Set search.concurrent_trials to about "

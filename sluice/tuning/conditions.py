@@ -1,16 +1,19 @@
-"""Values of searched parameters, and conditions under which a parameter is active."""
+"""Types of the values of searched parameters, and conditions for active parameters."""
 
 from pydantic import Field
 
 from sluice.base.settings import Settings
 
 Value = bool | int | float | str | list[int | float]
+"""Value of one searched parameter."""
+
 Params = dict[str, Value]
-"""Values by dotted path, such as 'training.learning_rate'; inactive parameters are absent."""
+"""Values of a trial's parameters by dotted path, such as 'training.learning_rate'. Inactive
+parameters are absent."""
 
 
 class Condition(Settings):
-    """The parameter is active only while another parameter or setting has one of these values."""
+    """Condition that another parameter or setting has one of the given values."""
 
     path: str = Field(description="Dotted path of the other parameter or setting.")
     one_of: tuple[Value, ...] = Field(
@@ -19,7 +22,7 @@ class Condition(Settings):
 
 
 class ConditionalParameter(Settings):
-    """Base class of every kind of parameter."""
+    """Base class of every kind of parameter, with an optional condition."""
 
     when: Condition | None = Field(
         None, description="Condition under which the parameter is active; always active if not set."
@@ -34,6 +37,6 @@ def is_number(value: object) -> bool:
 def option_index(options: tuple[Value, ...], value: object) -> int | None:
     """Return the index of the option that equals ``value`` in type and value; None without one.
 
-    1, 1.0 and True are equal in Python, but are three different options.
+    The type is compared because 1, 1.0 and True are equal in Python, but are different options.
     """
     return next((i for i, option in enumerate(options) if repr(option) == repr(value)), None)

@@ -11,16 +11,20 @@ from sluice.tuning.parameters import (
 from sluice.tuning.spaces import Space, TrialSettings
 
 _MAX_LAYERS, _MAX_WIDTH = 3, 128
+_WIDTH_STEP = 8
+"""Step between tried widths of networks without attention heads."""
 
 
 def default_space(base: TrialSettings) -> Space:
     """Return the default space for ``base``, with the most important parameters first.
 
-    The learning rate is first, because no other setting affects the loss as much; then the width,
-    whose best value is unknown for new data; then the weight decay, which may be off. Ranges extend
-    about a factor of 30 to both sides of usual values. A linear network has no width or depth, and
-    dropout acts between layers, so one recurrent layer has none. If the width must be a multiple of
-    the attention heads, only such widths are tried.
+    The learning rate is first, because no other setting affects the loss as much. The width is
+    second, because its best value is unknown for new data. The weight decay follows, which may be
+    off. Ranges extend by a factor of about 30 to both sides of usual values.
+
+    A linear network has no width, depth or dropout. In recurrent networks dropout acts between
+    layers, so it is active only with at least two layers. For a transformer only multiples of the
+    number of attention heads are tried as widths.
     """
     kind = base.model.architecture
     space: dict[str, Parameter] = {
@@ -29,7 +33,7 @@ def default_space(base: TrialSettings) -> Space:
         "training.batch_rows": PowersOfTwo(low=32, high=512),
     }
     if kind != "linear":
-        step = base.model.heads if kind == "transformer" else 8
+        step = base.model.heads if kind == "transformer" else _WIDTH_STEP
         rate = space.pop("training.learning_rate")
         space = {
             "training.learning_rate": rate,

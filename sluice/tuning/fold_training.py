@@ -1,4 +1,4 @@
-"""Training of one trial on one fold, which can pause and continue between epochs."""
+"""Trains one trial on one fold, with pauses between epochs if needed."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -13,14 +13,14 @@ from sluice.workloads.prepare_model import prepare_model
 
 
 class FoldTraining:
-    """Trains one fold up to an epoch, and continues from there later.
+    """Training on one fold that advances to a given epoch and can be continued later.
 
-    Several instances may take turns: each has its own random generators, so the weights equal, bit
-    for bit, those of folds trained one after another.
+    Several instances can be advanced in turns. Each has its own random generators, so the weights
+    are bit-identical to those of folds that are trained one after another.
 
     Args:
         fold: Train and validation rows, and their workload.
-        setup: Settings of the trial, with changes during training.
+        setup: Settings of the trial, including changes during training.
         seed: Base seed of weights, row order and dropout.
         data_seed: Base seed of the row order; ``seed`` if None.
         state: State to resume from; None to start from initial weights.
@@ -42,19 +42,19 @@ class FoldTraining:
 
     @property
     def history(self) -> tuple[EpochResult, ...]:
-        """Results of all epochs, including those before a checkpoint."""
+        """Results of all epochs, including those before the state that was resumed."""
         return () if self._state is None else self._state.history
 
     def is_ended(self) -> bool:
-        """Return whether training has ended by patience or after the last epoch."""
+        """Return whether training has ended, by early stopping or after the last epoch."""
         if self._state is None:
             return False
-        epochs, training = len(self._state.history), self._setup.training
-        patience_ended = epochs - self._state.best_epoch >= training.patience_epochs
-        return patience_ended or epochs >= training.max_epochs
+        epochs_done, training = len(self._state.history), self._setup.training
+        is_stopped_early = epochs_done - self._state.best_epoch >= training.patience_epochs
+        return is_stopped_early or epochs_done >= training.max_epochs
 
     def advance(self, until: int) -> None:
-        """Train to the end of epoch ``until``, or until training ends.
+        """Train up to the end of epoch ``until``, or until training ends.
 
         Raises:
             SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
@@ -62,7 +62,7 @@ class FoldTraining:
         while len(self.history) < until and not self.is_ended():
             with self._stream.active(), deterministic():
                 if self._epochs is None:
-                    self._epochs = self._begin()
+                    self._epochs = self._start()
                 next(self._epochs)
 
     def save(self, folder: Path, *, subject: Mapping[str, Any]) -> None:
@@ -79,12 +79,12 @@ class FoldTraining:
         if self._epochs is not None:
             self._epochs.close()
 
-    def _begin(self) -> Generator[EpochResult, None, None]:
+    def _start(self) -> Generator[EpochResult, None, None]:
         fold, setup = self._fold, self._setup
         workload = fold.workload
         model = prepare_model(workload, setup.model, fold.train, seed=self._seed)
 
-        def keep(state: TrainState) -> None:
+        def store_state(state: TrainState) -> None:
             self._state = state
 
         yield from train(
@@ -100,12 +100,12 @@ class FoldTraining:
             loss_weight=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
             resume=self._state,
-            keep=keep,
+            keep=store_state,
         )
 
 
 def restore_fold(folder: Path, *, subject: Mapping[str, Any]) -> TrainState | None:
-    """Return the state that ``FoldTraining.save`` wrote; None if it is damaged or missing.
+    """Return the state that ``FoldTraining.save`` wrote; None if the file is damaged or missing.
 
     Raises:
         ContractError: The checkpoint was written for another subject.

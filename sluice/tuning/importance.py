@@ -1,7 +1,7 @@
-"""Importance of the searched parameters, their sensitivity, and best values at an edge.
+"""Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-Trials that were stopped early are compared with the others at the last epoch that all of them
-reached, so that a short training does not count against its values.
+All trials are compared at the last epoch that each of them reached. Otherwise the values of a trial
+that was stopped early would look worse only because the trial was short.
 """
 
 import math
@@ -20,15 +20,16 @@ from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import WORKLOAD, Space, split_path
 
 MIN_TRIALS = 10
-"""With fewer trials the forest fits noise."""
+"""Minimum number of trials. With fewer trials the random forest fits noise."""
 MIN_FIT = 0.2
-"""For 60 trials with random losses, the forest's out-of-bag score is below this."""
-_TREES, _SHUFFLES, _GRID = 100, 8, 21
-_EDGE = 0.05
-"""Share of the scale at each end that counts as the edge."""
+"""Minimum out-of-bag score of the random forest. For 60 trials with random losses the score is
+lower."""
+_NUM_TREES, _NUM_PERMUTATIONS, _NUM_GRID_POINTS = 100, 8, 21
+_EDGE_SHARE = 0.05
+"""Share of a parameter's scale that counts as the edge, at each end."""
 _MIN_DECREASE = 0.05
-"""Minimum decrease towards the edge, as a share of the interquartile range of the losses; less is
-noise."""
+"""Minimum decrease of the expected loss towards an edge, as a share of the interquartile range of
+the losses. A smaller decrease is noise."""
 
 
 class SensitivityPoint(Record):
@@ -44,14 +45,16 @@ class SensitivityPoint(Record):
 class ParameterReport(Record):
     """Importance and sensitivity of one parameter."""
 
-    path: str
+    path: str = Field(description="Dotted path of the parameter.")
     share: float = Field(description="Share of the total importance, 0..1.")
-    sensitivity: tuple[SensitivityPoint, ...]
+    sensitivity: tuple[SensitivityPoint, ...] = Field(
+        description="Expected loss over the range of the parameter."
+    )
     best: Value | None = Field(description="Value in the best trial; None if it is inactive there.")
     edge: Literal["", "low", "high"] = Field(
         description="End of the range at which the best value is; empty if it is inside."
     )
-    advice: str = ""
+    advice: str = Field("", description="What to do if the best value is at an edge.")
 
 
 class Importance(Record):
@@ -68,7 +71,7 @@ class Importance(Record):
 
     @property
     def clear(self) -> bool:
-        """Whether the forest predicts well enough for the shares to be meaningful."""
+        """Whether the random forest predicts well enough for the shares to be meaningful."""
         return self.outcome == "known" and self.fit >= MIN_FIT
 
 
@@ -76,11 +79,12 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     """Return each parameter's importance, sensitivity, and whether its best value is at an edge.
 
     A random forest is fitted to the ranks of the losses, so that a few diverged trials do not
-    dominate. Importance is the increase of its error when the values of one parameter are permuted;
-    sensitivity is its mean prediction with one parameter set to a value in all trials.
+    dominate. The importance of a parameter is the increase of the forest's error when the values of
+    that parameter are permuted. The sensitivity is the forest's mean prediction when that parameter
+    has the same value in all trials.
 
     Args:
-        result: The search.
+        result: Result of the search.
         space: The searched space.
         seed: Seed of the forest and the permutations.
 
@@ -94,7 +98,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     searched = {path: space.parameters[path] for path in result.strategy.parameters}
     at_epoch = min((len(t.epochs) for t in finite if t.state == "pruned"), default=0)
     at_epoch = at_epoch or max((len(t.epochs) for t in finite), default=0)
-    losses_N = np.array([_loss_at(trial, at_epoch) for trial in finite])
+    losses_N = np.array([_loss_at_epoch(trial, at_epoch) for trial in finite])
     reason = _insufficiency_reason(losses_N)
     if reason:
         return Importance(
@@ -105,12 +109,12 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
             fit=0.0,
             parameters=(),
         )
-    values_ND = np.array([_row(trial, searched) for trial in finite], dtype=np.float64)
+    values_ND = np.array([_scaled_values(trial, searched) for trial in finite], dtype=np.float64)
     model = _Forest(values_ND, losses_N, seed=seed)
-    shares_D = _shares(model, seed=seed)
+    shares_D = _importance_shares(model, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
     if model.fit < MIN_FIT:
-        spread = math.inf  # noise has no edges
+        spread = math.inf  # reports no edges, because the sensitivity is noise
     reports = [
         _report(path, parameter, float(shares_D[d]), model.curve(d, parameter), result, spread)
         for d, (path, parameter) in enumerate(searched.items())
@@ -126,9 +130,10 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
 
 
 class _Forest:
-    """Random forest from the values of the parameters to the rank of the loss, 0..1.
+    """Random forest that predicts the rank of a trial's loss, 0..1, from its parameters' values.
 
-    A value is its position in the range, 0..1, or the index of a choice; -1: off, -2: inactive.
+    Every value is converted to a number: its position in the range, 0..1; the index of a choice; -1
+    if the parameter is off; -2 if it is inactive.
     """
 
     def __init__(self, values_ND: NDArray[np.float64], losses_N: NDArray[np.float64], *, seed: int):
@@ -136,33 +141,35 @@ class _Forest:
 
         self.values_ND = values_ND
         self.sorted_N = np.sort(losses_N)
-        # Equal losses get equal ranks.
+        # searchsorted gives equal losses equal ranks.
         self.ranks_N = np.searchsorted(self.sorted_N, losses_N) / (len(losses_N) - 1)
         self._forest = RandomForestRegressor(
-            _TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
+            _NUM_TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
         ).fit(values_ND, self.ranks_N)
         self.fit = max(0.0, float(self._forest.oob_score_))
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
-        # One call for all permutations: a call costs more than its rows.
-        moved_SND = np.tile(self.values_ND, (_SHUFFLES + 1, 1, 1))
-        for moved_ND in moved_SND[1:]:
-            moved_ND[:, column] = rng.permutation(moved_ND[:, column])
-        ranks_SN = self._forest.predict(np.concatenate(moved_SND)).reshape(_SHUFFLES + 1, -1)
+        # S = the original values and their permutations. All are predicted in one call, because the
+        # fixed cost of a call is larger than that of its rows.
+        permuted_SND = np.tile(self.values_ND, (_NUM_PERMUTATIONS + 1, 1, 1))
+        for permuted_ND in permuted_SND[1:]:
+            permuted_ND[:, column] = rng.permutation(permuted_ND[:, column])
+        predicted = self._forest.predict(np.concatenate(permuted_SND))
+        ranks_SN = predicted.reshape(_NUM_PERMUTATIONS + 1, -1)
         error_S = ((ranks_SN - self.ranks_N) ** 2).mean(axis=1)
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
     def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the mean predicted loss over the parameter's range."""
+        """Return the mean predicted loss at each value of a grid over the parameter's range."""
         grid = _grid(parameter)
-        rows_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
-        if not len(rows_ND):
+        active_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
+        if not len(active_ND):
             return ()
-        moved_GND = np.tile(rows_ND, (len(grid), 1, 1))
-        for moved_ND, value in zip(moved_GND, grid, strict=True):
-            moved_ND[:, column] = _scaled_value(parameter, value)
-        ranks_GN = self._forest.predict(np.concatenate(moved_GND)).reshape(len(grid), -1)
+        changed_GND = np.tile(active_ND, (len(grid), 1, 1))
+        for changed_ND, value in zip(changed_GND, grid, strict=True):
+            changed_ND[:, column] = _scaled_value(parameter, value)
+        ranks_GN = self._forest.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
         losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
             SensitivityPoint(value=value, loss=float(loss))
@@ -171,9 +178,10 @@ class _Forest:
 
 
 _OFF, _INACTIVE = -1.0, -2.0
+"""Numbers that represent a parameter that is off or inactive."""
 
 
-def _shares(model: _Forest, *, seed: int) -> NDArray[np.float64]:
+def _importance_shares(model: _Forest, *, seed: int) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
     increase_D = np.array([model.error_increase(d, rng) for d in range(model.values_ND.shape[1])])
     return increase_D / increase_D.sum() if increase_D.sum() > 0 else increase_D
@@ -190,12 +198,12 @@ def _insufficiency_reason(losses_N: NDArray[np.float64]) -> str:
     return ""
 
 
-def _loss_at(trial: TrialRecord, epoch: int) -> float:
+def _loss_at_epoch(trial: TrialRecord, epoch: int) -> float:
     return trial.epochs[min(epoch, len(trial.epochs)) - 1].kept_loss
 
 
-def _row(trial: TrialRecord, searched: dict[str, Parameter]) -> list[float]:
-    # The initial values: with PBT, later ones are copied from other trials.
+def _scaled_values(trial: TrialRecord, searched: dict[str, Parameter]) -> list[float]:
+    # The initial values are used, because PBT copies later values from other trials.
     params = trial.schedule[0].params
     return [
         _scaled_value(parameter, params[path]) if path in params else _INACTIVE
@@ -206,14 +214,16 @@ def _row(trial: TrialRecord, searched: dict[str, Parameter]) -> list[float]:
 def _scaled_value(parameter: Parameter, value: Value) -> float:
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))
-    place = parameter.place(value)
-    return _OFF if place is None else place
+    position = parameter.position(value)
+    return _OFF if position is None else position
 
 
 def _grid(parameter: Parameter) -> Sequence[Value]:
     if isinstance(parameter, Choice):
         return parameter.options
-    values: list[Value] = [parameter.at(i / (_GRID - 1)) for i in range(_GRID)]
+    values: list[Value] = [
+        parameter.value_at(i / (_NUM_GRID_POINTS - 1)) for i in range(_NUM_GRID_POINTS)
+    ]
     return list(dict.fromkeys(values))
 
 
@@ -227,8 +237,10 @@ def _report(
 ) -> ParameterReport:
     best = result.winner.params.get(path)
     edge = _edge(path, parameter, best)
-    # A single good trial at the edge is no trend: the expected loss must decrease towards it.
-    if edge and not _decreases(curve if edge == "high" else curve[::-1], _MIN_DECREASE * spread):
+    # The best trial may be at an edge by chance. An edge is reported only if the expected loss also
+    # decreases towards it.
+    towards_edge = curve if edge == "high" else curve[::-1]
+    if edge and not _decreases(towards_edge, _MIN_DECREASE * spread):
         edge = ""
     advice = ""
     if edge and not isinstance(parameter, Choice):
@@ -243,26 +255,27 @@ def _report(
 
 
 def _edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "low", "high"]:
-    place = None if best is None or isinstance(parameter, Choice) else parameter.place(best)
-    if place is None or isinstance(parameter, Choice):
+    position = None if best is None or isinstance(parameter, Choice) else parameter.position(best)
+    if position is None or isinstance(parameter, Choice):
         return ""
-    if place <= _EDGE and _may_extend(path, parameter.low, -1):
+    if position <= _EDGE_SHARE and _may_extend(path, parameter.low, -1):
         return "low"
-    if place >= 1 - _EDGE and _may_extend(path, parameter.high, 1):
+    if position >= 1 - _EDGE_SHARE and _may_extend(path, parameter.high, 1):
         return "high"
     return ""
 
 
 def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
     """Return whether the last quarter of the curve decreases by more than ``min_decrease``."""
-    return curve[-1 - (len(curve) - 1 + 3) // 4].loss - curve[-1].loss > min_decrease
+    num_last = math.ceil((len(curve) - 1) / 4)
+    return curve[-1 - num_last].loss - curve[-1].loss > min_decrease
 
 
 def _may_extend(path: str, end: float, direction: int) -> bool:
     """Return whether the setting accepts values beyond ``end`` of the range."""
     group, name, key = split_path(path)
     if key or group == WORKLOAD:
-        return True  # the limits are in user code
+        return True  # user code defines the limits
     cls = ModelSettings if group == "model" else TrainSettings
     for limit in cls.model_fields[name].metadata:
         lowest = getattr(limit, "ge", getattr(limit, "gt", None))

@@ -1,4 +1,4 @@
-"""The trials of a running search as a short table, for a terminal and for a log."""
+"""Formats the trials of a running search as a short table, for a terminal and for a log."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,17 @@ from sluice.tuning.records import TrialRecord
 from sluice.tuning.study_summary import STATES, display_value
 
 Row = Mapping[str, object]
+"""Cells of a table row, by column name."""
 
 LOG_WIDTH = 120
 """Width of the table in a log [characters]."""
 _NUM_BEST = 3
+"""Number of best trials in the table."""
 _MAX_ROWS = 8
-_MAX_CELL = 16
+_MAX_CELL_WIDTH = 16
+"""Width of the longest cell [characters]; longer text is cut."""
 _GAP = 2
+"""Space between two columns [characters]."""
 
 
 def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
@@ -24,7 +28,7 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
     finite = [trial for trial in trials if math.isfinite(trial.loss)]
     best = sorted(finite, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
     running = [trial for trial in trials if trial.state == "running" and trial not in best]
-    picked = [*best, *running][:_MAX_ROWS]
+    shown = [*best, *running][:_MAX_ROWS]
     names = short_names(list(dict.fromkeys(path for trial in trials for path in trial.params)))
     return [
         {
@@ -34,22 +38,22 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
             "loss": trial.loss if math.isfinite(trial.loss) else "-",
             **{name: display_value(trial.params, path) for path, name in names.items()},
         }
-        for trial in picked
+        for trial in shown
     ]
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return for each path its shortest suffix that no other path ends with.
+    """Return the shortest unique name of each path: its shortest suffix that ends no other path.
 
-    The index of a list keeps the name of the list.
+    The name of a list item always contains the name of the list.
 
     >>> short_names(["training.learning_rate", "training.optimizer_arguments.betas.0"])
     {'training.learning_rate': 'learning_rate', 'training.optimizer_arguments.betas.0': 'betas.0'}
     """
-    return {path: _short(path, [other for other in paths if other != path]) for path in paths}
+    return {path: _short_name(path, [other for other in paths if other != path]) for path in paths}
 
 
-def _short(path: str, others: Sequence[str]) -> str:
+def _short_name(path: str, others: Sequence[str]) -> str:
     parts = path.split(".")
     for count in range(2 if parts[-1].isdigit() else 1, len(parts)):
         name = ".".join(parts[-count:])
@@ -59,7 +63,7 @@ def _short(path: str, others: Sequence[str]) -> str:
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the cells of a table that fits, header first, and the columns that do not fit.
+    """Return the lines of cells that fit into a width, header first, and the omitted column names.
 
     Args:
         rows: Rows with the same names.
@@ -69,15 +73,15 @@ def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], li
         [name, *[cell_text(row.get(name, "")) for row in rows]]
         for name in (rows[0] if rows else ())
     ]
-    kept: list[list[str]] = []
-    room = width
+    fitting: list[list[str]] = []
+    free_width = width
     for column in columns:
-        room -= max(map(len, column)) + _GAP
-        if room + _GAP < 0:
+        free_width -= max(map(len, column)) + _GAP
+        if free_width + _GAP < 0:  # the last column needs no gap
             break
-        kept.append(column)
-    cells = [list(line) for line in zip(*kept, strict=True)]
-    return cells, [column[0] for column in columns[len(kept) :]]
+        fitting.append(column)
+    cells = [list(line) for line in zip(*fitting, strict=True)]
+    return cells, [column[0] for column in columns[len(fitting) :]]
 
 
 def table_text(rows: Sequence[Row], *, width: int = LOG_WIDTH) -> str:
@@ -97,8 +101,8 @@ def omitted_text(names: Sequence[str]) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a value as a short cell: four digits of a float, the class of an import path."""
+    """Return a value as short text: a float with four digits, an import path as its class name."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value).rpartition(":")[2]
-    return text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 3]}..."
+    return text if len(text) <= _MAX_CELL_WIDTH else f"{text[: _MAX_CELL_WIDTH - 3]}..."

@@ -1,6 +1,7 @@
-"""Objective of a search: training on the train and validation rows of the selected folds.
+"""Objective of a search: the validation loss of a training with the values of a trial.
 
-Test rows are never turned into examples here.
+Training uses the train and validation rows of the selected folds. No examples are created from test
+rows.
 """
 
 import contextlib
@@ -31,10 +32,11 @@ from sluice.workloads.workload import Workload
 
 
 class Objective(Protocol):
-    """Function that a search minimises. It is pickled and must be importable in the workers.
+    """Function that a search minimises.
 
-    The same arguments give the same losses, wherever and however often it runs, and however the
-    epochs are divided among calls.
+    An objective is pickled, so its class must be importable in the workers. The same arguments must
+    give the same losses on every machine and in every call, even if the epochs of a trial are
+    divided among several calls.
     """
 
     def subject(self) -> Mapping[str, Any]:
@@ -48,18 +50,19 @@ class Objective(Protocol):
         start: Path | None,
         report_epochs: tuple[int, ...],
     ) -> Generator[TrialReport, None, None]:
-        """Train one trial; yield after each later epoch of ``report_epochs`` and at the end.
+        """Train one trial; yield a report after each epoch of ``report_epochs`` and at the end.
+
+        When a trial resumes, epochs that were already trained are not reported again.
 
         Args:
             schedule: Values of the trial from the first epoch on.
-            start: Folder with a checkpoint of ``TrialReport.save`` to resume from; None to start
-                from initial weights. If the checkpoint is damaged, training starts from initial
-                weights.
+            start: Folder with a checkpoint that ``TrialReport.save`` wrote; None to start from
+                initial weights. If the checkpoint is damaged, training starts from initial weights.
             report_epochs: Epochs after which to report, ascending [epochs].
 
         Raises:
-            SluiceError: The values or the code fail the trial, or a transient error of the machine
-                occurred (``retry_policy.is_transient``).
+            SluiceError: The trial fails because of its values or of the code, or a transient error
+                of the machine occurred (``retry_policy.is_transient``).
         """
         ...
 
@@ -85,7 +88,8 @@ class TrainingObjective:
     table: TableRecord
     """Record of the feature frame; its digest identifies the data."""
     frame: pd.DataFrame = field(repr=False, compare=False)
-    """Feature frame, as returned by ``load_table``."""
+    """Feature frame, as returned by ``load_table``. It is sent to the workers with the
+    objective."""
     data_seed: int | None = None
     """Base seed of the row order; ``seed`` if None."""
     sys_path: tuple[str, ...] = ()
@@ -103,7 +107,7 @@ class TrainingObjective:
             **optimizer_code(self.base.training),
             "train_seed": self.seed,
             "data_seed": self.data_seed,
-            # Train and validation rows only: another test window does not change a trial.
+            # Only train and validation rows: test rows do not affect a trial.
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
         }
 
@@ -118,7 +122,8 @@ class TrainingObjective:
 
         Raises:
             TrainingFailed: The loss of a fold diverges, or the settings refuse the values.
-            SettingsError: The workload does not import here, or the device is missing.
+            SettingsError: The workload cannot be imported in this process, or the device is
+                missing.
             OutOfMemory: A step exceeds the memory.
             ContractError: ``start`` is a checkpoint of other data or seeds.
             StorageError: ``start`` cannot be read.
@@ -127,27 +132,27 @@ class TrainingObjective:
             setup = settings_from_schedule(self.base, schedule, where="A trial")
         except SettingsError as error:  # caused by the values of this trial
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
-        # The state of a device's generators can be read only after initialisation.
+        # The state of a device's random generators can be read only after initialisation.
         start_device(resolve_device(setup.training.device))
         folds, damaged = self._open_folds(setup, start)
-        reached = max(len(fold.history) for fold in folds.values())
-        last = setup.training.max_epochs
-        stops = sorted({epoch for epoch in report_epochs if reached < epoch < last} | {last})
+        epochs_done = max(len(fold.history) for fold in folds.values())
+        max_epochs = setup.training.max_epochs
+        next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
             for fold in folds.values():
                 stack.callback(fold.close)
-            for until in stops:
+            for until in sorted(next_reports | {max_epochs}):
                 for fold_id, fold in folds.items():
-                    with _naming_fold(fold_id):
+                    with _errors_name_fold(fold_id):
                         fold.advance(until)
-                report = self._report(folds, last, damaged)
+                report = self._report(folds, max_epochs, damaged)
                 yield report
                 damaged = 0
                 if report.finished:
                     return
 
     def _open(self, searched: Mapping[str, Any] | None = None) -> Workload:
-        """Return the workload with the searched settings of the trial."""
+        """Build the workload, with the searched settings of a trial if given."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
         settings = self.workload_settings | dict(searched or {})
         return load_workload(self.workload, settings, where=self.workload)
@@ -166,7 +171,7 @@ class TrainingObjective:
         for fold in self.folds:
             state = None
             if start is not None:
-                state = restore_fold(start / _name(fold.fold_id), subject=self._subject())
+                state = restore_fold(start / _folder_name(fold.fold_id), subject=self._subject())
                 damaged += state is None
             prepared = prepare_fold(
                 self.frame,
@@ -180,21 +185,21 @@ class TrainingObjective:
             )
         return folds, damaged
 
-    def _report(self, folds: dict[int, FoldTraining], last: int, damaged: int) -> TrialReport:
+    def _report(self, folds: dict[int, FoldTraining], max_epochs: int, damaged: int) -> TrialReport:
         histories = [fold.history for fold in folds.values()]
-        epochs = _means(histories)
+        epochs = _mean_over_folds(histories)
         finished = all(fold.is_ended() for fold in folds.values())
         reason = ""
         if finished:
             reason = "No better epoch within patience_epochs."
-            if len(epochs) == last:
-                reason = f"All {last} epochs were trained."
+            if len(epochs) == max_epochs:
+                reason = f"All {max_epochs} epochs were trained."
 
         def save(folder: Path) -> None:
-            now = [fold.history for fold in folds.values()]
-            assert now == histories, "a report must be saved before training continues"
+            current = [fold.history for fold in folds.values()]
+            assert current == histories, "a report must be saved before training continues"
             for fold_id, fold in folds.items():
-                fold.save(folder / _name(fold_id), subject=self._subject())
+                fold.save(folder / _folder_name(fold_id), subject=self._subject())
 
         return TrialReport(
             epochs=epochs,
@@ -205,17 +210,17 @@ class TrainingObjective:
         )
 
     def _subject(self) -> dict[str, Any]:
-        """Return the subject of a checkpoint. It excludes the values, which PBT changes."""
+        """Return the subject of a checkpoint. Values are excluded, because PBT changes them."""
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
 
 
-def _name(fold_id: int) -> str:
+def _folder_name(fold_id: int) -> str:
     return f"fold-{fold_id}"
 
 
 @contextlib.contextmanager
-def _naming_fold(fold_id: int) -> Iterator[None]:
+def _errors_name_fold(fold_id: int) -> Iterator[None]:
     """Add the fold to the error of a failed training."""
     try:
         yield
@@ -227,16 +232,15 @@ def _naming_fold(fold_id: int) -> Iterator[None]:
         ) from error
 
 
-def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
-    """Return the means over folds; a fold that ended earlier keeps its last losses."""
-    longest = max(map(len, histories))
+def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
+    """Return the mean losses of each epoch; a fold that ended earlier keeps its last losses."""
     epochs = []
-    for at in range(longest):
-        parts = [history[: at + 1] for history in histories]
+    for epoch in range(1, max(map(len, histories)) + 1):
+        parts = [history[:epoch] for history in histories]
         kept = [next(r.val_loss for r in reversed(part) if r.improved) for part in parts]
         epochs.append(
             EpochLosses(
-                epoch=at + 1,
+                epoch=epoch,
                 train_loss=sum(part[-1].train_loss for part in parts) / len(parts),
                 val_loss=sum(part[-1].val_loss for part in parts) / len(parts),
                 kept_loss=sum(kept) / len(kept),
@@ -245,23 +249,23 @@ def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
     return tuple(epochs)
 
 
-def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold, ...]:
+def search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> tuple[Fold, ...]:
     """Return the selected folds, if none of their train and validation rows is a test row.
 
-    With walk-forward folds only fold 0 qualifies: every later fold trains on the test rows of an
-    earlier one, and the winner would have seen the data on which it is then evaluated.
+    Otherwise the winner would be evaluated on rows by which it was selected. With walk-forward
+    folds only fold 0 qualifies, because every later fold trains on test rows of an earlier fold.
 
     Raises:
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
     by_id = {fold.fold_id: fold for fold in folds}
-    unknown = sorted(set(chosen) - by_id.keys())
+    unknown = sorted(set(selected) - by_id.keys())
     if unknown:
         raise ContractError(
             f"search.folds contains {unknown[0]}, but the folds are {sorted(by_id)}.",
             fix="Correct search.folds.",
         )
-    for fold_id in chosen:
+    for fold_id in selected:
         for part in (by_id[fold_id].train, by_id[fold_id].val):
             for other in folds:
                 if part.start < other.test.stop and other.test.start < part.stop:
@@ -273,4 +277,4 @@ def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold
                         fix="Search on folds whose rows precede all test rows; with walk-forward "
                         "folds that is fold 0.",
                     )
-    return tuple(by_id[fold_id] for fold_id in chosen)
+    return tuple(by_id[fold_id] for fold_id in selected)

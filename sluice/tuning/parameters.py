@@ -1,7 +1,8 @@
-"""Kinds of searched parameters: their range, scale and condition.
+"""Kinds of searched parameters, each with its range, scale and condition.
 
-Every kind maps its values to a scale from 0 to 1, on which neighbours, edges and importance are
-measured: the logarithm for a log-uniform parameter, the exponent for powers of two.
+Every kind with ordered values maps them to positions on a scale from 0 to 1: by the logarithm for a
+log-uniform parameter, by the exponent for powers of two, linearly otherwise. Edges of the range and
+importance are measured on this scale.
 """
 
 import math
@@ -18,8 +19,10 @@ from sluice.tuning.tune_functions import TuneFunction
 
 
 class _Range(ConditionalParameter):
+    """Base class of parameters between ``low`` and ``high``."""
+
     @model_validator(mode="after")
-    def _not_empty(self) -> Self:
+    def _require_range(self) -> Self:
         low, high = self.low, self.high  # type: ignore[attr-defined]
         if not low < high:
             raise ValueError(f"the range must not be empty: low {low} must be below high {high}")
@@ -27,12 +30,12 @@ class _Range(ConditionalParameter):
 
 
 _MIN_RATIO = 1 + 1e-6
-"""Minimum ratio of the ends of a logarithmic scale: with nearer ends positions are lost in
-rounding."""
+"""Minimum ratio of the ends of a logarithmic range. With closer ends, positions on the scale are
+rounding errors."""
 
 
 class LogUniform(_Range):
-    """A positive number whose order of magnitude is unknown."""
+    """A positive number whose order of magnitude is unknown; its logarithm is sampled uniformly."""
 
     kind: Literal["log_uniform"] = "log_uniform"
     low: float = Field(gt=0, description="Smallest value.")
@@ -42,10 +45,10 @@ class LogUniform(_Range):
     )
 
     @model_validator(mode="after")
-    def _has_a_scale(self) -> Self:
+    def _require_scale(self) -> Self:
         if not _MIN_RATIO <= self.high / self.low < math.inf:
             raise ValueError(
-                f"high divided by low must be at least {_MIN_RATIO} and finite: got low "
+                f"high divided by low must be finite and at least {_MIN_RATIO}, got low "
                 f"{self.low}, high {self.high}"
             )
         return self
@@ -55,17 +58,17 @@ class LogUniform(_Range):
         return _within(self, value) or (self.may_be_off and is_number(value) and not value)
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Return a random value; off with probability 1/4 if it may be off."""
-        off, place = rng.random() < 0.25, rng.random()
-        return 0.0 if self.may_be_off and off else self.at(place)
+        """Return a random value; 0 with probability 1/4 if the parameter may be off."""
+        is_off, position = rng.random() < 0.25, rng.random()
+        return 0.0 if self.may_be_off and is_off else self.value_at(position)
 
-    def at(self, place: float) -> float:
+    def value_at(self, position: float) -> float:
         """Return the value at a position of the scale from 0 to 1."""
-        value = math.exp(math.log(self.low) + place * math.log(self.high / self.low))
+        value = math.exp(math.log(self.low) + position * math.log(self.high / self.low))
         return min(max(value, self.low), self.high)
 
-    def place(self, value: Value) -> float | None:
-        """Return the position of ``value`` on the scale; None if it is off."""
+    def position(self, value: Value) -> float | None:
+        """Return the position of ``value`` on the scale; None if the parameter is off."""
         return (
             math.log(_number(value) / self.low) / math.log(self.high / self.low) if value else None
         )
@@ -76,7 +79,7 @@ class LogUniform(_Range):
 
 
 class Uniform(_Range):
-    """A number of known magnitude."""
+    """A number whose order of magnitude is known; it is sampled uniformly."""
 
     kind: Literal["uniform"] = "uniform"
     low: float = Field(description="Smallest value.")
@@ -88,13 +91,13 @@ class Uniform(_Range):
 
     def sample(self, rng: np.random.Generator) -> float:
         """Return a random value."""
-        return self.at(rng.random())
+        return self.value_at(rng.random())
 
-    def at(self, place: float) -> float:
+    def value_at(self, position: float) -> float:
         """Return the value at a position of the scale from 0 to 1."""
-        return min(max(self.low + place * (self.high - self.low), self.low), self.high)
+        return min(max(self.low + position * (self.high - self.low), self.low), self.high)
 
-    def place(self, value: Value) -> float | None:
+    def position(self, value: Value) -> float | None:
         """Return the position of ``value`` on the scale."""
         return (_number(value) - self.low) / (self.high - self.low)
 
@@ -109,10 +112,10 @@ class Integers(_Range):
     kind: Literal["integers"] = "integers"
     low: int = Field(description="Smallest value.")
     high: int = Field(description="Largest value.")
-    multiple_of: int = Field(1, ge=1, description="Only multiples of this are tried.")
+    multiple_of: int = Field(1, ge=1, description="Only multiples of this number are tried.")
 
     @model_validator(mode="after")
-    def _ends_fit(self) -> Self:
+    def _require_multiples(self) -> Self:
         if self.low % self.multiple_of or self.high % self.multiple_of:
             raise ValueError(
                 f"low {self.low} and high {self.high} must be multiples of {self.multiple_of}"
@@ -128,18 +131,18 @@ class Integers(_Range):
         steps = (self.high - self.low) // self.multiple_of
         return self.low + self.multiple_of * int(rng.integers(steps + 1))
 
-    def at(self, place: float) -> int:
+    def value_at(self, position: float) -> int:
         """Return the value nearest to a position of the scale from 0 to 1."""
         steps = (self.high - self.low) // self.multiple_of
-        return self.low + self.multiple_of * min(max(round(place * steps), 0), steps)
+        return self.low + self.multiple_of * min(max(round(position * steps), 0), steps)
 
-    def place(self, value: Value) -> float | None:
+    def position(self, value: Value) -> float | None:
         """Return the position of ``value`` on the scale."""
         return (_number(value) - self.low) / (self.high - self.low)
 
     def nearest(self, value: float) -> int:
         """Return the nearest value of the range."""
-        return self.at((value - self.low) / (self.high - self.low))
+        return self.value_at((value - self.low) / (self.high - self.low))
 
 
 class PowersOfTwo(_Range):
@@ -150,7 +153,7 @@ class PowersOfTwo(_Range):
     high: int = Field(ge=1, description="Largest value.")
 
     @model_validator(mode="after")
-    def _ends_fit(self) -> Self:
+    def _require_powers_of_two(self) -> Self:
         for end in (self.low, self.high):
             if end & (end - 1):
                 raise ValueError(f"low and high must be powers of two, got {end}")
@@ -170,19 +173,19 @@ class PowersOfTwo(_Range):
         low, high = self.exponents
         return 1 << int(rng.integers(low, high + 1))
 
-    def at(self, place: float) -> int:
+    def value_at(self, position: float) -> int:
         """Return the value nearest to a position of the scale from 0 to 1."""
         low, high = self.exponents
-        return 1 << min(max(round(low + place * (high - low)), low), high)
+        return 1 << min(max(round(low + position * (high - low)), low), high)
 
-    def place(self, value: Value) -> float | None:
+    def position(self, value: Value) -> float | None:
         """Return the position of ``value`` on the scale."""
         low, high = self.exponents
         return (math.log2(_number(value)) - low) / (high - low)
 
     def nearest(self, value: float) -> int:
-        """Return the nearest value of the range, by its logarithm."""
-        return self.at(self.place(max(value, self.low)) or 0.0)
+        """Return the nearest power of two in the range, on the logarithmic scale."""
+        return self.value_at(self.position(max(value, self.low)) or 0.0)
 
 
 class Choice(ConditionalParameter):
@@ -192,7 +195,7 @@ class Choice(ConditionalParameter):
     options: tuple[Value, ...] = Field(min_length=2, strict=False, description="The values.")
 
     @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _require_distinct_options(self) -> Self:
         if len(set(map(repr, self.options))) != len(self.options):
             raise ValueError(f"options must be distinct, got {list(self.options)}")
         return self
@@ -205,7 +208,7 @@ class Choice(ConditionalParameter):
         """Return a random option."""
         return self.options[int(rng.integers(len(self.options)))]
 
-    def place(self, value: Value) -> float | None:  # noqa: ARG002 - options have no order
+    def position(self, value: Value) -> float | None:  # noqa: ARG002 - options have no order
         """Return None: options have no position on a scale."""
         return None
 
@@ -231,7 +234,7 @@ def describe_range(parameter: Any) -> str:
     if isinstance(parameter, Choice):
         return ", ".join(map(str, parameter.options))
     if isinstance(parameter, TuneFunction):
-        return f"{parameter.function}({', '.join(f'{each:g}' for each in parameter.arguments)})"
+        return f"{parameter.function}({', '.join(f'{number:g}' for number in parameter.arguments)})"
     ends = f"{parameter.low:g}..{parameter.high:g}"
     if isinstance(parameter, PowersOfTwo):
         return f"{ends}, powers of two"
@@ -241,7 +244,7 @@ def describe_range(parameter: Any) -> str:
 
 
 def discrete_values(parameter: Any) -> Sequence[Value]:
-    """Return every value of a parameter that is not a real number."""
+    """Return every value of a parameter with finitely many values."""
     if isinstance(parameter, Choice):
         return parameter.options
     if isinstance(parameter, PowersOfTwo):
@@ -255,8 +258,8 @@ def discrete_values(parameter: Any) -> Sequence[Value]:
 
 
 def boundary_values(parameter: Any) -> tuple[Value, ...]:
-    """Return the values that a settings class must accept for the whole range to be valid."""
+    """Return the extreme values of a parameter; a setting must accept all of them."""
     if isinstance(parameter, Choice):
         return parameter.options
-    off = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()
-    return (parameter.low, parameter.high, *off)
+    off_value = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()
+    return (parameter.low, parameter.high, *off_value)

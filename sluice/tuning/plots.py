@@ -1,4 +1,4 @@
-"""Plots of a search: the trials, the importance of parameters, the sensitivity to one of them."""
+"""Plots of a search: its trials, their learning curves, and the effect of each parameter."""
 
 import math
 import re
@@ -16,31 +16,34 @@ from sluice.tuning.tune_functions import TuneFunction
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_EDGE_COLOUR = "#b7791f"
-_PAIR_WIDTH_IN = 5.0
-"""Width of a plot with another one beside it [inches]."""
-_STATE_MARKS = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
+_WARNING_COLOUR = "#b7791f"
+"""Colour of failed trials, and of parameters whose best value is at an edge of the range."""
+_HALF_WIDTH_IN = 5.0
+"""Width of a plot that is shown beside another plot [inches]."""
+_STATE_STYLES = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
+"""Marker and colour of a trial by its state."""
 
 
 def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
-    """Plot the loss of every trial in order, and the best so far."""
+    """Plot the loss of every trial in order, and the lowest loss so far as a line."""
     figure, axes = new_figure(height_in=3.0)
-    for state, (mark, colour) in _STATE_MARKS.items():
-        own = [t for t in result.trials if t.state == state and math.isfinite(t.loss)]
-        if own:
+    for state, (marker, colour) in _STATE_STYLES.items():
+        trials = [t for t in result.trials if t.state == state and math.isfinite(t.loss)]
+        if trials:
             label = "finished" if state == "finished" else "stopped early"
-            axes.plot(
-                [t.id for t in own], [t.loss for t in own], mark, color=colour, label=label, ms=5
-            )
-    best, line = math.inf, []
+            ids, losses = [t.id for t in trials], [t.loss for t in trials]
+            axes.plot(ids, losses, marker, color=colour, label=label, ms=5)
+    lowest, lowest_so_far = math.inf, []
     for trial in result.trials:
-        best = min(best, trial.loss)
-        line.append(best if math.isfinite(best) else math.nan)
-    axes.plot(range(len(line)), line, color=INK, linewidth=1.2, drawstyle="steps-post")
+        lowest = min(lowest, trial.loss)
+        lowest_so_far.append(lowest if math.isfinite(lowest) else math.nan)
+    axes.plot(
+        range(len(lowest_so_far)), lowest_so_far, color=INK, linewidth=1.2, drawstyle="steps-post"
+    )
     failed = [t.id for t in result.trials if t.state == "failed"]
     for trial_id in failed:
-        axes.axvline(trial_id, color=_EDGE_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
-    _limit(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
+        axes.axvline(trial_id, color=_WARNING_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
+    _limit_y_axis(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
     _integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
@@ -75,19 +78,25 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
         for copy in result.exploits
         if 0 < copy.epoch <= len(result.trials[copy.trial].epochs)
     ]
-    for points, mark, name in ((ends, "x", "stopped early"), (copies, "^", "copied another trial")):
+    for points, marker, label in (
+        (ends, "x", "stopped early"),
+        (copies, "^", "copied another trial"),
+    ):
         if points:
-            axes.plot(*zip(*points, strict=True), mark, color=MUTED, ms=4.5, label=name)
-    _limit(axes, [e.val_loss for t in result.trials for e in t.epochs if math.isfinite(e.val_loss)])
+            axes.plot(*zip(*points, strict=True), marker, color=MUTED, ms=4.5, label=label)
+    _limit_y_axis(
+        axes, [e.val_loss for t in result.trials for e in t.epochs if math.isfinite(e.val_loss)]
+    )
     _integer_ticks(axes)
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"validation loss [{unit}]")
-    longest = max(len(trial.epochs) for trial in result.trials)
-    whole = sum(len(trial.epochs) == longest for trial in result.trials)
+    max_epochs = max(len(trial.epochs) for trial in result.trials)
+    num_longest = sum(len(trial.epochs) == max_epochs for trial in result.trials)
     set_headline(
         axes,
         "Learning curves of the trials",
-        f"{whole} of {len(result.trials)} trials trained for {pluralize(longest, 'epoch')}",
+        f"{num_longest} of {len(result.trials)} trials trained for "
+        f"{pluralize(max_epochs, 'epoch')}",
         colour=INK,
     )
     axes.legend(loc="upper right", frameon=False, fontsize=8.5)
@@ -95,7 +104,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def importance_png(importance: Importance) -> bytes:
-    """Plot each parameter's share; parameters whose best value is at an edge are highlighted."""
+    """Plot each parameter's share of the importance; highlight best values at an edge."""
     reports = importance.parameters
     figure, axes = new_figure(height_in=1.4 + 0.34 * max(1, len(reports)))
     if importance.outcome != "known":
@@ -103,10 +112,12 @@ def importance_png(importance: Importance) -> bytes:
         axes.set_axis_off()
         set_headline(axes, "Importance is unknown", "", colour=INK)
         return as_png(figure)
-    for at, report in enumerate(reports):
-        axes.barh(at, report.share, height=0.6, color=_EDGE_COLOUR if report.edge else VALIDATION)
+    for row, report in enumerate(reports):
+        axes.barh(
+            row, report.share, height=0.6, color=_WARNING_COLOUR if report.edge else VALIDATION
+        )
         note = f" {report.share:.0%}" + (f", best at its {report.edge} end" if report.edge else "")
-        axes.text(report.share, at, note, va="center", color=INK, fontsize=8.5)
+        axes.text(report.share, row, note, va="center", color=INK, fontsize=8.5)
     axes.set_yticks(range(len(reports)), [report.path for report in reports])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
@@ -132,33 +143,35 @@ def sensitivity_png(
 ) -> bytes:
     """Plot the losses of all trials over one parameter, and the expected loss at each value.
 
-    Trials with the parameter off are drawn as dotted lines.
+    The loss of a trial in which the parameter is off is drawn as a dotted line.
 
     Args:
         report: Report of the parameter.
-        result: The search.
+        result: Result of the search.
         space: The searched space.
         at_epoch: Epoch at which trials are compared, as in ``Importance``.
         unit: Unit of the losses.
     """
     figure, axes = new_figure(height_in=2.9)
-    figure.set_figwidth(_PAIR_WIDTH_IN)
+    figure.set_figwidth(_HALF_WIDTH_IN)
     parameter = space.parameters[report.path]
-    tried = _tried(report.path, result, at_epoch)
-    on = [(value, loss) for value, loss in tried if not _off(parameter, value)]
-    off = [loss for value, loss in tried if _off(parameter, value)]
-    axes.plot([_across(parameter, v) for v, _ in on], [x for _, x in on], "o", color=TRAIN, ms=4.5)
-    for loss in off:
+    tried = _tried_values(report.path, result, at_epoch)
+    points = [
+        (_x(parameter, value), loss) for value, loss in tried if not _is_off(parameter, value)
+    ]
+    losses_off = [loss for value, loss in tried if _is_off(parameter, value)]
+    axes.plot([x for x, _ in points], [loss for _, loss in points], "o", color=TRAIN, ms=4.5)
+    for loss in losses_off:
         axes.axhline(loss, color=TRAIN, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.plot(
-        [_across(parameter, point.value) for point in report.sensitivity],
+        [_x(parameter, point.value) for point in report.sensitivity],
         [point.loss for point in report.sensitivity],
         "s" if isinstance(parameter, Choice) else "-",
         color=VALIDATION,
         linewidth=2,
     )
-    if report.best is not None and not _off(parameter, report.best):
-        axes.axvline(_across(parameter, report.best), color=INK, linewidth=1)
+    if report.best is not None and not _is_off(parameter, report.best):
+        axes.axvline(_x(parameter, report.best), color=INK, linewidth=1)
     if isinstance(parameter, LogUniform) or (
         isinstance(parameter, TuneFunction) and parameter.is_log
     ):
@@ -169,30 +182,31 @@ def sensitivity_png(
         _integer_ticks(axes)
     elif isinstance(parameter, Choice):
         axes.set_xticks(range(len(parameter.options)), list(map(cell_text, parameter.options)))
-    _limit(axes, [loss for _, loss in tried])
+    _limit_y_axis(axes, [loss for _, loss in tried])
     axes.set_xlabel(report.path)
     axes.set_ylabel(f"loss at epoch {at_epoch} [{unit}]")
     at_edge = f"{report.path}: best at the {report.edge} end of the range"
     set_headline(
         axes,
         at_edge if report.edge else f"Loss over {report.path}",
-        f"{report.share:.0%} of the importance; best trial: {_shown(parameter, report.best)}"
-        + (f"; {len(off)} trials with it off (dotted)" if off else ""),
-        colour=_EDGE_COLOUR if report.edge else INK,
+        f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
+        + (f"; {len(losses_off)} trials with it off (dotted)" if losses_off else ""),
+        colour=_WARNING_COLOUR if report.edge else INK,
     )
     return as_png(figure)
 
 
 def strategy_text(strategy: Strategy) -> str:
-    """Return how trials were suggested and stopped, with class names without modules."""
+    """Return how trials were suggested and stopped, as text with short class names."""
     proposals, scheduler = (
         re.split(r"[.:]", name)[-1] for name in (strategy.proposals, strategy.scheduler)
     )
-    stops = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
-    return f"proposals: {proposals}, {stops}"
+    stopping = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
+    return f"proposals: {proposals}, {stopping}"
 
 
-def _tried(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:
+def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:
+    """Return the value of a parameter and the loss of every trial with a finite loss."""
     return [
         (
             trial.schedule[0].params[path],
@@ -203,8 +217,8 @@ def _tried(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, 
     ]
 
 
-def _limit(axes: "Axes", losses: list[float]) -> None:
-    """Exclude the worst tenth: one diverged trial would flatten all others."""
+def _limit_y_axis(axes: "Axes", losses: list[float]) -> None:
+    """Limit the axis to the lower nine tenths; a diverged trial would flatten all others."""
     ordered = sorted(losses)
     if not ordered:
         return
@@ -220,20 +234,21 @@ def _integer_ticks(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _across(parameter: Parameter, value: Value) -> float:
+def _x(parameter: Parameter, value: Value) -> float:
+    """Return the x coordinate of a value; options of a choice are numbered."""
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))
     assert isinstance(value, int | float), f"{value!r} has no position on an axis"
     return float(value)
 
 
-def _shown(parameter: Parameter, value: Value | None) -> str:
+def _value_text(parameter: Parameter, value: Value | None) -> str:
     if value is None:
         return "not active"
-    if _off(parameter, value):
+    if _is_off(parameter, value):
         return "off"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _off(parameter: Parameter, value: Value) -> bool:
+def _is_off(parameter: Parameter, value: Value) -> bool:
     return isinstance(parameter, LogUniform) and not value

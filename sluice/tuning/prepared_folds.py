@@ -1,4 +1,4 @@
-"""Examples of the folds that trials train on, created once per worker process."""
+"""Creates the examples of the folds that trials train on, once per worker process."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ class PreparedFold:
     """Train and validation examples of one fold, and the workload that created them."""
 
     workload: Workload
-    """Workload for a single trial; it may store state of the rows."""
+    """Workload of a single trial. It is a copy if possible, because a workload may store state."""
     train: Examples
     val: Examples
     rng: Mapping[str, Tensor]
@@ -30,10 +30,11 @@ class PreparedFold:
 class _Entry:
     fold: PreparedFold
     versions: tuple[int, ...]
+    """In-place version counters of the fold's tensors when they were created."""
 
 
 _cache: dict[str, dict[str, _Entry]] = {}
-"""Prepared folds of the last study that trained in this process, by study and by fold."""
+"""Prepared folds of the last study in this process, by key of the study and by rows of the fold."""
 
 
 def prepare_fold(
@@ -44,32 +45,31 @@ def prepare_fold(
     key: Mapping[str, Any],
     seed: int,
 ) -> PreparedFold:
-    """Return the examples of a fold, which the first call with this key creates.
+    """Return the examples of a fold, from the cache of this process if it contains them.
 
-    Folds of one key are kept in memory together; those of another key replace them. Test rows are
-    never turned into examples here.
+    The cache contains the folds of one key; a call with another key replaces them. No examples are
+    created from test rows.
 
     Args:
         frame: Feature frame. It is copied, because arrays from Ray's object store are read-only.
         fold: Train and validation rows.
         open_workload: Builds a workload.
-        key: Everything that determines the examples besides the fold and ``seed``, as plain JSON.
+        key: Everything that determines the examples, except the fold and ``seed``, as plain JSON.
         seed: Seed of the random numbers that the workload uses while it creates examples.
     """
     study = json.dumps([dict(key), seed], sort_keys=True, default=str)
     rows = fold.model_dump_json(include={"train", "val"})
     folds = _cache.get(study, {})
     entry = folds.get(rows)
-    # A network that changes its inputs in place changes these tensors.
+    # A network that modifies its inputs in place also modifies cached tensors, which are then
+    # created again.
     if entry is None or entry.versions != _versions(entry.fold):
-        entry = _make(frame, fold, open_workload(), seed)
+        entry = _create_entry(frame, fold, open_workload(), seed)
         _cache.clear()
         _cache[study] = {**folds, rows: entry}
     try:
         workload = copy.deepcopy(entry.fold.workload)
-    except (
-        Exception
-    ):  # a user class may contain objects that cannot be copied, such as an open file
+    except Exception:  # a user class may contain an object that cannot be copied, e.g. an open file
         _cache.clear()
         workload = entry.fold.workload
     return PreparedFold(
@@ -80,10 +80,10 @@ def prepare_fold(
     )
 
 
-def _make(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
-    own, stream = frame.copy(), RandomStream(seed)
+def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
+    frame, stream = frame.copy(), RandomStream(seed)
     with stream.active():
-        train, val = workload.examples(own, fold.train), workload.examples(own, fold.val)
+        train, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
     prepared = PreparedFold(workload=workload, train=train, val=val, rng=stream.state)
     return _Entry(fold=prepared, versions=_versions(prepared))
 

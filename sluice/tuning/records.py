@@ -1,4 +1,4 @@
-"""Records of a search: schedules, reports, trials and the result."""
+"""Records of a search: the schedules, reports and outcomes of trials, and the result."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from sluice.tuning.spaces import TrialSettings
 
 
 class ScheduleStep(Record):
-    """Values of a trial from one epoch on."""
+    """Values with which a trial trains from one epoch on."""
 
-    from_epoch: int = Field(description="Number of epochs before the step.")
+    from_epoch: int = Field(description="Number of epochs before these values take effect.")
     params: Params
 
 
 class EpochLosses(Record):
-    """Losses of a trial after one epoch, as means over its folds."""
+    """Losses of a trial after one epoch; each is the mean over the folds."""
 
     epoch: int
     train_loss: float
@@ -31,18 +31,18 @@ class EpochLosses(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """State of a trial's training after an epoch. It is valid until training continues."""
+    """State of a trial's training after an epoch. ``save`` is valid until training continues."""
 
     epochs: tuple[EpochLosses, ...]
     """Losses of every epoch from the trial's first one on."""
     finished: bool
-    """Whether training has ended by patience or after the last epoch."""
+    """Whether training has ended, by early stopping or after the last epoch."""
     reason: str
-    """Why training ended, as text; empty while it continues."""
+    """Why training ended, as text; empty while training continues."""
     save: Callable[[Path], None]
-    """Writes the checkpoint into an empty folder; raises StorageError if it cannot."""
+    """Function that writes the checkpoint into an empty folder; it may raise ``StorageError``."""
     damaged_checkpoints: int = 0
-    """Number of damaged checkpoints that were replaced by repeated training; changes no loss."""
+    """Number of damaged checkpoints, whose epochs were trained again. The losses are the same."""
 
 
 class TrialRecord(Record):
@@ -50,7 +50,7 @@ class TrialRecord(Record):
 
     id: int
     schedule: tuple[ScheduleStep, ...] = Field(
-        description="Values over time; one step unless PBT changed them."
+        description="Values over time; a single step unless PBT changed them."
     )
     epochs: tuple[EpochLosses, ...] = ()
     state: Literal["running", "finished", "pruned", "failed"] = "running"
@@ -58,8 +58,8 @@ class TrialRecord(Record):
     seconds: float = Field(0.0, description="Time that workers spent on the trial [s].")
     damaged_checkpoints: int = Field(
         0,
-        description="Number of damaged checkpoints that were skipped for an older one; they "
-        "change no loss.",
+        description="Number of damaged checkpoints, whose epochs were trained again; the losses "
+        "are the same.",
     )
 
     @property
@@ -69,49 +69,49 @@ class TrialRecord(Record):
 
     @property
     def loss(self) -> float:
-        """Validation loss of its selected epoch; infinite if it failed or ran no epoch."""
+        """Validation loss of the selected epoch; infinite if the trial failed or ran no epoch."""
         if self.state == "failed" or not self.epochs:
             return math.inf
         return self.epochs[-1].kept_loss
 
 
 class Exploit(Record):
-    """A step of PBT: a weak trial continues from a strong one's weights with changed values."""
+    """An exploit step of PBT: a weak trial copies the weights of a strong one, with new values."""
 
-    epoch: int
-    trial: int
-    donor: int
-    params: Params
+    epoch: int = Field(description="Number of epochs before the copy.")
+    trial: int = Field(description="Id of the trial that continues from copied weights.")
+    donor: int = Field(description="Id of the trial whose weights are copied.")
+    params: Params = Field(description="Values with which the trial continues.")
 
 
 class Strategy(Record):
-    """How trials are suggested and stopped, and why."""
+    """How a search suggests and stops trials, and why."""
 
     proposals: str = Field(description="'random', 'tpe', or the import path of a searcher.")
     scheduler: str = Field(
         description="'median', 'asha', 'pbt', 'none', or the import path of a scheduler."
     )
-    parameters: tuple[str, ...] = Field(description="Searched paths.")
+    parameters: tuple[str, ...] = Field(description="Paths of the searched parameters.")
     decision_epochs: tuple[int, ...] = Field(
         description="Epochs after which a trial reports, so that it can be stopped or changed."
     )
     changing: tuple[str, ...] = Field(
         (), description="Paths whose values the scheduler changes during training."
     )
-    reason: str
+    reason: str = Field(description="Why this strategy was selected.")
 
 
 class SearchResult(Record):
     """Result of a search.
 
-    The winner's loss is the minimum of ``num_trials`` losses, and so optimistically biased.
+    The winner's loss is the minimum of ``num_trials`` losses and therefore optimistically biased.
     """
 
     strategy: Strategy
     trials: tuple[TrialRecord, ...]
     best: int = Field(description="Id of the best trial.")
     setup: TrialSettings = Field(
-        description="Settings with which a training from the start reproduces the best trial."
+        description="Settings with which a new training reproduces the best trial."
     )
     exploits: tuple[Exploit, ...] = ()
     num_trials: int
@@ -119,5 +119,5 @@ class SearchResult(Record):
 
     @property
     def winner(self) -> TrialRecord:
-        """The best trial."""
+        """Record of the best trial."""
         return self.trials[self.best]

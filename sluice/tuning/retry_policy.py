@@ -1,9 +1,10 @@
 """Decides which errors fail a trial, and which are transient so that the trial is retried.
 
-A recorded failure is final: the search uses it in all later decisions. So only errors that follow
-from the trial's values and the code are recorded. Transient errors (memory, a device, a file, a
-worker) are raised: Ray Tune restarts the trial from its last checkpoint, and ends the search after
-too many retries. Nothing is recorded then, and the next run trains the trial again.
+A recorded failure is final, because the search uses it in all later decisions. Therefore only
+errors that follow from the trial's values and the code are recorded. Transient errors (memory, a
+device, a file, a worker) are raised: Ray Tune restarts the trial from its last checkpoint. After
+too many retries the search ends without recording a failure, and the next run trains the trial
+again.
 """
 
 import tempfile
@@ -29,21 +30,21 @@ from sluice.tuning.parameters import Params
 def is_transient(error: BaseException) -> bool:
     """Return whether the same trial might succeed in another attempt.
 
-    An error that was caused by a transient error is transient, whatever its own type.
+    An error of any type is transient if a transient error caused it.
     """
     if isinstance(error, SluiceError):
-        permanent = isinstance(error, TrainingFailed | ContractError)
-        environmental = isinstance(error, RankLost | SettingsError | SourceError)
-        transient = environmental or not permanent
+        follows_from_trial = isinstance(error, TrainingFailed | ContractError)
+        depends_on_machine = isinstance(error, RankLost | SettingsError | SourceError)
+        has_transient_type = depends_on_machine or not follows_from_trial
     else:
-        # After a GPU error every later GPU call of the process fails as well.
-        temporary = isinstance(error, OSError | torch.AcceleratorError)
-        transient = temporary or is_out_of_memory(error)
-    return transient or (error.__cause__ is not None and is_transient(error.__cause__))
+        # A GPU error is transient: every later GPU call of the process fails as well.
+        is_machine_error = isinstance(error, OSError | torch.AcceleratorError)
+        has_transient_type = is_machine_error or is_out_of_memory(error)
+    return has_transient_type or (error.__cause__ is not None and is_transient(error.__cause__))
 
 
 def failure_reason(error: Exception, params: Params) -> str:
-    """Return why a trial failed, if the error follows from its values and the code.
+    """Return why a trial failed; raise the error instead if it is transient.
 
     Args:
         error: Exception of the training.
@@ -60,11 +61,11 @@ def failure_reason(error: Exception, params: Params) -> str:
         return str(error)
     if is_transient(error):
         raise transient_error(error, params) from error
-    return f"{_described(error)}."
+    return f"{_describe(error)}."
 
 
 def transient_error(error: Exception, params: Params) -> SluiceError:
-    """Return a transient error of a trial as a ``SluiceError`` with a cause and a fix."""
+    """Convert a transient error of a trial to a ``SluiceError`` with a cause and a fix."""
     if isinstance(error, SluiceError):
         return error
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
@@ -72,7 +73,7 @@ def transient_error(error: Exception, params: Params) -> SluiceError:
     cause = "Memory, a device or a file failed, which may be unrelated to the values."
     if is_out_of_memory(error):
         cause = memory_advice(MEMORY_SETTINGS)
-    return interrupted_trial(params, _described(error), cause=cause)
+    return interrupted_trial(params, _describe(error), cause=cause)
 
 
 def interrupted_trial(params: Params, what: str, *, cause: str) -> TrainingFailed:
@@ -80,7 +81,7 @@ def interrupted_trial(params: Params, what: str, *, cause: str) -> TrainingFaile
 
     Args:
         params: Values of the trial.
-        what: What happened, a sentence without a full stop.
+        what: What happened, as a sentence without a full stop.
         cause: The likely cause.
     """
     values = ", ".join(f"{path} {value}" for path, value in params.items())
@@ -89,9 +90,9 @@ def interrupted_trial(params: Params, what: str, *, cause: str) -> TrainingFaile
         cause=cause,
         fix="Run again: finished work is kept, and this trial is trained again. If it fails every "
         "time, its values exceed the resources: narrow their ranges, or lower compute.workers "
-        "so that each worker gets more.",
+        "so that each worker gets more memory.",
     )
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{describe_error(error)} (raised {locate_error(error)})"

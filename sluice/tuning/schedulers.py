@@ -18,58 +18,62 @@ if TYPE_CHECKING:
 TIME_ATTR = "epoch"
 """Name of the reported counter by which schedulers decide."""
 
-_CLASSES = {
+_CLASS_PATHS = {
     "asha": "ray.tune.schedulers:ASHAScheduler",
     "median": "ray.tune.schedulers:MedianStoppingRule",
     "pbt": "ray.tune.schedulers:PopulationBasedTraining",
     "none": "ray.tune.schedulers:FIFOScheduler",
 }
 _MEDIAN_MIN_SAMPLES = 4
-"""With fewer other trials, being worse than their median is no evidence."""
-_FACTORS = (0.8, 1.2)
-_QUANTILE, _RESAMPLE = 0.25, 0.25
+"""Number of other trials from which the median rule may stop a trial. With fewer trials, a loss
+above their median is no evidence that the trial is bad."""
+_PERTURBATION_FACTORS = (0.8, 1.2)
+"""Factors by which PBT multiplies a value that it changes."""
+_EXPLOIT_QUANTILE = 0.25
+"""Share of the worst trials that copy weights in a step of PBT, and of the best that are copied."""
+_RESAMPLE_PROBABILITY = 0.25
+"""Probability with which PBT resamples a value instead of multiplying it."""
 
 
 def make_scheduler(
     settings: SearchSettings, strategy: Strategy, space: Space, max_epochs: int
 ) -> "TrialScheduler":
-    """Return a new scheduler.
-
-    Its metric and mode are not set: ``TuneConfig`` sets them, see ``metric_of``.
+    """Return a new scheduler of Ray Tune, without metric and mode, which ``TuneConfig`` sets.
 
     Args:
-        settings: Grace period, reduction, interval and seed, and optionally the class.
-        strategy: Name of the scheduler, and the parameters it may change during training.
+        settings: Grace period, reduction factor, interval and seed, and optionally the class.
+        strategy: Name of the scheduler, and the parameters that it may change during training.
         space: The searched space.
         max_epochs: Length of a trial that is not stopped [epochs].
 
     Raises:
-        SettingsError: A given class does not exist, is not a scheduler, or refuses its arguments.
+        SettingsError: The class in ``settings`` does not exist, is not a scheduler, or refuses its
+            arguments.
 
     Cost:
         Imports Ray, 1.4 s.
     """
-    own = settings.scheduler
-    if not isinstance(own, ClassSettings):
-        own = ClassSettings(path=_CLASSES[strategy.scheduler])
-    cls = import_class(own.path, what="scheduler")
+    class_settings = settings.scheduler
+    if not isinstance(class_settings, ClassSettings):
+        class_settings = ClassSettings(path=_CLASS_PATHS[strategy.scheduler])
+    cls = import_class(class_settings.path, what="scheduler")
     changing = {path: space.parameters[path] for path in strategy.changing}
-    filled: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "time_attr": TIME_ATTR,
         "max_t": max_epochs,
         "grace_period": grace_epochs(settings, max_epochs),
         "reduction_factor": settings.reduction,
         "min_samples_required": _MEDIAN_MIN_SAMPLES,
         "perturbation_interval": settings.perturbation_epochs,
-        "quantile_fraction": _QUANTILE,
-        "resample_probability": _RESAMPLE,
-        "perturbation_factors": _FACTORS,
+        "quantile_fraction": _EXPLOIT_QUANTILE,
+        "resample_probability": _RESAMPLE_PROBABILITY,
+        "perturbation_factors": _PERTURBATION_FACTORS,
         "hyperparam_mutations": _mutations(changing),
         "hyperparam_bounds": _bounds(changing),
         "custom_explore_fn": ClipToRange({config_key(p, q): q for p, q in changing.items()}),
     }
     seed = derive_seed(settings.seed, "scheduler") % 2**32
-    scheduler: TrialScheduler = build(cls, own, filled, seed=seed, what="scheduler")
+    scheduler: TrialScheduler = build(cls, class_settings, defaults, seed=seed, what="scheduler")
     return scheduler
 
 
@@ -81,7 +85,7 @@ def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
 
 
 def is_population(scheduler: str | ClassSettings) -> bool:
-    """Return whether a scheduler lets trials continue from weights of others, as PBT does.
+    """Return whether a scheduler is PBT or a variant, in which trials copy weights of other trials.
 
     Args:
         scheduler: A name from the settings, or the import path of a class.
@@ -105,10 +109,10 @@ def metric_of(strategy: Strategy) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClipToRange:
-    """Clips values that a scheduler changed to their ranges: PBT multiplies them."""
+    """Clips values to their ranges, because PBT multiplies values and may leave a range."""
 
     parameters: Mapping[str, Parameter]
-    """Parameters by the key of their value in Tune's config."""
+    """Parameters by key of Tune's config."""
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the config with each changed value replaced by the nearest value of its range."""
@@ -121,8 +125,8 @@ class ClipToRange:
 
 def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # PBT steps through a list or resamples it; for parameters that may be off, only values
-        # above 0.
+        # From a list, PBT takes a neighbouring or a random option. A parameter that may be off gets
+        # only values above 0.
         config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
         else domains(path, parameter)[config_key(path, parameter)]
@@ -133,7 +137,7 @@ def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
 def _bounds(changing: Mapping[str, Parameter]) -> dict[str, list[Any]]:
     return {
         config_key(path, parameter): [
-            encode_one(parameter, parameter.at(end)) for end in (0.0, 1.0)
+            encode_one(parameter, parameter.value_at(end)) for end in (0.0, 1.0)
         ]
         for path, parameter in changing.items()
         if not isinstance(parameter, Choice)

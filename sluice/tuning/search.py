@@ -1,4 +1,4 @@
-"""Runs a whole search: from a space and an objective to the result."""
+"""Runs a whole search, from a space and an objective to the result, or resumes it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 OnReport = Callable[[TrialRecord, tuple[TrialRecord, ...]], None]
-"""Callback with (the trial that reported, all trials after the report)."""
+"""Function of (the trial that reported, all trials after the report)."""
 
 RunTrials = Callable[[StudyPlan, Listener], "Study"]
-"""Runs the trials of a plan and returns the study; the listener is called after every event."""
+"""Function that runs the trials of a plan and returns the study. The listener is called after every
+event."""
 
 
 def run_search(
@@ -44,19 +45,19 @@ def run_search(
     log: Callable[[str], None] = lambda _line: None,
     run: RunTrials = run_tuner,
 ) -> SearchResult:
-    """Run the search in ``folder``, or resume it; a finished search is read, not run again.
+    """Run or resume the search in ``folder``; return the stored result if it has finished.
 
-    Interrupted at any moment, even by SIGKILL of this process or a worker, and started again, it
-    has the same trials, early stops and exploits (copies of weights between trials) as an
-    uninterrupted search.
+    A search can be interrupted at any moment, even by SIGKILL of this process or a worker. After it
+    is resumed, it has the same trials, early stops and exploits (copies of weights between trials)
+    as an uninterrupted search.
 
     Args:
         objective: Function that is minimised.
         space: The search space, the most important parameters first.
         base: Settings of everything else; ``training.max_epochs`` is the length of a trial.
         settings: The budget, and how it is used.
-        folder: Folder of this search only, with its journal, and Ray Tune's results and checkpoints
-            unless ``compute.storage_path`` is set.
+        folder: Folder of this search only. It contains the journal, and also Ray Tune's results and
+            checkpoints unless ``compute.storage_path`` is set.
         on_report: Called after every report.
         compute: Machines and resources.
         callbacks: Callbacks of Ray Tune.
@@ -84,14 +85,14 @@ def run_search(
             "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
             "search": settings.model_dump(mode="json"),
             "ordered": is_ordered(settings, compute),
-            # A GPU and a CPU do not give the same bits.
+            # Results on a GPU and on a CPU differ by rounding.
             "on_gpu": compute.gpus_per_worker > 0,
             "code": search_code(),
         },
     )
-    finished = study_folder.result()
-    if finished is not None:
-        return finished
+    stored_result = study_folder.result()
+    if stored_result is not None:
+        return stored_result
     records = TrialRecords(searched, base, strategy)
     trials: tuple[TrialRecord, ...] = ()
 
@@ -120,7 +121,9 @@ def run_search(
             "ended.",
             fix="Run again to resume: finished work is kept.",
         ) from None
-    result = _result(records.update(study), strategy, base, records.exploits(study), folder=folder)
+    result = _select_best(
+        records.update(study), strategy, base, records.exploits(study), folder=folder
+    )
     study_folder.save(result)
     return result
 
@@ -129,7 +132,7 @@ def _num_ended(trials: tuple[TrialRecord, ...]) -> int:
     return sum(trial.state != "running" for trial in trials)
 
 
-def _result(
+def _select_best(
     trials: tuple[TrialRecord, ...],
     strategy: Strategy,
     base: TrialSettings,
@@ -140,7 +143,7 @@ def _result(
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
         raise SearchFailed(
-            f"None of {len(trials)} trials ended with a finite loss. Reason of the first: "
+            f"None of {len(trials)} trials ended with a finite loss. Reason of the first trial: "
             f"{trials[0].reason or 'unknown'}",
             cause=f"Number of different reasons: {len({trial.reason for trial in trials})}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "

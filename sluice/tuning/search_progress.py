@@ -1,4 +1,4 @@
-"""Progress messages of a running search."""
+"""Creates the progress messages of a running search."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,22 @@ from sluice.tuning.records import TrialRecord
 
 
 class SearchProgress:
-    """Reports every trial that ended, and with PBT every step of the population, once.
+    """Reports each trial once when it has ended, and with PBT each step of the population.
 
-    The members of a population all end at the same time: without its steps there would be no
-    message for hours.
+    The trials of a population all end at the same time, so without messages about its steps there
+    would be no message for hours.
     """
 
     def __init__(self, *, num_trials: int, population: bool) -> None:
-        self._num_trials, self._population = num_trials, population
+        self._num_trials, self._is_population = num_trials, population
         self._ended: set[int] = set()
-        self._stepped = 0
-        """Epoch of the last reported step."""
+        """Ids of the trials whose end was reported."""
+        self._last_step = 0
+        """Epoch of the last reported step of the population."""
 
     @property
     def num_ended(self) -> int:
-        """Number of trials that have ended."""
+        """Number of trials whose end was reported."""
         return len(self._ended)
 
     def lines(self, trials: Sequence[TrialRecord]) -> list[str]:
@@ -33,9 +34,9 @@ class SearchProgress:
         """
         lines = []
         epoch = _min_epoch(trials)
-        if self._population and epoch > self._stepped:
-            self._stepped = epoch
-            lines += _step(epoch, trials)
+        if self._is_population and epoch > self._last_step:
+            self._last_step = epoch
+            lines += _describe_step(epoch, trials)
         for trial in trials:
             if trial.state != "running" and trial.id not in self._ended:
                 self._ended.add(trial.id)
@@ -48,26 +49,26 @@ class SearchProgress:
 
 
 def _min_epoch(trials: Sequence[TrialRecord]) -> int:
-    """Return the epoch that every member has reached, except failed ones."""
+    """Return the last epoch that all trials have reached, except failed ones."""
     return min((len(trial.epochs) for trial in trials if trial.state != "failed"), default=0)
 
 
-def _step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
-    moved = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
+def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
+    copying = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
+    # Trials that copied are excluded, because they have the losses of the copied trial.
     losses = {
         trial.id: trial.epochs[-1].val_loss
         for trial in trials
-        if trial.epochs
-        and trial.id not in moved  # members that copied have the losses of their donor
+        if trial.epochs and trial.id not in copying
     }
     losses = {trial: loss for trial, loss in losses.items() if math.isfinite(loss)}
     if not losses:
-        return []  # the final messages of the members contain the reasons
+        return []  # the messages about the end of the trials contain the reasons
     best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
-    total = sum(len(trial.schedule) > 1 for trial in trials)
+    num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
         f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst "
-        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(moved)} copied another "
-        f"trial's weights ({', '.join(map(str, moved)) or 'none'}), {total} of {len(trials)} have "
-        "changed values"
+        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copying)} copied another "
+        f"trial's weights ({', '.join(map(str, copying)) or 'none'}), {num_changed} of "
+        f"{len(trials)} have changed values"
     ]

@@ -24,33 +24,34 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
 _MODE = "min"
+"""Direction of the search, as Ray Tune and Optuna name it."""
 
 
 def make_searcher(
     settings: SearchSettings, strategy: Strategy, space: Space, base: TrialSettings, metric: str
 ) -> "Searcher":
-    """Return a new searcher with space, metric and mode; ``Tuner`` gets no space.
+    """Return a new searcher with space, metric and mode, so that ``Tuner`` needs no space.
 
-    Trial 0 has the values of ``base`` if the space contains them, unless a given class takes no
-    ``points_to_evaluate``.
+    Trial 0 has the values of ``base`` if the space contains them. A class from the settings must
+    accept ``points_to_evaluate`` for that.
 
     Args:
-        settings: The seed, the random trials before TPE, and optionally the class.
-        strategy: Random values or TPE.
+        settings: Seed, number of random trials before TPE, and optionally the class.
+        strategy: Selects random values or TPE.
         space: The searched space.
         base: Settings of everything else.
         metric: Metric that is minimised.
 
     Raises:
-        SettingsError: A given class does not exist, is not a searcher, refuses its arguments or the
-            space, or lacks its library.
+        SettingsError: The class in ``settings`` does not exist, is not a searcher, refuses its
+            arguments or the space, or needs a library that is not installed.
 
     Cost:
         Imports Ray, 1.4 s.
     """
     seed = derive_seed(settings.seed, "searcher") % 2**32
     if settings.searcher is not None:
-        return _by_class(settings.searcher, space, base, metric=metric, seed=seed)
+        return _make_from_class(settings.searcher, space, base, metric=metric, seed=seed)
     searcher: Searcher = _optuna_search()(
         optuna_space(space, base),
         metric=metric,
@@ -67,7 +68,7 @@ def _sampler(proposals: str, *, seed: int, startup_trials: int) -> Any:
     if proposals == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about experimental options of Optuna
+        warnings.simplefilter("ignore")  # Optuna warns about its experimental options
         return optuna.samplers.TPESampler(
             n_startup_trials=startup_trials,
             multivariate=True,
@@ -82,10 +83,10 @@ def _optuna_search() -> Any:
     from ray.tune.search.optuna import OptunaSearch
 
     class QuietOptunaSearch(OptunaSearch):
-        """``OptunaSearch`` that counts a failed trial as the worst one; Optuna would ignore it.
+        """``OptunaSearch`` that counts a failed trial as the worst trial instead of ignoring it.
 
-        TPE then avoids values with which trials fail. Intermediate results are ignored: samplers do
-        not use them, and PBT repeats epochs.
+        So TPE avoids values with which trials fail. Intermediate results are ignored, because
+        samplers do not use them, and because PBT reports the same epochs again.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,8 +99,8 @@ def _optuna_search() -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            # Without a result and an error, Optuna counts the trial as pruned before its first
-            # step.
+            # OptunaSearch counts a trial without result and without error as pruned before its
+            # first step, which TPE ranks last.
             super().on_trial_complete(trial_id, None if error else result, error=False)
 
     return QuietOptunaSearch
@@ -109,8 +110,8 @@ def _optuna_search() -> Any:
 def quiet_optuna() -> Iterator[None]:
     """Suppress Optuna's message about a new study.
 
-    Not around every call: changing the level clears the caches of all loggers, which took a quarter
-    of the time of a study's decisions.
+    Use this only where the message occurs: changing the level clears the caches of all loggers.
+    Around every call, that took a quarter of the time of a study's decisions.
     """
     import optuna
 
@@ -122,35 +123,36 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
-def _by_class(
-    own: ClassSettings, space: Space, base: TrialSettings, *, metric: str, seed: int
+def _make_from_class(
+    settings: ClassSettings, space: Space, base: TrialSettings, *, metric: str, seed: int
 ) -> "Searcher":
     from ray.tune.search.optuna import OptunaSearch
 
-    cls = import_class(own.path, what="searcher")
+    cls = import_class(settings.path, what="searcher")
     names, _ = accepted_arguments(cls)
     initial = base_params(space, base)
-    filled: dict[str, Any] = {"metric": metric, "mode": _MODE}
+    arguments: dict[str, Any] = {"metric": metric, "mode": _MODE}
     if issubclass(cls, OptunaSearch):
         points = [encode(space, base, initial)]
-        filled |= {"space": optuna_space(space, base), "points_to_evaluate": points}
-        found: Searcher = build(cls, own, filled, seed=seed, what="searcher")
-        return found
+        arguments |= {"space": optuna_space(space, base), "points_to_evaluate": points}
+        optuna_search: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
+        return optuna_search
     domains = tune_space(space, base)
-    filled["points_to_evaluate"] = [complete_config(space, base, initial)]
-    searcher: Searcher = build(cls, own, filled, seed=seed, what="searcher")
+    arguments["points_to_evaluate"] = [complete_config(space, base, initial)]
+    searcher: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
 
-    def receive_space() -> bool:
+    def set_space() -> bool:
         return bool(searcher.set_search_properties(metric, _MODE, domains))
 
-    if call_library(receive_space, own.path, what="searcher", takes=names):
+    if call_library(set_space, settings.path, what="searcher", takes=names):
         return searcher
     if "space" not in names:
         raise SettingsError(
-            f"The searcher '{own.path}' does not accept a search space.",
+            f"The searcher '{settings.path}' does not accept a search space.",
             cause="set_search_properties returns False, and the constructor has no argument "
             "'space'.",
             fix="Let set_search_properties store the given space and return True.",
         )
-    given: Searcher = build(cls, own, filled | {"space": domains}, seed=seed, what="searcher")
-    return given
+    arguments["space"] = domains
+    with_space: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
+    return with_space

@@ -1,4 +1,4 @@
-"""Settings of a search."""
+"""Settings of a search: its budget, and how it suggests and stops trials."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,11 +10,11 @@ Scheduler = Literal["auto", "asha", "pbt", "median", "none"]
 
 
 class ClassSettings(Settings):
-    """A scheduler or searcher of Ray Tune by import path.
+    """A scheduler or searcher of Ray Tune, given by import path and arguments.
 
-    An argument may be such a mapping as well: with ``arguments`` it is an instance of the class,
-    such as a sampler of Optuna, and without them the class itself, such as an optimizer of
-    Nevergrad.
+    The value of an argument may have the same form. With ``arguments`` it is an instance of its
+    class, such as a sampler of Optuna. Without ``arguments`` it is the class itself, such as an
+    optimizer of Nevergrad.
     """
 
     model_config = ConfigDict(
@@ -33,7 +33,7 @@ class ClassSettings(Settings):
     )
 
 
-def _kind(value: Any) -> str:
+def _discriminator(value: Any) -> str:
     return "class" if isinstance(value, dict | ClassSettings) else "name"
 
 
@@ -45,7 +45,7 @@ class SearchSettings(Settings):
     )
     scheduler: Annotated[
         Annotated[Scheduler, Tag("name")] | Annotated[ClassSettings, Tag("class")],
-        Discriminator(_kind),
+        Discriminator(_discriminator),
     ] = Field(
         "auto",
         description="'auto' (by the budget), 'asha', 'median', 'pbt', 'none' (no early stopping), "
@@ -106,7 +106,7 @@ class SearchSettings(Settings):
 
     @field_validator("folds")
     @classmethod
-    def _distinct(cls, folds: tuple[int, ...]) -> tuple[int, ...]:
+    def _require_distinct_folds(cls, folds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(folds)) != len(folds) or min(folds) < 0:
             raise ValueError("folds must be distinct and not negative")
         return tuple(sorted(folds))

@@ -1,4 +1,4 @@
-"""Checks that a search space suits the settings that it varies."""
+"""Checks that every trial of a search space can be trained with its values."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from sluice.tuning.parameters import (
 from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field, split_path
 from sluice.workloads.workload import WorkloadSettings
 
-_KIND, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
+_ARCHITECTURE, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
 
 
 def require_fit(space: Space, base: TrialSettings) -> None:
@@ -31,8 +31,8 @@ def require_fit(space: Space, base: TrialSettings) -> None:
         SettingsError: A width is no multiple of the attention heads, or ``training.changes``
             overrides a searched setting; the message contains the value and the nearest valid one.
     """
-    _require_unchanged(space, base)
-    if "transformer" in _possible(space, base, _KIND):
+    _require_no_overrides(space, base)
+    if "transformer" in _possible_values(space, base, _ARCHITECTURE):
         _require_divisible(space, base)
 
 
@@ -45,18 +45,19 @@ def workload_names(space: Space) -> tuple[str, ...]:
 
 
 def require_workload_fit(
-    space: Space, settings_type: type[WorkloadSettings], own: Mapping[str, Any], *, where: str
+    space: Space, settings_type: type[WorkloadSettings], settings: Mapping[str, Any], *, where: str
 ) -> None:
-    """Refuse a space with unknown settings of the workload, or with values that it does not accept.
+    """Refuse a space with unknown settings of the workload, or with values that they do not accept.
 
     Args:
         space: The searched space.
         settings_type: The settings class of the workload.
-        own: The workload settings of the file.
+        settings: The workload settings of the file.
         where: Source of these settings, for the message.
 
     Raises:
-        SettingsError: A setting is unknown (the nearest one is suggested), or a value is refused.
+        SettingsError: A setting is unknown (the nearest known setting is suggested), or a value is
+            refused.
     """
     known = [name for name in settings_type.model_fields if name != "folds"]
     for name in workload_names(space):
@@ -72,14 +73,14 @@ def require_workload_fit(
             continue
         for value in boundary_values(parameter):
             require_field(settings_type, name, value, path=path, value=value)
-    settings_type.parse(dict(own), where=where)
+    settings_type.parse(dict(settings), where=where)
 
 
-def _require_unchanged(space: Space, base: TrialSettings) -> None:
+def _require_no_overrides(space: Space, base: TrialSettings) -> None:
     for change in base.training.changes:
         for path in change.paths:
-            # The path of a list item is the list's path and an index.
-            if any(each == path or each.startswith(f"{path}.") for each in space.parameters):
+            # The path of a list item is the path of the list, followed by an index.
+            if any(p == path or p.startswith(f"{path}.") for p in space.parameters):
                 raise SettingsError(
                     f"'{path}' cannot be searched while training.changes sets it after epoch "
                     f"{change.from_epoch}: the change would override the value of the trial.",
@@ -88,43 +89,42 @@ def _require_unchanged(space: Space, base: TrialSettings) -> None:
 
 
 def _require_divisible(space: Space, base: TrialSettings) -> None:
-    all_heads = sorted({int(heads) for heads in _possible(space, base, _HEADS)})
+    all_heads = sorted({int(heads) for heads in _possible_values(space, base, _HEADS)})
     step = math.lcm(*all_heads)
-    for width in _possible(space, base, _HIDDEN):
+    for width in _possible_values(space, base, _HIDDEN):
         if int(width) % step:
-            raise _indivisible(int(width), all_heads, step, space.parameters.get(_HIDDEN))
+            raise _indivisible_width(int(width), all_heads, step, space.parameters.get(_HIDDEN))
 
 
-def _indivisible(
+def _indivisible_width(
     width: int, all_heads: list[int], step: int, parameter: Parameter | None
 ) -> SettingsError:
     heads = ", ".join(map(str, all_heads))
-    several = f", that is, of {step} for heads {heads}," if len(all_heads) > 1 else f" {step}"
-    near = nearest_multiples(width, step)
+    multiple = f", that is, of {step} for heads {heads}," if len(all_heads) > 1 else f" {step}"
     if isinstance(parameter, Integers):
-        valid = nearest_multiples(parameter.multiple_of, step)
-        fix = f"Set multiple_of of model.hidden to {valid}, and adjust low and high."
+        valid_steps = nearest_multiples(parameter.multiple_of, step)
+        fix = f"Set multiple_of of model.hidden to {valid_steps}, and adjust low and high."
     elif isinstance(parameter, PowersOfTwo):
         fix = f"Search model.hidden as integers with multiple_of {step}, and adjust low and high."
     else:
-        fix = f"Set model.hidden to {near} instead of {width}."
+        fix = f"Set model.hidden to {nearest_multiples(width, step)} instead of {width}."
     return SettingsError(
-        f"'{_HIDDEN}' must be a multiple of the attention heads{several} for the architecture "
+        f"'{_HIDDEN}' must be a multiple of the attention heads{multiple} for the architecture "
         f"'transformer', but the space contains {width}.",
         cause="The width is divided among the heads.",
         fix=fix,
     )
 
 
-def _possible(space: Space, base: TrialSettings, path: str) -> list[Any]:
+def _possible_values(space: Space, base: TrialSettings, path: str) -> list[Any]:
     """Return the values of a parameter that a transformer trial can have."""
     fixed = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:
         return [fixed]
     when, searched = parameter.when, list(discrete_values(parameter))
-    if when is None or path == _KIND:
+    if when is None or path == _ARCHITECTURE:
         return searched if when is None else [*searched, fixed]
-    if when.path == _KIND:
+    if when.path == _ARCHITECTURE:
         return searched if "transformer" in when.one_of else [fixed]
     return [*searched, fixed]

@@ -1,8 +1,9 @@
-"""Search space over settings of network, training and workload, and the settings of a trial.
+"""The search space over settings of network, training and workload, and the settings of a trial.
 
-A path is 'model.NAME' or 'training.NAME' for a field of the settings, 'model.options.NAME' for an
-option of the user's network, 'training.optimizer_arguments.NAME' for an argument of the optimizer,
-and 'workload.NAME' for a setting of the workload.
+A searched parameter is identified by a dotted path: 'model.NAME' or 'training.NAME' for a field of
+the settings, 'model.options.NAME' for an option of the user's network,
+'training.optimizer_arguments.NAME' for an argument of the optimizer, and 'workload.NAME' for a
+setting of the workload.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,22 +22,23 @@ WORKLOAD = "workload"
 OPTIMIZER = "training.optimizer"
 _GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
 _MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER}
-"""Settings that are mappings whose entries can be searched, and the setting that determines their
-entries."""
-_FIXED = {
+"""Settings that are mappings whose entries can be searched, each with the setting that determines
+which entries are valid."""
+_NOT_SEARCHABLE = {
     "training.max_epochs": "It is the length of every trial, on which early stopping depends.",
     "training.changes": "The scheduler 'pbt' creates them.",
-    "training.device": "It selects the device and not the training.",
+    "training.device": "It selects the machine's device, not how the network is trained.",
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",
     **{f"training.{name}": "It changes no result." for name in sorted(NO_EFFECT)},
     **{path: f"Search one of its entries, as '{path}.NAME'." for path in _MAPPINGS},
     f"{WORKLOAD}.folds": "Losses on different rows cannot be compared.",
 }
+"""Paths that cannot be searched, each with the reason for the user."""
 
 
 def split_path(path: str) -> tuple[str, str, str]:
-    """Return the settings group, the field name, and the key of a mapping or ''.
+    """Split a path into the settings group, the field name, and the key in a mapping ('' for none).
 
     >>> split_path("training.optimizer_arguments.momentum")
     ('training', 'optimizer_arguments', 'momentum')
@@ -51,8 +53,8 @@ def split_path(path: str) -> tuple[str, str, str]:
 class Space(Settings):
     """The searched parameters by dotted path, the most important first.
 
-    The order matters: a small budget searches only the first ones, and a condition may refer only
-    to earlier parameters.
+    The order matters: with a small budget only the first parameters are searched, and a condition
+    may refer only to earlier parameters.
     """
 
     parameters: dict[str, Parameter] = Field(
@@ -61,47 +63,47 @@ class Space(Settings):
 
     @field_validator("parameters", mode="before")
     @classmethod
-    def _choices(cls, parameters: Any) -> Any:
-        """Convert Tune's function ``choice`` to the kind of the same name."""
+    def _convert_choices(cls, parameters: Any) -> Any:
+        """Convert Tune's sampling function ``choice`` to the parameter kind ``choice``."""
         if not isinstance(parameters, Mapping):
             return parameters
-        return {path: _as_choice(parameter) for path, parameter in parameters.items()}
+        return {path: _convert_choice(parameter) for path, parameter in parameters.items()}
 
     @model_validator(mode="after")
-    def _valid_parameters(self) -> Self:
-        # A SettingsError is a ValueError, which pydantic wraps; ``parse`` shows its message.
-        seen: list[str] = []
+    def _require_valid_parameters(self) -> Self:
+        # A SettingsError is a ValueError, so pydantic wraps it, and ``parse`` shows its message.
+        earlier: list[str] = []
         for path, parameter in self.parameters.items():
-            _require_known(path)
+            _require_searchable(path)
             for value in boundary_values(parameter):
                 _require_valid(path, value)
             if parameter.when is not None:
                 other = parameter.when.path
-                _require_known(other)
-                if other in self.parameters and other not in seen:
+                _require_searchable(other)
+                if other in self.parameters and other not in earlier:
                     raise ValueError(
                         f"'{path}' depends on '{other}', which must be defined before it"
                     )
-            seen.append(path)
+            earlier.append(path)
         return self
 
     def leading(self, count: int) -> "Space":
         """Return the space of the first ``count`` parameters."""
         return Space(parameters=dict(list(self.parameters.items())[:count]))
 
-    def choose(self, base: "TrialSettings", pick: Callable[[str, Any], Value]) -> Params:
-        """Return values of all active parameters.
+    def choose(self, base: "TrialSettings", choose_value: Callable[[str, Any], Value]) -> Params:
+        """Choose a value for every active parameter, and return the values.
 
         Args:
-            base: Settings of parameters outside the space, for conditions.
-            pick: Function of (path, parameter) that returns a value, called in the order of the
-                space.
+            base: Settings of parameters outside the space, on which conditions may depend.
+            choose_value: Function of (path, parameter) that returns the value of a parameter. It is
+                called in the order of the space.
         """
         params: Params = {}
         for path, parameter in self.parameters.items():
             when = parameter.when
             if when is None or self._value(when.path, params, base) in when.one_of:
-                params[path] = pick(path, parameter)
+                params[path] = choose_value(path, parameter)
         return params
 
     def _value(self, path: str, params: Params, base: "TrialSettings") -> Value | None:
@@ -111,7 +113,7 @@ class Space(Settings):
 
 
 class TrialSettings(Settings):
-    """The settings with which a trial is trained."""
+    """Settings of network, training and workload with which a trial is trained."""
 
     model: ModelSettings = ModelSettings()
     training: TrainSettings = TrainSettings()
@@ -122,26 +124,26 @@ class TrialSettings(Settings):
     )
 
     def value(self, path: str) -> Value | None:
-        """Return the value of a setting by its dotted path; None if it is not set."""
+        """Return the value of the setting with a dotted path; None if it is not set."""
         group, name, key = split_path(path)
         if group == WORKLOAD:
             return self.workload_settings.get(name)
         value = getattr(getattr(self, group), name)
-        found: Value | None = value.get(key) if key else value
-        return found
+        result: Value | None = value.get(key) if key else value
+        return result
 
     def with_params(self, params: Params, *, where: str) -> "TrialSettings":
         """Return the settings with the values of one trial.
 
-        Options of a network and arguments of an optimizer are dropped if the trial has another
-        network or optimizer than the one they belong to.
+        If the trial has another network or optimizer than these settings, the options of the
+        network or the arguments of the optimizer are dropped, because they belong to the old one.
 
         Raises:
             SettingsError: The settings classes refuse a value.
         """
         parts: dict[str, Any] = {
-            group: {name: getattr(own, name) for name in type(own).model_fields}
-            for group, own in (("model", self.model), ("training", self.training))
+            group: {name: getattr(settings, name) for name in type(settings).model_fields}
+            for group, settings in (("model", self.model), ("training", self.training))
         }
         parts[WORKLOAD] = dict(self.workload_settings)
         for mapping, owner in _MAPPINGS.items():
@@ -166,7 +168,7 @@ class TrialSettings(Settings):
         )
 
 
-def _as_choice(parameter: Any) -> Any:
+def _convert_choice(parameter: Any) -> Any:
     if not isinstance(parameter, Mapping) or parameter.get("kind") != "tune":
         return parameter
     if parameter.get("function") != "choice":
@@ -178,28 +180,34 @@ def _as_choice(parameter: Any) -> Any:
     return {"kind": "choice", "options": arguments[0], **rest}
 
 
-def _require_known(path: str) -> None:
+def _require_searchable(path: str) -> None:
     known = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
-    if path in _FIXED:
+    if path in _NOT_SEARCHABLE:
         raise SettingsError(
-            f"'{path}' cannot be searched. {_FIXED[path]}", fix="Remove it from the space."
+            f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
         )
     group, name, key = split_path(path)
     mapping = f"{group}.{name}" if key else ""
-    # Names of mapping entries and of workload settings are checked by their owners.
-    if (
-        key if mapping in _MAPPINGS else name if group == WORKLOAD and not key else ""
-    ).isidentifier():
+    # Names of mapping entries and of workload settings are unknown here. The network, the optimizer
+    # or the workload checks them later.
+    unchecked_name = ""
+    if mapping in _MAPPINGS:
+        unchecked_name = key
+    elif group == WORKLOAD and not key:
+        unchecked_name = name
+    if unchecked_name.isidentifier():
         return
     if path not in known:
         # The name may be correct, but belong to the other group.
-        same = [other for other in known if other.partition(".")[2] == path.rpartition(".")[2]]
-        searchable = sorted(set(known) - _FIXED.keys())
-        hint = f" Did you mean '{same[0]}'?" if same else suggest_nearest(path, searchable)
-        free = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
+        name_only = path.rpartition(".")[2]
+        same_name = [other for other in known if other.partition(".")[2] == name_only]
+        searchable = sorted(set(known) - _NOT_SEARCHABLE.keys())
+        hint = f" Did you mean '{same_name[0]}'?" if same_name else ""
+        hint = hint or suggest_nearest(path, searchable)
+        patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
         raise SettingsError(
             f"'{path}' is not a searchable parameter.{hint}",
-            fix=f"Use one of: {', '.join([*searchable, *free])}.",
+            fix=f"Use one of: {', '.join([*searchable, *patterns])}.",
         )
 
 
@@ -211,27 +219,29 @@ def _require_valid(path: str, value: Value) -> None:
 
 
 def require_field(
-    settings_type: type[Settings], name: str, whole: Any, *, path: str, value: Value
+    settings_type: type[Settings], name: str, field_value: Any, *, path: str, value: Value
 ) -> None:
     """Refuse a value that a field of a settings class does not accept.
 
     Args:
         settings_type: The settings class.
         name: Name of the field.
-        whole: Value of the field.
-        path: Searched path, for the message.
-        value: Value of the parameter, for the message.
+        field_value: Value of the field.
+        path: Path of the searched parameter, for the message.
+        value: Value of the searched parameter, for the message. It differs from ``field_value``
+            if the field is a mapping.
 
     Raises:
         SettingsError: The class refuses the value.
     """
     try:
-        # Validates only this field: other fields may depend on values of the same trial.
+        # Only this field is validated, because other fields may depend on values of the same trial.
         settings_type.__pydantic_validator__.validate_assignment(
-            settings_type.model_construct(), name, whole
+            settings_type.model_construct(), name, field_value
         )
     except ValidationError as error:
-        # Frozen classes refuse every assignment; an invalid value is reported as a separate error.
+        # A frozen class refuses every assignment, which is one of the errors. An invalid value is
+        # another one.
         problems = [p for p in error.errors() if p["type"] != "frozen_instance"]
         if problems:
             raise SettingsError(

@@ -1,4 +1,4 @@
-"""Detects unfinished searches that a changed request replaces."""
+"""Detects unfinished searches that will not be resumed because the request was changed."""
 
 import json
 from collections.abc import Mapping
@@ -9,35 +9,37 @@ from sluice.base.dict_diff import format_differences
 from sluice.base.files import write_atomic
 from sluice.tuning.study_folder import is_unfinished
 
-_NAME = "asked.json"
+_REQUEST_FILE = "asked.json"
 
 
 def record_request(folder: Path, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Store the request of the search in ``folder`` beside its journal, the first time.
+    """Store the request of a new search in its folder; return changes since an unfinished search.
 
-    The folder of a search is named by everything that determines its decisions, so another request
-    never resumes from its trials. The differences are returned so that a setting that was changed
-    by mistake can be restored.
+    The folder of a search is named by everything that determines its decisions, so a search with
+    another request never resumes from its trials. The differences are returned so that a user can
+    restore a setting that was changed by mistake.
 
     Args:
         folder: Folder of the search; sibling folders contain other searches.
         request: The request by name, as plain JSON; 'pipeline' identifies the pipeline.
 
     Returns:
-        Differences from the newest unfinished search of the same pipeline; empty if this search was
-        already started, or no search is unfinished.
+        Differences from the newest unfinished search of the same pipeline. Empty if this search was
+        already started, or if there is no unfinished search.
 
     Raises:
         StorageError: The folder cannot be written.
     """
-    if (folder / _NAME).exists():
+    if (folder / _REQUEST_FILE).exists():
         return ()
-    plain = json.loads(json.dumps(request))
+    current = json.loads(json.dumps(request))
     differing: tuple[str, ...] = ()
-    for other in sorted(folder.parent.glob(f"*/{_NAME}"), key=lambda path: -path.stat().st_mtime):
-        written = json.loads(other.read_bytes())
-        if written.get("pipeline") == plain.get("pipeline") and is_unfinished(other.parent):
-            differing = tuple(format_differences(written, plain))
+    for other in sorted(
+        folder.parent.glob(f"*/{_REQUEST_FILE}"), key=lambda path: -path.stat().st_mtime
+    ):
+        earlier = json.loads(other.read_bytes())
+        if earlier.get("pipeline") == current.get("pipeline") and is_unfinished(other.parent):
+            differing = tuple(format_differences(earlier, current))
             break
-    write_atomic(folder / _NAME, json.dumps(plain, indent=1).encode())
+    write_atomic(folder / _REQUEST_FILE, json.dumps(current, indent=1).encode())
     return differing

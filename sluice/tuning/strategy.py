@@ -1,4 +1,4 @@
-"""Selects the search strategy by the budget."""
+"""Selects how a search suggests and stops trials, by its number of trials."""
 
 from sluice.base.errors import SettingsError
 from sluice.training.settings import CHANGING, may_change
@@ -11,14 +11,15 @@ from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import OPTIMIZER, Space, TrialSettings, split_path
 from sluice.tuning.tune_classes import call_library, has_base, import_class
 
-_TPE_FROM, _ASHA_ABOVE = 20, 100
+_MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
+"""Numbers of trials between which TPE is used."""
 
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
 
 PERTURBED = tuple(f"training.{name}" for name in CHANGING if name != "optimizer_arguments")
-"""Settings that PBT may change with any optimizer. Dropout is excluded: whether a network has it
-depends on the architecture, so a schedule could not be repeated with every network."""
+"""Settings that PBT may change with any optimizer. Dropout is excluded, because not every network
+has dropout."""
 
 
 def plan_search(
@@ -26,12 +27,13 @@ def plan_search(
 ) -> tuple[Strategy, Space]:
     """Return the strategy, and the part of the space that it searches.
 
-    A scheduler or searcher that is given by class is built once here, so that its errors are
-    reported before the search starts.
+    A scheduler or searcher that the settings give by class is built once here, so that its errors
+    are reported before the search starts.
 
     Raises:
-        SettingsError: The space does not suit ``base``, PBT has no parameter or no time to change
-            one, or a given class does not exist, refuses its arguments or lacks its library.
+        SettingsError: The space does not suit ``base``, PBT has no parameter that it may change or
+            no time to change it, or a class in ``settings`` does not exist, refuses its arguments,
+            or needs a library that is not installed.
     """
     strategy = choose_strategy(space, settings, base)
     searched = space.leading(len(strategy.parameters))
@@ -41,7 +43,7 @@ def plan_search(
         make_scheduler(settings, strategy, searched, base.training.max_epochs)
     if settings.searcher is not None:
         searcher = make_searcher(settings, strategy, searched, base, metric_of(strategy))
-        # Some libraries load, or check the space, only in the first suggestion.
+        # Some libraries are imported, or check the space, only when the first trial is suggested.
         path = settings.searcher.path
         call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=[])
     return strategy, searched
@@ -50,15 +52,17 @@ def plan_search(
 def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
     """Return how a search with this budget suggests and stops trials.
 
-    Under 20 trials: random values of the leading parameters, because a model of the loss learns
-    nothing from so little data, and more than three dimensions stay empty. 20 to 100: TPE on all
-    parameters. Over 100: random values with ASHA, whose speed depends on many cheap starts. Weak
-    trials are stopped early in all cases, unless ``scheduler`` is 'none'. A searcher that is given
-    by class searches all parameters.
+    - Under 20 trials: random values of the most important parameters only. So few trials do not
+      suffice for a model of the loss, or to cover more than three dimensions.
+    - 20 to 100 trials: TPE on all parameters.
+    - Over 100 trials: random values with ASHA, which is efficient with many short trials.
+
+    Weak trials are stopped early in all cases, unless ``scheduler`` is 'none'. A searcher that is
+    given by class searches all parameters.
 
     Args:
-        space: All parameters, the leading ones first.
-        settings: The budget, and optionally a scheduler or searcher.
+        space: All parameters, the most important first.
+        settings: Number of trials, and optionally a scheduler or searcher.
         base: Settings of everything else; ``training.max_epochs`` is the length of a trial that is
             not stopped.
 
@@ -72,16 +76,16 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     count, requested = settings.num_trials, settings.scheduler
     max_epochs = base.training.max_epochs
     if is_population(requested):
-        return _population(space, settings, base)
-    few, many = count < _TPE_FROM, count > _ASHA_ABOVE
-    proposals = "random" if few or many else "tpe"
-    searched = space.leading(settings.leading_parameters) if few else space
+        return _population_strategy(space, settings, base)
+    is_small, is_large = count < _MIN_TPE_TRIALS, count > _MAX_TPE_TRIALS
+    proposals = "random" if is_small or is_large else "tpe"
+    searched = space.leading(settings.leading_parameters) if is_small else space
     if settings.searcher is not None:
         proposals, searched = settings.searcher.path, space
     scheduler = requested.path if isinstance(requested, ClassSettings) else requested
     if scheduler == "auto":
-        scheduler = "asha" if many else "median"
-    size = "under 20" if few else "over 100" if many else "20 to 100"
+        scheduler = "asha" if is_large else "median"
+    size = "under 20" if is_small else "over 100" if is_large else "20 to 100"
     grace = grace_epochs(settings, max_epochs)
     grace_note = ""
     if scheduler in ("asha", "median") and max_epochs > 1 and grace != settings.grace_epochs:
@@ -99,7 +103,7 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
 
 
 def report_epochs(strategy: Strategy, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
-    """Return the epochs after which a trial reports: decision epochs and the last one.
+    """Return the epochs after which a trial reports: the decision epochs, and the last epoch.
 
     Args:
         strategy: Result of ``choose_strategy``.
@@ -112,12 +116,14 @@ def report_epochs(strategy: Strategy, settings: SearchSettings, max_epochs: int)
 def changing_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
     """Return the parameters that a scheduler may change during training.
 
-    These are the parameters that may change for every value that they and the optimizer can have,
-    and that no condition refers to: a parameter cannot become active during training.
+    Such a parameter must be changeable for every value that it and the optimizer can have. No
+    condition may refer to it, because other parameters cannot become active during training.
     """
-    named = {p.when.path for p in space.parameters.values() if p.when is not None}
+    conditions = {p.when.path for p in space.parameters.values() if p.when is not None}
     return tuple(
-        path for path in space.parameters if path not in named and _may_change(path, space, base)
+        path
+        for path in space.parameters
+        if path not in conditions and _may_change(path, space, base)
     )
 
 
@@ -128,10 +134,11 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
     if not argument:
         return may_change(path, base.training)
     for optimizer in _optimizers(path, space, base):
-        own = base.training.optimizer_arguments if optimizer == base.training.optimizer else {}
+        is_base = optimizer == base.training.optimizer
+        arguments = base.training.optimizer_arguments if is_base else {}
         for value in boundary_values(space.parameters[path]):
             settings = base.training.model_copy(
-                update={"optimizer": optimizer, name: own | {argument: value}}
+                update={"optimizer": optimizer, name: arguments | {argument: value}}
             )
             if not may_change(path, settings):
                 return False
@@ -166,7 +173,7 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
     return tuple(epochs)
 
 
-def _population(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
+def _population_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
     every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
     changing = changing_paths(space, base)
     if not changing:
@@ -181,16 +188,14 @@ def _population(space: Space, settings: SearchSettings, base: TrialSettings) -> 
             f"{max_epochs} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
-    own = settings.scheduler
-    scheduler = own.path if isinstance(own, ClassSettings) else own
     return Strategy(
         proposals=settings.searcher.path if settings.searcher is not None else "random",
-        scheduler=scheduler,
+        scheduler=_scheduler_name(settings.scheduler),
         parameters=tuple(space.parameters),
-        decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
+        decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
         changing=changing,
-        reason=f"Scheduler '{_scheduler_name(own)}', {settings.num_trials} members, one step "
-        f"every {every} epochs.",
+        reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
+        f"one step every {every} epochs.",
     )
 
 
@@ -199,16 +204,16 @@ def _require_bohb_pair(settings: SearchSettings) -> None:
     scheduler, searcher = settings.scheduler, settings.searcher
     if not isinstance(scheduler, ClassSettings) and searcher is None:
         return
-    uses_bohb = (
-        isinstance(scheduler, ClassSettings)
-        and has_base(import_class(scheduler.path, what="scheduler"), _BOHB_SCHEDULER),
-        searcher is not None
-        and has_base(import_class(searcher.path, what="searcher"), _BOHB_SEARCHER),
+    has_bohb_scheduler = isinstance(scheduler, ClassSettings) and has_base(
+        import_class(scheduler.path, what="scheduler"), _BOHB_SCHEDULER
     )
-    if uses_bohb[0] != uses_bohb[1]:
+    has_bohb_searcher = searcher is not None and has_base(
+        import_class(searcher.path, what="searcher"), _BOHB_SEARCHER
+    )
+    if has_bohb_scheduler != has_bohb_searcher:
         raise SettingsError(
             "BOHB requires its scheduler and its searcher, but search sets only the "
-            f"{'scheduler' if uses_bohb[0] else 'searcher'}.",
+            f"{'scheduler' if has_bohb_scheduler else 'searcher'}.",
             cause="The scheduler reports the budget of each bracket to the searcher.",
             fix="Set search.scheduler to {class: 'ray.tune.schedulers:HyperBandForBOHB'} and "
             "search.searcher to {class: 'ray.tune.search.bohb:TuneBOHB'}.",

@@ -1,4 +1,4 @@
-"""Files in the folder of a study besides the journal: its subject and its result."""
+"""Reads and writes the files of a study besides the journal: its subject and its result."""
 
 import json
 from collections.abc import Mapping
@@ -16,15 +16,16 @@ JOURNAL = "journal.jsonl"
 RESULTS = "tune"
 """Folder of Ray Tune's results inside that of a study."""
 _SUBJECT, _RESULT = "subject.json", "result.json"
-_SHOWN = 5
+_MAX_LISTED = 5
+"""Number of differences that an error message lists."""
 
 
 def results_path(folder: Path, storage_path: str | None) -> str:
     """Return the folder or URL of Ray Tune's results of a study.
 
     Args:
-        folder: The study's folder on this machine.
-        storage_path: ``compute.storage_path``.
+        folder: Folder of the study on this machine.
+        storage_path: Value of ``compute.storage_path``.
     """
     if storage_path is None:
         return str(folder / RESULTS)
@@ -37,10 +38,10 @@ def is_unfinished(folder: Path) -> bool:
 
 
 class StudyFolder:
-    """The folder of one study.
+    """The folder of one study, which refuses a study with another subject.
 
     Args:
-        path: Created if missing.
+        path: Path of the folder, which is created if it is missing.
         subject: Everything that determines the decisions, by name, as plain JSON.
 
     Raises:
@@ -62,7 +63,8 @@ class StudyFolder:
         differing = format_differences(self._read(_SUBJECT), expected)
         if differing:
             raise ContractError(
-                f"{path} belongs to a search with other settings: {'; '.join(differing[:_SHOWN])}.",
+                f"{path} belongs to a search with other settings: "
+                f"{'; '.join(differing[:_MAX_LISTED])}.",
                 cause="Continuing would mix two searches.",
                 fix="Restore the settings to resume, or remove the folder to start again.",
             )
@@ -73,7 +75,7 @@ class StudyFolder:
         return self.path / JOURNAL
 
     def result(self) -> SearchResult | None:
-        """Return the result of a finished study; None before its end."""
+        """Return the result of the study; None if the study has not finished."""
         if not (self.path / _RESULT).exists():
             return None
         try:
@@ -82,7 +84,7 @@ class StudyFolder:
             raise self._damaged(_RESULT, str(error.errors()[0]["msg"])) from error
 
     def save(self, result: SearchResult) -> None:
-        """Write the result, which marks the study as finished."""
+        """Write the result; afterwards the study counts as finished."""
         write_atomic(self.path / _RESULT, result.model_dump_json().encode())
 
     def _read(self, name: str) -> Any:
@@ -98,8 +100,8 @@ class StudyFolder:
             f"{self.path / name} cannot be read: {reason}.",
             cause="The file was changed or damaged after it was written, or was written by "
             "another version of Sluice.",
-            fix=f"Remove {name}; the journal beside it contains every decision. If that fails "
-            "too, remove the folder to start again."
+            fix=f"Remove {name} and run again: the journal in the same folder contains every "
+            "decision. If that fails too, remove the folder to start again."
             if name == _RESULT
             else "Remove the folder to start again.",
         )

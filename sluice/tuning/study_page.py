@@ -1,4 +1,4 @@
-"""HTML page of a search: the winner, the parameters, every trial."""
+"""Creates the HTML page of a search: the winner, the importance of parameters, and all trials."""
 
 import base64
 import math
@@ -19,6 +19,7 @@ from sluice.tuning.records import TrialRecord
 from sluice.tuning.study_summary import StudySummary, display_value, trial_rows
 
 _REASON = "why it ended"
+"""Name of the table column with the reason of a trial's end."""
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
 td:nth-child(2){white-space:nowrap}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:4px 18px}
@@ -26,21 +27,21 @@ td:nth-child(2){white-space:nowrap}
 
 
 def study_page(study: StudySummary, *, title: str, unit: str, results: str = "") -> str:
-    """Return the whole document.
+    """Return the HTML document of a finished search.
 
     Args:
-        study: The summary of the search.
-        title: Plain text, such as the name of the pipeline.
+        study: Summary of the search.
+        title: Title as plain text, such as the name of the pipeline.
         unit: Unit of the losses.
-        results: Folder or URL of Ray Tune's results; omitted if empty.
+        results: Folder or URL of Ray Tune's results; if empty, the page does not mention them.
     """
     result, importance = study.result, study.importance
     heading = f"Search of {title}"
     parts = [
         f"<h1>{escape(heading)} {tag(f'{result.num_trials} trials', 'good')}</h1>",
-        f'<p class="soft">{escape(_strategy(study))}</p>',
+        f'<p class="soft">{escape(_strategy_text(study))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
-        f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner(study)}"
+        f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(study)}"
         '<p class="soft">The best of many trials is optimistically biased. Its true value is '
         "measured by training it on all seeds and folds and scoring rows outside the search.</p>"
         "</div>",
@@ -60,20 +61,20 @@ def study_page(study: StudySummary, *, title: str, unit: str, results: str = "")
             )
             parts.append(_image(plot, f"loss over {report.path}"))
         parts.append("</div>")
-    parts += ["<h2>Every trial, the best first</h2>", _trials(study)]
+    parts += ["<h2>Every trial, the best first</h2>", _trial_table(study)]
     if len(result.winner.schedule) > 1:
-        parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule(study)]
+        parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule_table(study)]
     if result.exploits:
-        parts += ["<h2>Steps of the population</h2>", _exploits(study)]
+        parts += ["<h2>Steps of the population</h2>", _exploit_table(study)]
     if results:
-        parts += ["<h2>Files</h2>", _files(results)]
+        parts += ["<h2>Files</h2>", _files_card(results)]
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
-def _strategy(study: StudySummary) -> str:
+def _strategy_text(study: StudySummary) -> str:
     result = study.result
-    pruned = sum(trial.state == "pruned" for trial in result.trials)
-    stopped = f"; {pluralize(pruned, 'trial')} stopped early" if pruned else ""
+    num_pruned = sum(trial.state == "pruned" for trial in result.trials)
+    stopped = f"; {pluralize(num_pruned, 'trial')} stopped early" if num_pruned else ""
     copies = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}{stopped}{copies}; "
@@ -81,26 +82,30 @@ def _strategy(study: StudySummary) -> str:
     )
 
 
-def _trials(study: StudySummary) -> str:
+def _trial_table(study: StudySummary) -> str:
     rows = trial_rows(study.ranking)
-    usual = {trial.id for trial in study.ranking if _ended_as_usual(study, trial)}
-    names = [name for name in rows[0] if name != _REASON or len(usual) < len(rows)]
+    without_reason = {trial.id for trial in study.ranking if not _needs_reason(study, trial)}
+    names = [name for name in rows[0] if name != _REASON or len(without_reason) < len(rows)]
     numbers = frozenset(range(len(names))) - {names.index("state")}
     numbers -= {names.index(_REASON)} if _REASON in names else set()
     cells = [
-        ["" if name == _REASON and row["trial"] in usual else _cell(row[name]) for name in names]
+        [
+            "" if name == _REASON and row["trial"] in without_reason else _cell(row[name])
+            for name in names
+        ]
         for row in rows
     ]
     return f'<div class="card">{table(names, cells, numbers=numbers)}</div>'
 
 
-def _ended_as_usual(study: StudySummary, trial: TrialRecord) -> bool:
-    """Return whether state and epochs fully describe a trial's end."""
-    whole = len(trial.epochs) == study.base.training.max_epochs
-    return trial.state == "pruned" or (trial.state == "finished" and whole)
+def _needs_reason(study: StudySummary, trial: TrialRecord) -> bool:
+    """Return whether the state and the number of epochs do not explain the end of a trial."""
+    has_all_epochs = len(trial.epochs) == study.base.training.max_epochs
+    is_explained = trial.state == "pruned" or (trial.state == "finished" and has_all_epochs)
+    return not is_explained
 
 
-def _schedule(study: StudySummary) -> str:
+def _schedule_table(study: StudySummary) -> str:
     steps = study.result.winner.schedule
     first = steps[0].params
     paths = [p for p in first if any(step.params.get(p) != first[p] for step in steps)]
@@ -113,7 +118,7 @@ def _schedule(study: StudySummary) -> str:
     return f'<div class="card">{cells}</div>'
 
 
-def _files(results: str) -> str:
+def _files_card(results: str) -> str:
     return (
         '<div class="card"><p>Ray Tune\'s results: a folder for each trial, with its parameters, '
         f"reports, checkpoints and curves.</p><p><code>{escape(results)}</code></p><p>Curves in "
@@ -121,9 +126,8 @@ def _files(results: str) -> str:
     )
 
 
-def _winner(study: StudySummary) -> str:
-    own = study.result.trials[0] if study.result.trials[0].id != study.result.best else None
-    winner = study.result.winner
+def _winner_table(study: StudySummary) -> str:
+    winner, first = study.result.winner, study.result.trials[0]
     base = {path: study.base.value(path) for path in winner.params}
     rows = [
         [escape(path), _cell(_file_value(base[path])), _cell(display_value(winner.params, path))]
@@ -131,14 +135,15 @@ def _winner(study: StudySummary) -> str:
     ]
     numbers = frozenset({1, 2})
     cells = table(["parameter", "in the file", "found"], rows, numbers=numbers)
-    if own is not None and own.params == {p: v for p, v in base.items() if p in own.params}:
+    has_file_settings = first.params == {p: v for p, v in base.items() if p in first.params}
+    if first.id != winner.id and has_file_settings:
         cells += (
-            f'<p class="soft">Loss with the settings of the file: {own.loss:.4g} (trial 0).</p>'
+            f'<p class="soft">Loss with the settings of the file: {first.loss:.4g} (trial 0).</p>'
         )
     return cells
 
 
-def _exploits(study: StudySummary) -> str:
+def _exploit_table(study: StudySummary) -> str:
     changing = study.result.strategy.changing
     paths = short_names([path for path in study.space.parameters if path in changing])
     rows = [

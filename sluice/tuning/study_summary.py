@@ -1,4 +1,4 @@
-"""Summary of a finished search, with the importance of its parameters."""
+"""Summarizes a finished search: its result, the importance of parameters, and warnings."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ STATES = {"pruned": "stopped early"}
 
 
 class StudySummary(Record):
-    """The searched space, the result, and the importance of the parameters."""
+    """Space and result of a search, the importance of the parameters, and warnings."""
 
     space: Space
     base: TrialSettings
@@ -23,9 +23,10 @@ class StudySummary(Record):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for reviewers: edges of the space, failed trials, too few trials.
+        """Warnings for reviewers, one sentence or two each.
 
-        Also values of the file that are outside the space: then no trial has the file's settings.
+        They name best values at the edge of the space, values of the file outside the space, failed
+        trials, too few trials, and parameters without a clear effect.
         """
         failed = [trial for trial in self.result.trials if trial.state == "failed"]
         lines = [report.advice for report in self.importance.parameters if report.advice]
@@ -33,13 +34,13 @@ class StudySummary(Record):
             self.space.leading(len(self.result.strategy.parameters)), self.base
         )
         if outside:
-            named = "; ".join(
-                _outside(path, self.base, describe_range(self.space.parameters[path]))
+            values = "; ".join(
+                _value_outside(path, self.base, describe_range(self.space.parameters[path]))
                 for path in outside
             )
             lines.append(
-                "No trial has the settings of the file, so the winner may be worse than "
-                f"them: {named}."
+                "No trial has the settings of the file, so the winner may be worse than these "
+                f"settings: {values}."
             )
         if failed:
             lines.append(
@@ -62,10 +63,10 @@ class StudySummary(Record):
         return tuple(sorted(self.result.trials, key=lambda trial: (trial.loss, trial.id)))
 
 
-def _outside(path: str, base: TrialSettings, ends: str) -> str:
+def _value_outside(path: str, base: TrialSettings, value_range: str) -> str:
     value = base.value(path)
-    where = "is not set in the file" if value is None else f"{value} is outside the space"
-    return f"{path} {where} ({ends})"
+    problem = "is not set in the file" if value is None else f"{value} is outside the space"
+    return f"{path} {problem} ({value_range})"
 
 
 def summarize_study(
@@ -81,7 +82,7 @@ def summarize_study(
 
 
 def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
-    """Return a table row per trial: state, epochs, loss, values and the reason of its end."""
+    """Return one table row per trial: state, epochs, loss, values and the reason of its end."""
     paths = sorted({path for trial in trials for path in trial.params})
     return [
         {
@@ -97,7 +98,7 @@ def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
 
 
 def display_value(params: Params, path: str) -> object:
-    """Return a value for display: 'off', 'not active', or the value."""
+    """Return the value of a parameter for display; 'off' or 'not active' if it has no effect."""
     if path not in params:
         return "not active"
     value = params[path]

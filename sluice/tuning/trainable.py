@@ -1,7 +1,7 @@
-"""The trainable of Ray Tune that runs one trial: train, report, save a checkpoint, and repeat.
+"""The function with which Ray Tune runs one trial: it trains, saves checkpoints, and reports.
 
-Tune reuses a worker process for many trials, and restarts a trial from its last checkpoint when its
-worker or its machine is lost; only the work since the last report is lost.
+Tune reuses a worker process for many trials. If the worker or its machine is lost, Tune restarts
+the trial from its last checkpoint, and only the work since the last report is lost.
 """
 
 import contextlib
@@ -27,10 +27,11 @@ from sluice.tuning.trial_schedule import read_schedule, with_values, write_sched
 from sluice.tuning.tune_space import decode
 
 Trainable = Callable[[dict[str, Any]], None]
+"""Function of Tune's config that runs one trial."""
 
 
-_REMOVED = "does not exist on storage"
-"""Tune's message for a missing checkpoint, before it calls the trainable."""
+_MISSING_CHECKPOINT = "does not exist on storage"
+"""Part of Tune's message if the checkpoint of a trial is missing."""
 
 
 def make_trainable(
@@ -38,25 +39,33 @@ def make_trainable(
 ) -> Trainable:
     """Return the function that ``ray.tune.Tuner`` runs for each trial.
 
-    The objective is sent to the workers through Ray's object store: no shared folder is required,
-    and each machine fetches its data once. A trial uses one thread.
+    The objective is sent to the workers through Ray's object store, so no shared folder is
+    required, and each machine receives its data once. A trial uses one thread.
 
-    Every report has a checkpoint and the metrics ``epoch``, ``loss`` (validation loss of the
-    selected epoch), ``val_loss``, ``train_loss``, ``seconds`` (training time since the last
-    report), ``curve`` (JSON text, [[epoch, train, val, selected], ...] since the last report),
-    ``damaged_checkpoints`` and ``reason`` (why training ended; empty while it continues). A trial
-    that fails because of its values or of user code reports ``loss`` NaN with the reason, one epoch
-    after its last report, and ends. A transient error is raised as a ``SluiceError``.
+    Every report has a checkpoint and these metrics:
+
+    - ``epoch``: number of the epoch;
+    - ``loss``: validation loss of the epoch selected so far;
+    - ``val_loss`` and ``train_loss``: losses of the epoch;
+    - ``seconds``: training time since the last report;
+    - ``curve``: JSON text with [epoch, train, val, selected] for each epoch since the last report;
+    - ``damaged_checkpoints``: number of damaged checkpoints that were found;
+    - ``reason``: why training ended; empty while it continues.
+
+    If a trial fails because of its values or of user code, its last report has a ``loss`` of NaN,
+    the reason, and an ``epoch`` that is one higher than before. A transient error is raised as a
+    ``SluiceError``.
 
     Args:
-        objective: Function that is minimised; pickled, so its class must be importable in workers.
+        objective: Function that is minimised. It is pickled, so its class must be importable in the
+            workers.
         space: The searched parameters.
         base: Settings of everything that is not searched.
         report_epochs: Epochs after which a trial reports, ascending [epochs].
     """
     from ray import tune
 
-    # Tune names the folders of trials after the function.
+    # Tune names the folders of trials after the function, so they begin with "trial".
     trainable: Trainable = tune.with_parameters(
         trial, objective=objective, space=space, base=base, report_epochs=report_epochs
     )
@@ -74,20 +83,20 @@ def trial(
     """Run one trial in a worker of Tune; see ``make_trainable``."""
     params = decode(space, base, config)
     try:
-        with _opened_checkpoint(params) as (start, where):
+        with _downloaded_checkpoint(params) as (start, where):
             reports = trial_reports(objective, params, report_epochs, start=start, where=where)
             with contextlib.closing(reports):
-                for reported in reports:
-                    _send(reported, params)
+                for report in reports:
+                    _send_report(report, params)
     finally:
         release_memory()
 
 
 def trial_error(error: Exception, params: Params) -> SluiceError:
-    """Return the final error of a Tune trial as an error with a cause and a fix.
+    """Convert the error with which Tune ended a trial to an error with a cause and a fix.
 
     Args:
-        error: ``Result.error`` of the trial.
+        error: Error of the trial, as in Tune's ``Result.error``.
         params: Values of the trial.
     """
     from ray.exceptions import RayTaskError
@@ -96,11 +105,11 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
         return interrupted_trial(
             params,
             f"its worker on Ray was lost ({type(error).__name__})",
-            cause="Most likely its memory ran out, or its machine was lost.",
+            cause="The most likely reasons are that its memory ran out or its machine was lost.",
         )
     if isinstance(error.cause, SluiceError):
         return error.cause
-    if _REMOVED in str(error.cause):
+    if _MISSING_CHECKPOINT in str(error.cause):
         return IntegrityError(
             f"{str(error.cause).strip().rstrip('.')}.",
             cause="Files of the study were removed or moved after it was stopped.",
@@ -115,8 +124,11 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
 
 
 @contextlib.contextmanager
-def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
-    """Download the checkpoint of the trial; yield its local folder and its storage path."""
+def _downloaded_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
+    """Download the checkpoint of the trial, and yield its local folder and its storage path.
+
+    Yields (None, "") if the trial starts without a checkpoint.
+    """
     from ray import tune
 
     checkpoint = tune.get_checkpoint()
@@ -124,18 +136,19 @@ def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
         yield None, ""
         return
     with contextlib.ExitStack() as stack:
-        with _storage_errors(params):
+        with _transient_storage_errors(params):
             name = stack.enter_context(checkpoint.as_directory())
         yield Path(name), str(checkpoint.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
-    """A trial's report to Tune."""
+    """Metrics and checkpoint that a trial reports to Tune."""
 
     metrics: dict[str, Any]
     save: Callable[[Path], None] | None = None
-    """Writes the checkpoint into an empty folder; None for a failure, which has no checkpoint."""
+    """Function that writes the checkpoint into an empty folder; None for the report of a
+    failure."""
 
 
 def trial_reports(
@@ -146,11 +159,11 @@ def trial_reports(
     start: Path | None,
     where: str = "",
 ) -> Generator[TuneReport, None, None]:
-    """Train one trial; yield its reports.
+    """Train one trial and yield its reports.
 
     Args:
         objective: Function that is minimised.
-        params: Values of the trial from now on.
+        params: Values with which the trial starts or continues.
         report_epochs: Epochs after which to report, ascending [epochs].
         start: Folder of the checkpoint to resume from; None to start from initial weights.
         where: Storage path of that checkpoint, for messages.
@@ -160,15 +173,22 @@ def trial_reports(
     """
     schedule, epoch = ((), 0) if start is None else read_schedule(start, where=where)
     schedule = with_values(schedule, params, epoch=epoch)
-    ahead = tuple(each for each in report_epochs if each > epoch)
-    reports = objective.train(schedule, start=start, report_epochs=ahead)
+    remaining = tuple(report_epoch for report_epoch in report_epochs if report_epoch > epoch)
+    reports = objective.train(schedule, start=start, report_epochs=remaining)
     with contextlib.closing(reports):
-        yield from _checked(reports, schedule, epoch)
+        yield from _convert_reports(reports, schedule, epoch)
 
 
-def _checked(
+def _convert_reports(
     reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], epoch: int
 ) -> Iterator[TuneReport]:
+    """Convert the reports of an objective; end with the report of a failure if there is one.
+
+    Args:
+        reports: Reports of the objective.
+        schedule: Values of the trial, including those with which it continues.
+        epoch: Number of epochs that were already reported.
+    """
     params = schedule[-1].params
     while True:
         started = perf_counter()
@@ -179,24 +199,24 @@ def _checked(
         else:
             if report is None:
                 return
-            failure = _non_finite(report.epochs)
+            failure = _describe_non_finite_loss(report.epochs)
         seconds = perf_counter() - started
         if failure:
-            yield _failed(failure, epoch + 1, seconds)
+            yield _failure_report(failure, epoch + 1, seconds)
             return
         assert report is not None
-        reached = len(report.epochs)
+        epochs_done = len(report.epochs)
         # A training that resumes at its end has nothing new to report.
-        if reached > epoch:
-            yield _reported(report, schedule, since=epoch, seconds=seconds)
-            epoch = reached
+        if epochs_done > epoch:
+            yield _progress_report(report, schedule, since=epoch, seconds=seconds)
+            epoch = epochs_done
 
 
-def _reported(
+def _progress_report(
     report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
 ) -> TuneReport:
     new, last = report.epochs[since:], report.epochs[-1]
-    curve = [[each.epoch, each.train_loss, each.val_loss, each.kept_loss] for each in new]
+    curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new]
     metrics = {
         "epoch": last.epoch,
         "loss": last.kept_loss,
@@ -215,7 +235,7 @@ def _reported(
     return TuneReport(metrics=metrics, save=save)
 
 
-def _failed(reason: str, epoch: int, seconds: float) -> TuneReport:
+def _failure_report(reason: str, epoch: int, seconds: float) -> TuneReport:
     return TuneReport(
         metrics={
             "epoch": epoch,
@@ -228,39 +248,40 @@ def _failed(reason: str, epoch: int, seconds: float) -> TuneReport:
     )
 
 
-def _send(reported: TuneReport, params: Params) -> None:
+def _send_report(report: TuneReport, params: Params) -> None:
     from ray import tune
 
-    if reported.save is None:
-        tune.report(reported.metrics)
+    if report.save is None:
+        tune.report(report.metrics)
         return
-    with _storage_errors(params), tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
-        reported.save(Path(name))
-        tune.report(reported.metrics, checkpoint=tune.Checkpoint.from_directory(name))
+    with (
+        _transient_storage_errors(params),
+        tempfile.TemporaryDirectory(prefix="sluice-trial-") as name,
+    ):
+        report.save(Path(name))
+        tune.report(report.metrics, checkpoint=tune.Checkpoint.from_directory(name))
 
 
-def _non_finite(epochs: tuple[EpochLosses, ...]) -> str:
-    """Return a sentence about the first non-finite loss; empty if all are finite."""
-    for each in epochs:
+def _describe_non_finite_loss(epochs: tuple[EpochLosses, ...]) -> str:
+    """Return a sentence about the first non-finite loss; "" if all losses are finite."""
+    for losses in epochs:
         for name in ("train_loss", "val_loss", "kept_loss"):
-            value = getattr(each, name)
+            value = getattr(losses, name)
             if not math.isfinite(value):
-                return f"{name} is {value} at epoch {each.epoch}."
+                return f"{name} is {value} at epoch {losses.epoch}."
     return ""
 
 
 @contextlib.contextmanager
-def _storage_errors(params: Params) -> Iterator[None]:
-    """Raise errors of the study's storage as transient: they do not depend on the values."""
+def _transient_storage_errors(params: Params) -> Iterator[None]:
+    """Raise errors of the study's storage as transient errors, because values do not cause them."""
     try:
         yield
     except SluiceError:
         raise
     except OSError as error:
         raise storage_error(Path(error.filename or _storage_path()), error) from error
-    except (
-        Exception
-    ) as error:  # the client library of a file system, such as S3, may raise anything
+    except Exception as error:  # the client library of a storage such as S3 may raise anything
         raise transient_error(error, params) from error
 
 

@@ -1,4 +1,4 @@
-"""Converts the trials of a study to records."""
+"""Converts the trials of a study to the records that users and reports get."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _FAILED = "ERROR"
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """Version of a trial: while it is equal, the record is reused."""
+    """State of a trial when its record was made. While it is unchanged, the record is reused."""
 
     status: str
     attempt: int
@@ -30,12 +30,12 @@ class _Version:
 
 
 class TrialRecords:
-    """Records of all trials, updated only for trials that changed.
+    """Records of all trials; an update converts only the trials that changed.
 
     Args:
         space: The searched parameters.
         base: Settings of everything else.
-        strategy: Names the scheduler in the reasons.
+        strategy: Strategy of the search, with the name of the scheduler for the reasons.
     """
 
     def __init__(self, space: Space, base: TrialSettings, strategy: Strategy) -> None:
@@ -56,8 +56,8 @@ class TrialRecords:
         return tuple(self._records)
 
     def exploits(self, study: "Study") -> tuple[Exploit, ...]:
-        """Return the copies that PBT made, the earliest first."""
-        found = [
+        """Return the exploit steps of PBT, the earliest first."""
+        exploits = [
             Exploit(
                 epoch=int(attempt.start.time),
                 trial=trial.number,
@@ -68,11 +68,13 @@ class TrialRecords:
             for attempt in trial.attempts
             if attempt.start is not None and self._has_epochs_left(attempt.start)
         ]
-        return tuple(sorted(found, key=lambda exploit: (exploit.epoch, exploit.trial)))
+        return tuple(sorted(exploits, key=lambda exploit: (exploit.epoch, exploit.trial)))
 
     def _record(self, study: "Study", trial: "TrialProxy") -> TrialRecord:
-        own = study.own_results_of(trial.number)
-        epochs = tuple(e for result in study.results_of(trial.number) for e in _losses(result))
+        own_results = study.own_results_of(trial.number)
+        epochs = tuple(
+            epoch for result in study.results_of(trial.number) for epoch in _decode_curve(result)
+        )
         state, reason = self._state(trial, len(epochs))
         return TrialRecord(
             id=trial.number,
@@ -80,8 +82,8 @@ class TrialRecords:
             epochs=epochs,
             state=state,
             reason=reason,
-            seconds=sum(float(result.get("seconds", 0)) for result in own),
-            damaged_checkpoints=sum(int(r.get("damaged_checkpoints", 0)) for r in own),
+            seconds=sum(float(result.get("seconds", 0)) for result in own_results),
+            damaged_checkpoints=sum(int(r.get("damaged_checkpoints", 0)) for r in own_results),
         )
 
     def _schedule(self, study: "Study", number: int) -> tuple[ScheduleStep, ...]:
@@ -91,14 +93,14 @@ class TrialRecords:
                 continue
             params = self._params(attempt.config)
             if not steps or steps[-1].params != params:
-                at = 0 if attempt.start is None else int(attempt.start.time)
-                steps.append(ScheduleStep(from_epoch=at, params=params))
+                from_epoch = 0 if attempt.start is None else int(attempt.start.time)
+                steps.append(ScheduleStep(from_epoch=from_epoch, params=params))
         return tuple(steps)
 
     def _has_epochs_left(self, start: "CheckpointKey") -> bool:
         """Return whether epochs remain after a copied checkpoint.
 
-        PBT copies after the last epoch as well; the values it sets then are never used.
+        PBT may also copy after the last epoch. The values that it sets then are never used.
         """
         return start.time < self._base.training.max_epochs
 
@@ -117,7 +119,8 @@ class TrialRecords:
         return "pruned", f"Epoch {epochs}: {scheduler} stopped it at loss {loss:.6g}."
 
 
-def _losses(result: Mapping[str, Any]) -> list[EpochLosses]:
+def _decode_curve(result: Mapping[str, Any]) -> list[EpochLosses]:
+    """Return the losses of each epoch that a result reports."""
     return [
         EpochLosses(epoch=epoch, train_loss=train, val_loss=val, kept_loss=kept)
         for epoch, train, val, kept in json.loads(result.get("curve") or "[]")

@@ -1,7 +1,8 @@
-"""The schedule of a trial's values, stored beside its checkpoint.
+"""Stores the schedule of a trial's values in its checkpoint.
 
-A PBT trial changes its values, and copies the weights and values of another trial with its
-checkpoint. The file contains the values that led to the weights, so that they can be trained again.
+With PBT, a trial changes its values during training, and copies the checkpoint of another trial
+with its weights and values. The schedule contains all values that led to the weights of a
+checkpoint, so that the weights can be reproduced by another training.
 """
 
 import json
@@ -22,7 +23,7 @@ SCHEDULE_FILE = "schedule.json"
 def with_values(
     schedule: tuple[ScheduleStep, ...], params: Params, *, epoch: int
 ) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of a trial that continues with ``params`` after ``epoch`` epochs."""
+    """Return the schedule of a trial that trains with ``params`` from after ``epoch`` epochs on."""
     if schedule and schedule[-1].params == params:
         return schedule
     return (*schedule, ScheduleStep(from_epoch=epoch, params=params))
@@ -36,8 +37,8 @@ def write_schedule(folder: Path, schedule: Sequence[ScheduleStep], *, epoch: int
     """
     steps = [step.model_dump(mode="json") for step in schedule]
     content = {"epoch": epoch, "schedule": steps}
-    whole = {**content, "digest": digest_json(content)}
-    write_atomic(folder / SCHEDULE_FILE, json.dumps(whole).encode())
+    content_with_digest = {**content, "digest": digest_json(content)}
+    write_atomic(folder / SCHEDULE_FILE, json.dumps(content_with_digest).encode())
 
 
 def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...], int]:
@@ -58,20 +59,20 @@ def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...]
         steps = tuple(ScheduleStep.model_validate(step) for step in content["schedule"])
         epoch = content["epoch"]
     except FileNotFoundError:
-        raise _damaged(path, "is missing") from None
+        raise _damaged_schedule(path, "is missing") from None
     except OSError as error:
         raise storage_error(Path(path), error) from error
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
-        raise _damaged(path, "does not contain the schedule of a trial") from None
+        raise _damaged_schedule(path, "does not contain the schedule of a trial") from None
     if digest != digest_json(content):
-        raise _damaged(path, "does not match its own digest")
+        raise _damaged_schedule(path, "does not match its own digest")
     return steps, epoch
 
 
-def _damaged(path: str, problem: str) -> IntegrityError:
+def _damaged_schedule(path: str, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{path} {problem}.",
-        cause="The file was changed or damaged after it was written. Without it the values of the "
-        "checkpoint beside it are unknown.",
+        cause="The file was changed or damaged after it was written. Without it, the values that "
+        "led to the checkpoint are unknown.",
         fix="Restore the file from a backup, or remove the study's folder to run the search again.",
     )

@@ -1,6 +1,7 @@
-"""Builds classes of Ray Tune from import paths, with validated arguments.
+"""Creates schedulers and searchers of Ray Tune from import paths, with validated arguments.
 
-A class is checked before it is called: any other callable would run with arguments from a file.
+A class is checked before it is called, because a settings file must not be able to call any other
+function.
 """
 
 import inspect
@@ -13,19 +14,20 @@ from sluice.base.settings import suggest_nearest
 from sluice.tuning.settings import ClassSettings
 
 RESERVED_ARGUMENTS = ("metric", "mode", "time_attr", "space")
-"""Arguments that the search sets, so that a file cannot."""
+"""Arguments that the search sets. A settings file must not set them."""
 
 SEED_ARGUMENTS = ("seed", "random_state_seed", "random_state", "random_seed", "rng_seed")
-"""Common names of the argument that seeds a class."""
+"""Common names of the argument for the seed."""
 
-_NESTED = (
+_ALLOWED_ARGUMENT_BASES = (
     "optuna.samplers._base.BaseSampler",
     "nevergrad.optimization.base.Optimizer",
     "nevergrad.optimization.base.ConfiguredOptimizer",
 )
-"""Allowed base classes of arguments; by name, because the libraries may be missing."""
+"""Base classes of objects that may be arguments. They are given by name, because their libraries
+may not be installed."""
 
-_EXTRA = "pip install 'sluice-mlops[searchers]'"
+_INSTALL_COMMAND = "pip install 'sluice-mlops[searchers]'"
 
 
 def import_class(path: str, *, what: str) -> Any:
@@ -36,7 +38,8 @@ def import_class(path: str, *, what: str) -> Any:
         what: 'scheduler' or 'searcher'.
 
     Raises:
-        SettingsError: It does not import, is not a class of that kind, or cannot be resumed.
+        SettingsError: The class cannot be imported, is not of that kind, or its decisions cannot be
+            resumed.
 
     Cost:
         Imports Ray, 1.4 s.
@@ -45,14 +48,14 @@ def import_class(path: str, *, what: str) -> Any:
     from ray.tune.search import Searcher
 
     base: type = {"scheduler": TrialScheduler, "searcher": Searcher}[what]
-    found = import_object(_with_colon(path), what=what)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    imported = import_object(_with_colon(path), what=what)
+    if not (isinstance(imported, type) and issubclass(imported, base)):
         raise SettingsError(
             f"The {what} '{path}' must be a subclass of {base.__module__}:{base.__qualname__}, got "
-            f"{found!r}.",
+            f"{imported!r}.",
             fix=f"Use a {what} of Ray Tune, or let the class inherit from {base.__qualname__}.",
         )
-    if issubclass(found, ResourceChangingScheduler):
+    if issubclass(imported, ResourceChangingScheduler):
         raise SettingsError(
             f"The scheduler '{path}' is not supported.",
             cause="It decides by the currently free resources and replaces workers during a "
@@ -60,63 +63,66 @@ def import_class(path: str, *, what: str) -> Any:
             fix="Use the scheduler that it wraps, and set compute.cpus_per_worker or "
             "compute.gpus_per_worker.",
         )
-    return found
+    return imported
 
 
 def build(
-    cls: Any, settings: ClassSettings, filled: Mapping[str, Any], *, seed: int, what: str
+    cls: Any, settings: ClassSettings, defaults: Mapping[str, Any], *, seed: int, what: str
 ) -> Any:
-    """Return an instance of a class.
+    """Create an instance of a class with the arguments of the settings and those of the search.
 
     Args:
-        cls: The class of ``settings``.
-        settings: Its import path, and the arguments from the file.
-        filled: Arguments that the search determines, used if the class takes them and the file does
-            not set them.
-        seed: Seed of the instance, if the class takes one under a common name; an instance among
-            its arguments is seeded instead.
+        cls: The imported class.
+        settings: Import path of the class, and the arguments from the file.
+        defaults: Arguments that the search determines. An argument is used if the class takes it
+            and the file does not set it.
+        seed: Seed of the instance, if the class takes a seed under a common name. If an argument is
+            itself an instance of a class, that instance is seeded instead.
         what: Role of the class, for messages.
 
     Raises:
-        SettingsError: The class does not take an argument, refuses a value, or lacks its library.
+        SettingsError: The class does not take an argument, refuses a value, or needs a library that
+            is not installed.
     """
-    names, is_open = accepted_arguments(cls)
-    own = [name for name in names if name not in RESERVED_ARGUMENTS]
+    names, accepts_kwargs = accepted_arguments(cls)
+    settable = [name for name in names if name not in RESERVED_ARGUMENTS]
     for name in settings.arguments:
         if name in RESERVED_ARGUMENTS:
             raise SettingsError(
                 f"The argument '{name}' of the {what} '{settings.path}' cannot be set.",
                 cause="The search sets this argument.",
                 fix="Remove it from the arguments. Other arguments are: "
-                f"{', '.join(own) or 'none'}.",
+                f"{', '.join(settable) or 'none'}.",
             )
-        if name not in names and not is_open:
+        if name not in names and not accepts_kwargs:
             raise SettingsError(
                 f"The {what} '{settings.path}' does not take the argument '{name}'."
-                f"{suggest_nearest(name, own)}",
-                fix=f"Correct its arguments. It takes: {', '.join(own) or 'none'}.",
+                f"{suggest_nearest(name, settable)}",
+                fix=f"Correct its arguments. It takes: {', '.join(settable) or 'none'}.",
             )
-    # If both are given, Ray ignores the seed of OptunaSearch, and a sampler of a wrong type.
-    is_seeded_inside = any(_is_class(value) for value in settings.arguments.values())
+    # With both a seed and a sampler, OptunaSearch ignores the seed, and even a sampler of a wrong
+    # type. Therefore no seed is passed with a sampler.
+    is_seeded_inside = any(_is_class_mapping(value) for value in settings.arguments.values())
     seeds = dict.fromkeys(SEED_ARGUMENTS, seed)
     if is_seeded_inside or "sampler" in settings.arguments:
         seeds = {}
-    known = {name: value for name, value in (seeds | dict(filled)).items() if name in names}
-    nested = {
-        name: _nested(value, seed=seed, where=f"{settings.path}: {name}")
+    accepted = {name: value for name, value in (seeds | dict(defaults)).items() if name in names}
+    from_file = {
+        name: _build_argument(value, seed=seed, where=f"{settings.path}: {name}")
         for name, value in settings.arguments.items()
     }
-    return call_library(lambda: cls(**(known | nested)), settings.path, what=what, takes=own)
+    arguments = accepted | from_file
+    return call_library(lambda: cls(**arguments), settings.path, what=what, takes=settable)
 
 
 def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
-    """Return the result of ``make``; its exceptions become a ``SettingsError``.
+    """Return the result of ``make``; convert its exceptions to a ``SettingsError``.
 
     Args:
-        make: Calls a class of a library, without arguments.
+        make: Function without arguments that calls a class of a library.
         path: Import path of the class.
         what: Role of the class, for messages.
-        takes: Names of its arguments.
+        takes: Names of the arguments of the class, for messages.
     """
     try:
         return make()
@@ -125,7 +131,7 @@ def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
         if isinstance(error, ImportError) or "install" in reason.lower():
             raise SettingsError(
                 f"The {what} '{path}' lacks its library: {reason}.",
-                fix=f"Install that library; HyperOpt is in an extra ({_EXTRA}).",
+                fix=f"Install that library; HyperOpt is in an extra ({_INSTALL_COMMAND}).",
             ) from error
         raise SettingsError(
             f"The {what} '{path}' refuses its arguments: {reason}.",
@@ -134,7 +140,7 @@ def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
 
 
 def accepted_arguments(cls: Any) -> tuple[list[str], bool]:
-    """Return the names of a constructor's arguments, and whether it may take others."""
+    """Return the names of a constructor's arguments, and whether ``**kwargs`` may accept others."""
     names: list[str] = []
     for base in cls.__mro__:
         if "__init__" not in vars(base):
@@ -148,34 +154,35 @@ def accepted_arguments(cls: Any) -> tuple[list[str], bool]:
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             return names, False
         if base.__module__.startswith("ray."):
-            return names, True  # passes them on to a library, not to its base class
+            return names, True  # Ray's classes pass **kwargs to a library, not to the base class
     return names, True
 
 
 def has_base(cls: type, base: str) -> bool:
-    """Return whether a class inherits from a class of the given name, which may be missing."""
-    return base in {f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__}
+    """Return whether a class inherits from the class with a name, without importing the latter."""
+    return base in {f"{parent.__module__}.{parent.__qualname__}" for parent in cls.__mro__}
 
 
-def _is_class(value: Any) -> bool:
+def _is_class_mapping(value: Any) -> bool:
     return isinstance(value, dict) and "class" in value
 
 
-def _nested(value: Any, *, seed: int, where: str) -> Any:
-    if not _is_class(value):
+def _build_argument(value: Any, *, seed: int, where: str) -> Any:
+    """Return the value of an argument; if it names a class, an instance or the class itself."""
+    if not _is_class_mapping(value):
         return value
     settings = ClassSettings.parse(value, where=where)
-    found = import_object(_with_colon(settings.path), what="argument")
-    cls = found if isinstance(found, type) else type(found)
-    if not any(has_base(cls, base) for base in _NESTED):
+    imported = import_object(_with_colon(settings.path), what="argument")
+    cls = imported if isinstance(imported, type) else type(imported)
+    if not any(has_base(cls, base) for base in _ALLOWED_ARGUMENT_BASES):
         raise SettingsError(
             f"{where}: '{settings.path}' must be a sampler of Optuna or an optimizer of Nevergrad, "
-            f"got {found!r}.",
+            f"got {imported!r}.",
             fix="Use such a class; other objects cannot be arguments.",
         )
     if "arguments" not in value:
-        return found
-    return build(found, settings, {}, seed=seed, what="argument")
+        return imported
+    return build(imported, settings, {}, seed=seed, what="argument")
 
 
 def _with_colon(path: str) -> str:

@@ -1,6 +1,7 @@
 """Sampling functions of Ray Tune as a kind of searched parameter.
 
-The functions are described here and not called, so that settings can be read without Ray.
+This module describes the functions and does not call them, so that settings can be read without
+importing Ray.
 """
 
 import math
@@ -26,7 +27,7 @@ TuneName = Literal[
     "qlograndint",
 ]
 
-_ARGUMENTS: dict[str, tuple[str, ...]] = {
+_ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "uniform": ("lower", "upper"),
     "quniform": ("lower", "upper", "q"),
     "loguniform": ("lower", "upper"),
@@ -40,12 +41,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 
 MIN_QUANTILE = 1e-6
-"""A normal distribution is searched between this quantile and its counterpart, 4.75 standard
-deviations from the mean, because searchers and plots need finite ranges."""
+"""Quantile at which the range of a normal distribution starts; it ends at 1 minus this quantile.
+Both are 4.75 standard deviations from the mean. Searchers and plots need a finite range."""
 
 
 class TuneFunction(ConditionalParameter):
-    """A sampling function of ``ray.tune`` with its arguments."""
+    """A parameter that a sampling function of ``ray.tune`` samples."""
 
     kind: Literal["tune"] = "tune"
     function: TuneName = Field(description="Name of the function in ray.tune.")
@@ -56,15 +57,15 @@ class TuneFunction(ConditionalParameter):
     )
 
     @model_validator(mode="after")
-    def _callable(self) -> Self:
-        names = _ARGUMENTS[self.function]
+    def _require_valid_arguments(self) -> Self:
+        names = _ARGUMENT_NAMES[self.function]
         if len(self.arguments) != len(names):
             raise ValueError(
                 f"{self.function} takes {len(names)} arguments ({', '.join(names)}), got "
                 f"{list(self.arguments)}"
             )
         first, second, quantum = self.arguments[0], self.arguments[1], self.quantum
-        if self.is_integer and not all(isinstance(each, int) for each in self.arguments):
+        if self.is_integer and not all(isinstance(argument, int) for argument in self.arguments):
             raise ValueError(f"{self.function} takes integers, got {list(self.arguments)}")
         if quantum is not None and not quantum > 0:
             raise ValueError(f"q must be above 0, got {quantum}")
@@ -91,7 +92,7 @@ class TuneFunction(ConditionalParameter):
 
     @property
     def is_log(self) -> bool:
-        """Whether the logarithm is uniformly distributed."""
+        """Whether the logarithm of the values is uniformly distributed."""
         return "log" in self.function
 
     @property
@@ -101,7 +102,7 @@ class TuneFunction(ConditionalParameter):
 
     @property
     def quantum(self) -> float | None:
-        """Values are multiples of the quantum; None for a continuous function."""
+        """Number of which all values are multiples; None for a continuous function."""
         if self.function.startswith("q"):
             return self.arguments[2]
         return 1 if self.is_integer else None
@@ -110,38 +111,38 @@ class TuneFunction(ConditionalParameter):
     def low(self) -> float:
         """Smallest value."""
         if self.is_normal:
-            return self._on_grid(self._normal(MIN_QUANTILE))
-        return self._multiple(self.arguments[0], math.ceil)
+            return self._round_to_quantum(self._normal_quantile(MIN_QUANTILE))
+        return self._multiple_near(self.arguments[0], math.ceil)
 
     @property
     def high(self) -> float:
         """Largest value."""
         if self.is_normal:
-            return self._on_grid(self._normal(1 - MIN_QUANTILE))
-        # The upper end is exclusive for integers, unless they are quantized.
-        exclusive = self.is_integer and self.quantum == 1
-        return self._multiple(self.arguments[1] - exclusive, math.floor)
+            return self._round_to_quantum(self._normal_quantile(1 - MIN_QUANTILE))
+        # The upper end of integers is exclusive unless they are quantized.
+        is_exclusive = self.is_integer and self.quantum == 1
+        return self._multiple_near(self.arguments[1] - is_exclusive, math.floor)
 
     def contains(self, value: object) -> bool:
         """Return whether ``value`` is in the range."""
         if not is_number(value) or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
             return False
-        return math.isclose(self._on_grid(float(value)), float(value))  # type: ignore[arg-type]
+        return math.isclose(self._round_to_quantum(float(value)), float(value))  # type: ignore[arg-type]
 
     def sample(self, rng: np.random.Generator) -> float:
         """Return a random value."""
-        return self.at(rng.random())
+        return self.value_at(rng.random())
 
-    def at(self, place: float) -> float:
+    def value_at(self, position: float) -> float:
         """Return the value nearest to a position of the scale from 0 to 1."""
         if self.is_normal:
-            inside = min(max(place, MIN_QUANTILE), 1 - MIN_QUANTILE)
-            return self.nearest(self._normal(inside))
+            quantile = min(max(position, MIN_QUANTILE), 1 - MIN_QUANTILE)
+            return self.nearest(self._normal_quantile(quantile))
         if self.is_log:
-            return self.nearest(self.low * (self.high / self.low) ** place)
-        return self.nearest(self.low + place * (self.high - self.low))
+            return self.nearest(self.low * (self.high / self.low) ** position)
+        return self.nearest(self.low + position * (self.high - self.low))
 
-    def place(self, value: Value) -> float | None:
+    def position(self, value: Value) -> float | None:
         """Return the position of ``value`` on the scale; the quantile for a normal distribution."""
         number = float(value)  # type: ignore[arg-type]
         if self.is_normal:
@@ -153,24 +154,28 @@ class TuneFunction(ConditionalParameter):
 
     def nearest(self, value: float) -> float:
         """Return the nearest value of the range."""
-        inside = min(max(self._on_grid(value), self.low), self.high)
-        return int(inside) if self.is_integer else float(inside)
+        clipped = min(max(self._round_to_quantum(value), self.low), self.high)
+        return int(clipped) if self.is_integer else float(clipped)
 
-    def _normal(self, quantile: float) -> float:
+    def _normal_quantile(self, quantile: float) -> float:
+        """Return a quantile of the normal distribution."""
         mean, sd = self.arguments[:2]
         return mean + sd * float(ndtri(quantile))
 
-    def _on_grid(self, value: float) -> float:
-        return value if self.quantum is None else self._times(round(value / self.quantum))
+    def _round_to_quantum(self, value: float) -> float:
+        """Return the nearest multiple of the quantum."""
+        return value if self.quantum is None else self._multiple(round(value / self.quantum))
 
-    def _multiple(self, end: float, rounded: Callable[[float], int]) -> float:
+    def _multiple_near(self, end: float, rounding: Callable[[float], int]) -> float:
+        """Return the multiple of the quantum at an end of the range, rounded into the range."""
         if self.quantum is None:
             return float(end)
-        near = round(end / self.quantum)
-        count = near if math.isclose(end / self.quantum, near) else rounded(end / self.quantum)
-        return self._times(count)
+        nearest = round(end / self.quantum)
+        is_multiple = math.isclose(end / self.quantum, nearest)
+        return self._multiple(nearest if is_multiple else rounding(end / self.quantum))
 
-    def _times(self, count: int) -> float:
-        # 3 times 0.1 is 0.30000000000000004, but a file contains 0.3.
+    def _multiple(self, count: int) -> float:
+        """Return ``count`` times the quantum, without rounding errors in the decimals."""
+        # In floating point 3 times 0.1 is 0.30000000000000004, but a user writes 0.3.
         assert self.quantum is not None
         return float(f"{count * self.quantum:.12g}")

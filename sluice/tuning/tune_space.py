@@ -1,15 +1,15 @@
-"""Converts a search space for Ray Tune and Optuna, and a trial's values to and from Tune's config.
+"""Converts search spaces and values of trials to and from the config of Ray Tune and Optuna.
 
-Tune's config is flat. Most parameters have their dotted path as key. Some have other keys, so that
-every searcher can search them and every scheduler can change them:
+Tune's config is a flat dictionary. The key of most parameters is their dotted path. Some parameters
+have other keys, so that every searcher can search them and every scheduler can change them:
 
-- ``PATH#on`` (true or false) beside ``PATH`` for a parameter that may be off;
+- ``PATH#on`` (true or false), in addition to ``PATH``, for a parameter that may be off;
 - ``PATH#exponent`` for a power of two, ``PATH#multiple`` for an integer with ``multiple_of`` > 1;
 - ``PATH#option``, the index in the list, for options that are not scalars of one type;
 - ``PATH#quantile`` for a normal distribution, which most searchers do not support.
 
-Conditions are part of ``optuna_space``. Other searchers search every key, and ``decode`` drops
-inactive parameters.
+``optuna_space`` contains the conditions of parameters. Other searchers suggest a value for every
+key, and ``decode`` drops inactive parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,8 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
     Args:
         space: The searched space.
-        base: Settings of everything else. Parameters that are never active with them are omitted.
+        base: Settings of everything else. Parameters that are never active with these settings are
+            omitted.
 
     Cost:
         Imports Ray.
@@ -53,16 +54,19 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
 def possible_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
     """Return the parameters that are active in some trial, in the order of the space."""
-    found: list[str] = []
+    possible: list[str] = []
     for path, parameter in space.parameters.items():
         if parameter.when is None:
-            found.append(path)
+            possible.append(path)
             continue
         other = parameter.when.path
-        is_fixed = other not in space.parameters
-        if base.value(other) in parameter.when.one_of if is_fixed else other in found:
-            found.append(path)
-    return tuple(found)
+        if other in space.parameters:
+            is_possible = other in possible
+        else:
+            is_possible = base.value(other) in parameter.when.one_of
+        if is_possible:
+            possible.append(path)
+    return tuple(possible)
 
 
 def domains(path: str, parameter: Any) -> "dict[str, Domain]":
@@ -71,8 +75,10 @@ def domains(path: str, parameter: Any) -> "dict[str, Domain]":
 
     name = config_key(path, parameter)
     if isinstance(parameter, LogUniform):
-        rate = {name: tune.loguniform(parameter.low, parameter.high)}
-        return {f"{path}#on": tune.choice([True, False]), **rate} if parameter.may_be_off else rate
+        value = {name: tune.loguniform(parameter.low, parameter.high)}
+        if parameter.may_be_off:
+            return {f"{path}#on": tune.choice([True, False]), **value}
+        return value
     if isinstance(parameter, Uniform):
         return {name: tune.uniform(parameter.low, parameter.high)}
     if isinstance(parameter, Integers):
@@ -104,13 +110,14 @@ def config_key(path: str, parameter: Any) -> str:
 def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Params:
     """Return a trial's values from Tune's config, without inactive parameters.
 
-    A value outside its range, or between two steps of it, is replaced by the nearest one.
+    A value outside the range of its parameter, or between two steps, is replaced by the nearest
+    valid value.
 
     Raises:
         ContractError: The config lacks the key of an active parameter.
     """
 
-    def pick(path: str, parameter: Any) -> Value:
+    def value_from_config(path: str, parameter: Any) -> Value:
         try:
             if not config.get(f"{path}#on", True):
                 return 0.0
@@ -122,12 +129,13 @@ def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Para
                 fix="Let the searcher suggest every key of tune_space.",
             ) from None
 
-    return space.choose(base, pick)
+    return space.choose(base, value_from_config)
 
 
 def decode_one(parameter: Any, value: Any) -> Value:
     """Return the value of one parameter from the entry of the config under ``config_key``."""
-    plain = value.item() if hasattr(value, "item") else value  # some searchers return numpy scalars
+    # Some searchers return NumPy scalars.
+    plain = value.item() if hasattr(value, "item") else value
     if isinstance(parameter, Choice):
         index = option_index(parameter.options, plain) if _is_plain(parameter) else int(plain)
         assert index is not None, f"{plain!r} is not one of {list(parameter.options)}"
@@ -139,13 +147,13 @@ def decode_one(parameter: Any, value: Any) -> Value:
     if isinstance(parameter, Integers):
         return int(parameter.nearest(round(plain) * parameter.multiple_of))
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
-        return parameter.at(float(plain))
+        return parameter.value_at(float(plain))
     nearest: Value = parameter.nearest(float(plain))
     return nearest
 
 
 def encode(space: Space, base: TrialSettings, params: Params) -> dict[str, Any]:
-    """Return Tune's config of a trial's values; parameters without a value are omitted.
+    """Return Tune's config for the values of a trial; parameters without a value are omitted.
 
     ``decode`` returns the same values if ``params`` contains all active parameters.
     """
@@ -179,7 +187,7 @@ def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[s
 
 
 def base_params(space: Space, base: TrialSettings) -> Params:
-    """Return the values of ``base`` of active parameters that are inside the space."""
+    """Return the values of active parameters in ``base``, except values outside the space."""
     active = _active_values(space, base)
     return {path: value for path, value in active.items() if space.parameters[path].contains(value)}
 
@@ -192,7 +200,7 @@ def paths_outside_space(space: Space, base: TrialSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DefineByRun:
-    """A define-by-run space for Optuna: it suggests values only for active parameters."""
+    """Define-by-run space for Optuna, which suggests values only for active parameters."""
 
     space: Space
     base: TrialSettings
@@ -208,15 +216,16 @@ def optuna_space(space: Space, base: TrialSettings) -> Callable[[Any], None]:
 
 
 def _active_values(space: Space, base: TrialSettings) -> Params:
-    """Return the values of ``base`` for active parameters; None if a setting is not set."""
+    """Return the values of active parameters in ``base``; None for a setting that is not set."""
 
-    def own(path: str, parameter: Any) -> Any:  # noqa: ARG001
+    def base_value(path: str, parameter: Any) -> Any:  # noqa: ARG001
         return base.value(path)
 
-    return space.choose(base, own)
+    return space.choose(base, base_value)
 
 
 def _suggest(trial: Any, path: str, parameter: Any) -> Value:
+    """Let Optuna suggest the value of one parameter."""
     name = config_key(path, parameter)
     if isinstance(parameter, LogUniform) and parameter.may_be_off:  # noqa: SIM102 - the condition calls Optuna
         if not trial.suggest_categorical(f"{path}#on", [True, False]):
@@ -227,25 +236,26 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
         return decode_one(parameter, trial.suggest_int(name, *parameter.exponents))
     if isinstance(parameter, Integers):
         step = parameter.multiple_of
-        found = trial.suggest_int(name, parameter.low // step, parameter.high // step)
-        return decode_one(parameter, found)
+        multiple = trial.suggest_int(name, parameter.low // step, parameter.high // step)
+        return decode_one(parameter, multiple)
     low, high = parameter.low, parameter.high
     if not isinstance(parameter, TuneFunction):
-        log = isinstance(parameter, LogUniform)
-        return decode_one(parameter, trial.suggest_float(name, low, high, log=log))
+        is_log = isinstance(parameter, LogUniform)
+        return decode_one(parameter, trial.suggest_float(name, low, high, log=is_log))
     if parameter.is_normal:
-        found = trial.suggest_float(name, MIN_QUANTILE, 1 - MIN_QUANTILE)
+        suggested = trial.suggest_float(name, MIN_QUANTILE, 1 - MIN_QUANTILE)
     elif parameter.is_integer:
-        # Optuna supports steps or a logarithm, not both: 'decode' rounds to the quantum.
+        # Optuna supports either steps or a logarithmic scale. With a logarithmic scale, the value
+        # is rounded to the quantum by ``decode_one``.
         step = 1 if parameter.is_log else int(parameter.quantum or 1)
-        found = trial.suggest_int(name, low, high, step=step, log=parameter.is_log)
+        suggested = trial.suggest_int(name, low, high, step=step, log=parameter.is_log)
     else:
-        found = trial.suggest_float(name, low, high, log=parameter.is_log)
-    return decode_one(parameter, found)
+        suggested = trial.suggest_float(name, low, high, log=parameter.is_log)
+    return decode_one(parameter, suggested)
 
 
 def encode_one(parameter: Any, value: Value) -> Any:
-    """Return the entry of the config under ``config_key`` for a value that is not off."""
+    """Return the entry of the config under ``config_key`` for the value of an active parameter."""
     if isinstance(parameter, Choice):
         return value if _is_plain(parameter) else option_index(parameter.options, value)
     if isinstance(parameter, PowersOfTwo):
@@ -253,17 +263,19 @@ def encode_one(parameter: Any, value: Value) -> Any:
     if isinstance(parameter, Integers):
         return int(value) // parameter.multiple_of  # type: ignore[arg-type]
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
-        return min(max(parameter.place(value) or 0.0, MIN_QUANTILE), 1 - MIN_QUANTILE)
+        return min(max(parameter.position(value) or 0.0, MIN_QUANTILE), 1 - MIN_QUANTILE)
     return value
 
 
 def _middle(parameter: Any) -> Value:
-    middle: Value = parameter.options[0] if isinstance(parameter, Choice) else parameter.at(0.5)
+    middle: Value = (
+        parameter.options[0] if isinstance(parameter, Choice) else parameter.value_at(0.5)
+    )
     return middle
 
 
 def categories(parameter: Choice) -> list[Any]:
-    """Return the config entries of a choice: its options, or their indices."""
+    """Return the entries of the config that a choice can have: its options, or their indices."""
     if _is_plain(parameter):
         return list(parameter.options)
     return list(range(len(parameter.options)))

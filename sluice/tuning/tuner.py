@@ -1,4 +1,4 @@
-"""The adapter to Ray Tune: runs a study with one ``Tuner``."""
+"""Adapter to Ray Tune: runs the trials of a study with one ``Tuner``."""
 
 import contextlib
 import logging
@@ -39,20 +39,22 @@ if TYPE_CHECKING:
 Listener = Callable[["Study", "StudyEvent"], None]
 
 _ENVIRONMENT = {
-    # Ctrl-C ends the study at once; the journal contains all reports.
+    # Ctrl-C ends the study immediately. Nothing is lost, because the journal has all reports.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # Sluice prints the table of trials, to the terminal and to Dagster's log.
+    # Sluice prints the table of trials itself, to the terminal and to Dagster's log.
     "RAY_AIR_NEW_OUTPUT": "0",
+    # Sluice checks every report itself, with a message that says what to do.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Paths in a user's workload are relative to the working folder of the search.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # The journal is the state; Tune's own snapshot is only for readers of its folder.
+    # The journal contains the state. Tune's own snapshot is only for users who read its folder.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
 
 _LOG_LEVELS = {
-    "ray.tune": logging.WARNING,  # suppresses a line for each copy of PBT
-    # Finished trials of a resumed study have their files in the folders of the first run.
+    "ray.tune": logging.WARNING,  # at INFO, PBT logs a line for each copy
+    # These warn about missing files of finished trials when a study is resumed. The files are in
+    # the folders of the first run.
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
@@ -73,10 +75,10 @@ class StudyPlan:
     journal: Path
     compute: ComputeSettings
     callbacks: Sequence[Any] = ()
-    """Callbacks of Ray Tune."""
+    """Callbacks of Ray Tune, for example of an experiment tracker."""
 
     log: Callable[[str], None] = lambda _line: None
-    """Receives messages for the user."""
+    """Function that receives messages for the user."""
 
     @property
     def report_epochs(self) -> tuple[int, ...]:
@@ -100,7 +102,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         StorageError: A file cannot be written.
         TrainingFailed: A transient error ended a trial more than ``compute.retries`` times.
     """
-    _require_driver_here(plan.compute)
+    _require_local_driver(plan.compute)
     with tune_environment(), join_ray(plan.compute, num_cpus=local_ray_cores(plan.compute)) as ray:
         from ray import tune
 
@@ -153,11 +155,12 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                 CheckpointCleanup(filesystem) as cleanup,
                 listening(plan.journal, listener),
                 listening(plan.journal, cleanup),
-                _quiet(),
+                _quiet_ray_logs(),
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            release_workers(plan.journal)  # a Ray cluster that this process joined keeps running
+            # Needed because a Ray cluster that this process joined continues to run.
+            release_workers(plan.journal)
             raise
         except TrialFailed as error:
             params = decode(plan.space, plan.base, error.config)
@@ -165,7 +168,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         return get_study(plan.journal)
 
 
-def _require_driver_here(compute: ComputeSettings) -> None:
+def _require_local_driver(compute: ComputeSettings) -> None:
     """Refuse Ray Client, with which ``Tuner.fit`` runs in a process of the cluster."""
     if compute.address is not None and compute.address.startswith("ray://"):
         raise SettingsError(
@@ -179,8 +182,8 @@ def _require_driver_here(compute: ComputeSettings) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress messages of Ray that the search prints itself or that are wrong when it resumes."""
+def _quiet_ray_logs() -> Iterator[None]:
+    """Suppress log messages of Ray that the search prints itself, or that are wrong on resuming."""
     levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
@@ -194,12 +197,12 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def tune_environment() -> Iterator[None]:
     """Set the environment variables of Tune, and restore them afterwards."""
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    previous = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

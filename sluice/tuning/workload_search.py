@@ -1,4 +1,4 @@
-"""Searches for the best settings of a workload, on the rows that may be used for a search."""
+"""Searches for the best settings of a workload, without using its test rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,17 +41,17 @@ def search_workload(
     """Search for the settings with the lowest validation loss; see ``run_search``.
 
     Args:
-        workload: Import path, 'module:Class'.
-        workload_settings: Its settings as plain values.
+        workload: Import path of the workload, 'module:Class'.
+        workload_settings: Settings of the workload as plain values.
         base: Settings of everything that is not searched.
         space: The search space; the default space of the architecture if None.
         settings: The budget, and how it is used.
-        table: The feature frame.
+        table: Record of the feature frame.
         folds: All folds of the pipeline; ``settings.folds`` selects those of the search.
-        artifacts: Folder that contains the table.
+        artifacts: Folder of the artifact store that contains the feature frame.
         folder: Folder of this search only.
         on_report: Called after every report.
-        compute: Machines and resources; they do not change a decision.
+        compute: Machines and resources. They do not affect the decisions of an ordered search.
         data_seed: Base seed of the row order; ``settings.seed`` if None.
         sys_path: Folders that workers need to import the workload.
         callbacks: Callbacks of Ray Tune.
@@ -64,9 +64,10 @@ def search_workload(
         SettingsError: The selected device is not reserved for workers.
     """
     if is_population(settings.scheduler):
-        # A weak member continues from another's weights; patience would stop it instead.
-        patient = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
-        base = base.model_copy(update={"training": patient})
+        # A weak trial of a population continues with the weights of another trial. Early stopping,
+        # which would end it instead, is disabled.
+        training = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
+        base = base.model_copy(update={"training": training})
     objective = TrainingObjective(
         workload=workload,
         workload_settings=dict(workload_settings),

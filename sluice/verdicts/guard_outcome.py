@@ -10,7 +10,7 @@ GuardResult = Literal["pass", "fail", "insufficient"]
 
 
 class GuardOutcome(Record):
-    """Result of one guard. Higher is better for ``observed``, regardless of the metric."""
+    """Result of one guard. A higher ``observed`` value is always better, whatever the metric is."""
 
     name: str = Field(description="Display name of the guard.")
     result: GuardResult

@@ -1,4 +1,4 @@
-"""Deterioration of a metric, as reported with a verdict."""
+"""Deterioration of a metric, which is reported with a verdict."""
 
 import math
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 MIN_FOLDS = 3
-"""Minimum number of folds from which the variance of a metric over folds is estimated."""
+"""Minimum number of folds for an estimate of the variance of a metric over folds."""
 
 
 class MetricChange(Record):
@@ -17,7 +17,7 @@ class MetricChange(Record):
     candidate: float = Field(description="Mean over seeds and test rows [metric units].")
     reference: float = Field(description="Mean over seeds and test rows [metric units].")
     low: float = Field(
-        description="Lower limit of the 95 % interval of the difference; NaN: unknown"
+        description="Lower limit of the 95 % interval of the difference; NaN if it is unknown."
     )
     high: float = Field(description="Upper limit of the 95 % interval of the difference.")
 

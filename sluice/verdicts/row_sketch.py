@@ -1,7 +1,7 @@
-"""Sketches of test windows, from which the share of common rows of two windows is estimated.
+"""Sketches of test windows, with which the share of common rows of two windows can be estimated.
 
-Each decision stores a sketch of its rows. The overlap of a new window with the rows of earlier
-decisions can therefore be estimated without storing the rows.
+Each decision stores a sketch of its rows. So the overlap of a new window with the rows of earlier
+decisions can be estimated, although the rows are not stored.
 """
 
 import numpy as np
@@ -11,10 +11,11 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 HASHES = 128
-"""Number of hashes stored for a window. The error of the estimated share is then usually below
-0.05, and larger if the other window is many times as large."""
+"""Number of hashes that are stored for a window. With this number, the error of the estimated share
+is usually below 0.05; it is larger if the other window is many times as large."""
 
-_LARGEST = 2**64 - 1
+_MAX_HASH = 2**64 - 1
+"""Largest possible hash."""
 
 
 class RowSketch(Record):
@@ -48,9 +49,10 @@ class RowSketch(Record):
     def share_in(self, other: "RowSketch") -> float:
         """Estimate the share of this window's rows that the other window also contains [rate].
 
-        Only those hashes of this window are compared that the other sketch would have stored.
-        Therefore a subset of a window has a share of 1 in it, regardless of the window's size. If
-        no hash can be compared, 1 is returned, the conservative value.
+        Only hashes up to the largest hash of both sketches are compared, because above it a sketch
+        does not contain all hashes of its window. So the share of a window in any window that
+        contains it is estimated as 1. If no hash can be compared, the result is 1, which is the
+        conservative value.
 
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)
@@ -58,11 +60,11 @@ class RowSketch(Record):
         >>> round(RowSketch.of(days).share_in(RowSketch.of(days[10:])), 2)
         0.67
         """
-        kept = min(self._kept_through, other._kept_through)
-        mine = {at for at in self.hashes if at <= kept}
+        limit = min(self._complete_through, other._complete_through)
+        mine = {row_hash for row_hash in self.hashes if row_hash <= limit}
         return len(mine & {*other.hashes}) / len(mine) if mine else 1.0
 
     @property
-    def _kept_through(self) -> int:
+    def _complete_through(self) -> int:
         """Largest hash up to which the sketch is complete."""
-        return _LARGEST if len(self.hashes) == self.num_rows else self.hashes[-1]
+        return _MAX_HASH if len(self.hashes) == self.num_rows else self.hashes[-1]

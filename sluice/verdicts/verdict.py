@@ -54,8 +54,8 @@ class Verdict(Record):
     lower_bound: float = Field(description="One-sided lower bound of the gain at alpha [unit].")
     upper_bound: float = Field(description="One-sided upper bound of the gain at alpha [unit].")
     required: float = Field(description="Threshold that the lower bound must exceed [unit].")
-    margin: float = Field(description="Equivalence margin: gains within +- this [unit].")
-    p_value: float = Field(description="One-sided, for a true gain of at most ``required``.")
+    margin: float = Field(description="Equivalence margin: gains within +- margin [unit].")
+    p_value: float = Field(description="One-sided p-value for a true gain of at most ``required``.")
     alpha: float = Field(description="One-sided false promotion rate spent on this attempt.")
     attempt: int = Field(1, ge=1, description="Number of this attempt on the window's rows.")
     alpha_of_all: float = Field(
@@ -108,8 +108,8 @@ class Verdict(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _before_attempts_were_counted(cls, values: Any) -> Any:
-        """Accept verdicts that are older than attempt counting, which spent the whole alpha."""
+    def _accept_old_verdicts(cls, values: Any) -> Any:
+        """Accept old verdicts without an attempt count; each of them spent the whole alpha."""
         if isinstance(values, Mapping) and "alpha" in values and "attempt" not in values:
             return {"rows": None, "alpha_of_all": values["alpha"], **values}
         return values
@@ -157,23 +157,24 @@ class Verdict(Record):
         )
 
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
-        """Return the verdict with its guards; a guard that does not pass revokes a PROMOTE.
+        """Return the verdict with its guards; a guard that does not pass prevents a PROMOTE.
 
-        A failed guard changes PROMOTE to REJECT, an insufficient one to INCONCLUSIVE. Other
-        outcomes do not change.
+        A failed guard changes PROMOTE to REJECT, and an insufficient guard changes PROMOTE to
+        INCONCLUSIVE. Other outcomes do not change.
         """
         guards = tuple(outcomes)
         failed = [guard for guard in guards if guard.result == "fail"]
         insufficient = [guard for guard in guards if not guard.passed and guard.result != "fail"]
         if not self.passed or not (failed or insufficient):
             return self.model_copy(update={"guards": guards})
-        why = " ".join(guard.reason for guard in failed or insufficient)
+        guard_reason = " ".join(guard.reason for guard in failed or insufficient)
+        continuation = guard_reason[0].lower() + guard_reason[1:]
         outcome: Outcome = "REJECT" if failed else "INCONCLUSIVE"
         return self.model_copy(
             update={
                 "guards": guards,
                 "outcome": outcome,
-                "reason": f"{self.reason.rstrip('.')}, but {why[0].lower()}{why[1:]}",
+                "reason": f"{self.reason.rstrip('.')}, but {continuation}",
                 "remedy": "Keep the version in production. "
                 + (
                     "Find out which property of the candidate got worse."
@@ -186,16 +187,16 @@ class Verdict(Record):
     def with_symptoms(self, symptoms: Sequence[str]) -> "Verdict":
         """Return the verdict with the problems of the candidate's trainings.
 
-        If the candidate is not promoted, they come first in the reason, because more seeds and rows
-        do not help until the training is corrected.
+        If the candidate is not promoted, the reason begins with these problems, because more seeds
+        and rows do not help until the training is corrected.
         """
-        found = tuple(symptoms)
-        if self.passed or not found:
-            return self.model_copy(update={"symptoms": found})
+        problems = tuple(symptoms)
+        if self.passed or not problems:
+            return self.model_copy(update={"symptoms": problems})
         return self.model_copy(
             update={
-                "symptoms": found,
-                "reason": " ".join([*found, self.reason]),
+                "symptoms": problems,
+                "reason": " ".join([*problems, self.reason]),
                 "remedy": f"Correct the training first, as described above. {self.remedy}",
             }
         )
@@ -217,19 +218,19 @@ class Verdict(Record):
         Raises:
             ContractError: ``subject`` has another digest for one of the verdict's roles.
         """
-        own = {"candidate": self.candidate, "reference": self.reference, "window": self.window}
-        for role, digest in own.items():
+        roles = {"candidate": self.candidate, "reference": self.reference, "window": self.window}
+        for role, digest in roles.items():
             if subject.get(role, digest) != digest:
                 raise ContractError(
                     f"The {role} of the receipt must be that of the verdict, {short(digest)}, got "
                     f"{short(subject[role])}.",
-                    fix="Evaluate the candidate that is to be promoted, then write its receipt.",
+                    fix="Evaluate the candidate that you want to promote, then write its receipt.",
                 )
         return Receipt(
             gate="promotion",
             outcome=self.outcome,
             passed=self.passed,
-            subject={**subject, **own},
+            subject={**subject, **roles},
             evidence=self.model_dump(mode="json"),
             reason=self.reason,
             decided_at=decided_at,

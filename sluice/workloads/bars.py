@@ -38,7 +38,8 @@ from sluice.workloads.volatility_target import PositionSettings, volatility_posi
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 _MAX_LOG_VOL = 50.0
-"""Forecasts are clipped here: exp of this is beyond any market and representable as a float."""
+"""Limit at which forecasts of log volatility are clipped. It is beyond any market, and its
+exponential is still representable as a float."""
 
 
 class BarsSettings(WorkloadSettings):
@@ -60,9 +61,9 @@ class BarsSettings(WorkloadSettings):
 class BarsWorkload(Workload):
     """Bars of open, high, low, close and volume, nine features, and a target of the next row.
 
-    For the target ``log_gk_variance`` the baseline is HAR. For ``vs_return`` it is the mean of the
-    train targets: returns have no persistence that a HAR-like regression could use, and a forecast
-    of returns has to beat the market's average drift.
+    The baseline for the target ``log_gk_variance`` is HAR. The baseline for ``vs_return`` is the
+    mean of the train targets, because returns have no persistence that a regression like HAR could
+    use, and a forecast of returns must be better than the market's average drift.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = BarsSettings
@@ -90,7 +91,7 @@ class BarsWorkload(Workload):
 
     @property
     def required_rows(self) -> int:
-        """Minimum number of bars for warm-up, all folds and the baseline; at least ``min_rows``."""
+        """Number of bars that warm-up, all folds and the baseline need; at least ``min_rows``."""
         settings = self.settings
         folds = rows_needed(
             settings.folds,
@@ -112,7 +113,7 @@ class BarsWorkload(Workload):
             ContractError: The source has fewer than ``required_rows`` bars.
         """
         rows = sources.load_rows(self.settings.source, schema=self.raw_schema)
-        self._require_enough(len(rows))
+        self._require_enough_rows(len(rows))
         return rows
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
@@ -159,7 +160,7 @@ class BarsWorkload(Workload):
         """
         output = output.detach()
         error = (output - examples.targets).double()
-        traded = trading_metrics(
+        position_metrics = trading_metrics(
             self._position(output, examples, frame),
             frame["next_return"].to_numpy(np.float64)[examples.rows],
             rows_per_year=self.settings.position.rows_per_year,
@@ -167,7 +168,7 @@ class BarsWorkload(Workload):
         return {
             "loss": float(self.losses(output, examples.targets).mean()),
             "mae": float(error.abs().mean()),
-            **traded.numbers,
+            **position_metrics.numbers,
         }
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
@@ -199,12 +200,12 @@ class BarsWorkload(Workload):
             np.clip(forecast_N, -1, 1) * volatility_position(trailing_N, self.settings.position)
         )
 
-    def _require_enough(self, num_rows: int) -> None:
+    def _require_enough_rows(self, num_rows: int) -> None:
         if num_rows < self.required_rows:
             raise ContractError(
                 f"At least {self.required_rows} bars are required, got {num_rows} (min_rows "
                 f"{self.settings.min_rows}; warm-up and target need {self._lost_rows}, and "
-                f"{self.settings.folds.num_folds} folds with their gaps need the others).",
+                f"{self.settings.folds.num_folds} folds with their gaps need the rest).",
                 cause="The history of the source is too short.",
                 fix="Provide more bars, or lower min_rows, num_folds or the feature windows.",
             )

@@ -1,4 +1,4 @@
-"""Schemas, expectations and validation of price bars and their features."""
+"""Schemas and expectations of price bars and their features, and validation of bars."""
 
 import math
 
@@ -60,10 +60,11 @@ TARGETS = {
 }
 
 MIN_PRICE = 1e-9
-"""Lower bound for "above 0", because the ranges of Great Expectations include their ends."""
+"""Lower bound of prices. It is not 0, because prices must be above 0 and the ranges of Great
+Expectations include their ends."""
 
 ROUNDING = 1e-6
-"""Relative floating-point tolerance of bounds that hold exactly in real numbers."""
+"""Relative tolerance for rounding errors, for bounds that hold exactly in real numbers."""
 
 
 def feature_schema(target: str) -> Schema:
@@ -95,11 +96,11 @@ def feature_expectations(
 ) -> tuple[Expectation, ...]:
     """Return the expectations of the feature frame.
 
-    Bounds follow from the formula of a feature where possible; the others are far beyond any
-    observed market (a day of 500 standard deviations, a range of six times the price). Standard
-    deviations may be from a tenth to ten times those of two indices in any year of 1999 to 2018,
-    so that a column in other units or a stale column is detected; ``sluice doctor expectations``
-    measures both.
+    If possible, the bounds of a feature follow from its formula. The other bounds are far beyond
+    any observed market (a day of 500 standard deviations, a range of six times the price). Standard
+    deviations may be a tenth to ten times those of two indices in any year from 1999 to 2018, so
+    that columns with wrong units and stale columns are detected. ``sluice doctor expectations``
+    measures bounds and standard deviations.
     """
     columns = feature_schema(target).names
     return (
@@ -107,11 +108,11 @@ def feature_expectations(
         *(NotNull(column=name) for name in columns),
         *(
             Between(column=name, low=low, high=high)
-            for name, (low, high) in _bounds(target, settings).items()
+            for name, (low, high) in _value_bounds(target, settings).items()
         ),
         *(
             StdBetween(column=name, low=low, high=high)
-            for name, (low, high) in _deviations(target).items()
+            for name, (low, high) in _deviation_bounds(target).items()
         ),
     )
 
@@ -125,7 +126,7 @@ def validate_bars(df: pd.DataFrame) -> None:
             volume.
     """
     prices = df[["open", "high", "low", "close"]]
-    broken = {
+    violations = {
         "prices must be above 0": (prices <= 0).any(axis=1),
         "high must be at least low": df["high"] < df["low"],
         "high must be at least open and close": df["high"] < df[["open", "close"]].max(axis=1),
@@ -133,23 +134,24 @@ def validate_bars(df: pd.DataFrame) -> None:
         "volume must be at least 0": df["volume"] < 0,
     }
     problems = []
-    for rule, bad in broken.items():
-        if bad.any():
-            row = int(bad.to_numpy().argmax())
-            seen = ", ".join(f"{name} {df[name].iloc[row]:g}" for name in RAW_SCHEMA.names)
+    for rule, is_violated in violations.items():
+        if is_violated.any():
+            row = int(is_violated.to_numpy().argmax())
+            values = ", ".join(f"{name} {df[name].iloc[row]:g}" for name in RAW_SCHEMA.names)
             problems.append(
-                f"{rule}, violated by {bad.sum()} of {len(df)} rows, first at row {row} "
-                f"(label {df.index[row]}: {seen})"
+                f"{rule}, violated by {is_violated.sum()} of {len(df)} rows, first at row {row} "
+                f"(label {df.index[row]}: {values})"
             )
     if problems:
         raise ContractError(
             f"Bars are inconsistent: {'; '.join(problems)}.",
-            cause="Columns are swapped, only some prices are adjusted, or the feed lost a digit.",
+            cause="Columns are swapped, only some prices are adjusted, or the data source lost a "
+            "digit.",
             fix="Correct or remove these rows at the source.",
         )
 
 
-def _bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
+def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
     s = settings
     widest_band = math.sqrt(s.band_rows - 1) / (2 * s.band_width)
     highest_regime = 0.5 * math.log(s.regime_long_rows / s.regime_short_rows)
@@ -171,7 +173,7 @@ def _bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, fl
     }
 
 
-def _deviations(target: str) -> dict[str, tuple[float, float]]:
+def _deviation_bounds(target: str) -> dict[str, tuple[float, float]]:
     scaled, log_variance = (0.1, 30.0), (0.05, 20.0)
     return {
         "returns_vs": scaled,
@@ -191,7 +193,7 @@ def _deviations(target: str) -> dict[str, tuple[float, float]]:
 
 
 def _z_range(rows: int) -> tuple[float, float]:
-    """Return the possible range of a z-score among ``rows`` values, with the sample deviation.
+    """Return the range that a z-score among ``rows`` values can have.
 
     Source:
         Samuelson (1968), "How deviant can you be?", JASA 63(324).

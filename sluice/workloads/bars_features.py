@@ -1,8 +1,9 @@
-"""Nine features of price bars, and their variance and volatility.
+"""Computes nine features of price bars, and the variance and volatility of the bars.
 
 Every function is pure, vectorised and causal: the value of a row uses only this row and earlier
-ones. It is NaN if there are too few earlier rows. ``r`` is the log return ln(C_t / C_t-1), ``n`` a
-window [rows]. Bars are assumed to pass ``validate_bars``.
+rows. It is NaN if there are too few earlier rows. In formulas, ``r`` is the log return
+ln(C_t / C_t-1), and ``n`` is the length of a window [rows]. Bars are assumed to pass
+``validate_bars``.
 """
 
 import math
@@ -42,18 +43,19 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Relative standard deviations up to this are rounding errors and count as 0.",
+        description="Largest relative standard deviation that counts as a rounding error, that is, "
+        "as 0.",
     )
 
     @model_validator(mode="after")
-    def _short_is_shorter(self) -> "FeatureSettings":
+    def _require_shorter_short_window(self) -> "FeatureSettings":
         if self.regime_short_rows >= self.regime_long_rows:
             raise ValueError("regime_short_rows must be smaller than regime_long_rows")
         return self
 
     @property
     def warm_up_rows(self) -> int:
-        """Number of first rows for which some feature is not yet defined [rows]."""
+        """Number of initial rows in which at least one feature is undefined [rows]."""
         return max(
             self.vol_rows + 1,
             self.momentum_rows + self.momentum_z_rows - 1,
@@ -68,7 +70,7 @@ class FeatureSettings(Settings):
 
 
 RSI_ROWS = 14
-"""Wilder's period [rows]; part of the feature's name and therefore not a setting."""
+"""Wilder's period [rows]. It is part of the feature's name and therefore not a setting."""
 
 
 def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame:
@@ -127,8 +129,9 @@ def momentum_z(
 ) -> "pd.Series[Any]":
     """Return the z-score of the latest momentum among recent ones [deviations].
 
-    Formula: m_t = ln(C_t / C_t-k); (m_t - mean(m)) / std(m) over n rows up to t, sample
-    deviation; 0 when all are equal. By construction within (n - 1) / sqrt(n) of 0.
+    Formula: (m_t - mean(m)) / std(m) with the momentum m_t = ln(C_t / C_t-k), over n rows up to t,
+    with the sample deviation; 0 if all m are equal. By construction the absolute value is at most
+    (n - 1) / sqrt(n).
 
     Source:
         Jegadeesh & Titman (1993), "Returns to buying winners and selling losers", Journal of
@@ -148,24 +151,27 @@ def atr_pct(
 ) -> "pd.Series[Any]":
     """Return the log of Wilder's average true range as a share of the close [ln rate].
 
-    Formula: TR_t = max(H_t, C_t-1) - min(L_t, C_t-1); ln max(A / C, floor), A the Wilder average
-    of TR over n rows. The first row has no previous close, so its range is H - L. Bars without
-    range give the log of the floor. The log is used because ranges vary by factors, so that calm
-    and volatile years have similar distances from the average; the target is a log too.
+    Formula: ln max(A / C, floor), where A is the Wilder average over n rows of the true range
+    TR_t = max(H_t, C_t-1) - min(L_t, C_t-1). The first row has no previous close, so its range is
+    H - L. Bars without range give the log of the floor. The log is used because ranges vary by
+    factors: with it, calm and volatile years are at similar distances from the average. The target
+    is a log too.
 
     Source:
         Wilder (1978), "New Concepts in Technical Trading Systems"; the log is ours.
     """
-    before = close.shift(1)
-    top, bottom = high.where(~(before > high), before), low.where(~(before < low), before)
+    previous = close.shift(1)
+    top = high.where(~(previous > high), previous)
+    bottom = low.where(~(previous < low), previous)
     return _log((_wilder_mean(top - bottom, rows=rows) / close).clip(lower=floor))
 
 
 def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
     """Return the z-score of the volume among recent ones [deviations].
 
-    Formula: v = ln(1 + V); (v_t - mean(v)) / std(v) over n rows up to t, sample deviation; 0 when
-    all are equal. The 1 keeps a bar without trades finite. Within (n - 1) / sqrt(n) of 0.
+    Formula: (v_t - mean(v)) / std(v) with v = ln(1 + V), over n rows up to t, with the sample
+    deviation; 0 if all v are equal. Because of the 1, v is finite for a bar without trades. The
+    absolute value is at most (n - 1) / sqrt(n).
 
     Source:
         Gervais, Kaniel & Mingelgrin (2001), "The high-volume return premium", Journal of Finance
@@ -177,8 +183,8 @@ def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "p
 def rsi_14(close: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return Wilder's relative strength index over 14 rows [points, 0 to 100].
 
-    Formula: 100 * G / (G + D) with G, D the Wilder averages of the rises and falls of the close;
-    50 when the close has not moved at all.
+    Formula: 100 * G / (G + D), where G and D are the Wilder averages of the rises and falls of the
+    close; 50 if the close has not changed at all.
 
     Source:
         Wilder (1978), "New Concepts in Technical Trading Systems".
@@ -186,8 +192,8 @@ def rsi_14(close: "pd.Series[Any]") -> "pd.Series[Any]":
     change = close.diff()
     rise = _wilder_mean(change.clip(lower=0), rows=RSI_ROWS)
     fall = _wilder_mean((-change).clip(lower=0), rows=RSI_ROWS)
-    moved = rise + fall
-    return (100 * rise / moved.where(moved > 0)).mask(moved == 0, 50.0)
+    total = rise + fall
+    return (100 * rise / total.where(total > 0)).mask(total == 0, 50.0)
 
 
 def bb_pct_b(
@@ -195,24 +201,25 @@ def bb_pct_b(
 ) -> "pd.Series[Any]":
     """Return the position of the close in its Bollinger bands [share: 0 lower, 1 upper].
 
-    Formula: (C - (m - w s)) / (2 w s) with m, s mean and population deviation of n closes up to
-    t; 0.5 when they are all equal. By construction within sqrt(n - 1) / (2 w) of 0.5.
+    Formula: (C - (m - w s)) / (2 w s), where m and s are the mean and the population deviation of n
+    closes up to t; 0.5 if they are all equal. By construction the distance from 0.5 is at most
+    sqrt(n - 1) / (2 w).
 
     Source:
         Bollinger (2001), "Bollinger on Bollinger Bands".
     """
     middle, deviation = _window_moments(close, rows=rows)
-    flat = deviation <= min_deviation * middle
-    position = 0.5 + (close - middle) / (2 * width * deviation.mask(flat))
-    return position.mask(flat, 0.5)
+    is_flat = deviation <= min_deviation * middle
+    position = 0.5 + (close - middle) / (2 * width * deviation.mask(is_flat))
+    return position.mask(is_flat, 0.5)
 
 
 def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
     """Return the recent volatility relative to its longer past [log ratio].
 
-    Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, v the floored
-    Garman-Klass variance, which is more precise than the squared return. By construction at most
-    ln(long / short) / 2.
+    Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, where v is the floored
+    Garman-Klass variance, which is more precise than the squared return. By construction the value
+    is at most ln(long / short) / 2.
 
     Source:
         Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
@@ -227,8 +234,8 @@ def return_accel(
 ) -> "pd.Series[Any]":
     """Return the latest return minus the previous one [deviations].
 
-    Formula: m_t = ln(C_t / C_t-k); (m_t - m_t-k) / (s sqrt(2 k)), s the floored trailing
-    volatility at t. Unit variance when returns are independent.
+    Formula: (m_t - m_t-k) / (s sqrt(2 k)) with the momentum m_t = ln(C_t / C_t-k), where s is the
+    floored trailing volatility at t. The variance is 1 if returns are independent.
 
     Source:
         Gettleman & Marks (2006), "Acceleration strategies", working paper, for the change of
@@ -246,18 +253,18 @@ def pv_divergence(
     """Return the negative correlation of price and volume changes [-1 to 1].
 
     Formula: minus the Pearson correlation of r with the change of ln(1 + V) over n rows up to t;
-    0 when either is constant.
+    0 if r or the change is constant.
 
     Source:
         Karpoff (1987), "The relation between price changes and trading volume", Journal of
         Financial and Quantitative Analysis 22(1).
     """
     returns = log_returns(close)
-    flow = _log(1 + volume).diff()
-    constant = (returns.rolling(rows).std() <= min_deviation) | (
-        flow.rolling(rows).std() <= min_deviation
+    volume_change = _log(1 + volume).diff()
+    is_constant = (returns.rolling(rows).std() <= min_deviation) | (
+        volume_change.rolling(rows).std() <= min_deviation
     )
-    return (-returns.rolling(rows).corr(flow).clip(-1, 1)).mask(constant, 0.0)
+    return (-returns.rolling(rows).corr(volume_change).clip(-1, 1)).mask(is_constant, 0.0)
 
 
 def log_returns(close: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -273,8 +280,8 @@ def trailing_volatility(close: "pd.Series[Any]", *, rows: int, floor: float) -> 
 def gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
     """Return each bar's Garman-Klass variance, open to close [log return squared].
 
-    Formula: max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). A bar without range has variance
-    0, whose log is undefined, and gets the floor.
+    Formula: max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). The floor is needed for bars
+    without range, whose variance is 0, because the log of 0 is undefined.
 
     Args:
         bars: Columns open, high, low, close.
@@ -298,8 +305,8 @@ def log_gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
 def _standardise(series: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
     window = series.rolling(rows)
     deviation = window.std()
-    flat = deviation <= min_deviation
-    return ((series - window.mean()) / deviation.mask(flat)).mask(flat, 0.0)
+    is_flat = deviation <= min_deviation
+    return ((series - window.mean()) / deviation.mask(is_flat)).mask(is_flat, 0.0)
 
 
 def _window_moments(
@@ -307,8 +314,8 @@ def _window_moments(
 ) -> tuple["pd.Series[Any]", "pd.Series[Any]"]:
     """Return mean and population deviation of the last ``rows`` values.
 
-    Each row is computed from its own window. pandas uses running sums, whose rounding error exceeds
-    the deviation after a price has fallen by a factor of 1e8.
+    Each row is computed from its own window. pandas is not used, because the rounding errors of its
+    running sums exceed the deviation after a price has fallen by a factor of 1e8.
     """
     values = series.to_numpy(np.float64)
     middle, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
@@ -325,10 +332,13 @@ def _log(series: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _wilder_mean(series: "pd.Series[Any]", *, rows: int) -> "pd.Series[Any]":
-    """Return the average a + (x - a) / n, initialised with the mean of the first n values."""
+    """Return Wilder's average a_t = a_t-1 + (x_t - a_t-1) / n.
+
+    It is initialised with the mean of the first n values.
+    """
     first = int(series.notna().to_numpy().argmax())
-    started = series.copy()
-    started.iloc[: first + rows - 1] = np.nan
+    initialised = series.copy()
+    initialised.iloc[: first + rows - 1] = np.nan
     if len(series) >= first + rows:
-        started.iloc[first + rows - 1] = series.iloc[first : first + rows].mean()
-    return started.ewm(alpha=1 / rows, adjust=False).mean()
+        initialised.iloc[first + rows - 1] = series.iloc[first : first + rows].mean()
+    return initialised.ewm(alpha=1 / rows, adjust=False).mean()

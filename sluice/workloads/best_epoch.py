@@ -7,9 +7,9 @@ from sluice.base.errors import ContractError
 
 
 def best_epoch(scores: Mapping[int, float]) -> int:
-    """Return the epoch with the lowest finite score; the earliest of several equal ones.
+    """Return the epoch with the lowest finite score; if several are equal, the earliest of them.
 
-    NaN and infinite scores are ignored: an epoch without a valid measurement is never the best.
+    NaN and infinite scores are ignored, so an epoch without a valid measurement is never selected.
     The order of the mapping does not matter.
 
     Args:
@@ -23,9 +23,9 @@ def best_epoch(scores: Mapping[int, float]) -> int:
     """
     finite = [(score, epoch) for epoch, score in scores.items() if math.isfinite(score)]
     if not finite:
-        seen = f"{len(scores)} scores, none of them finite" if scores else "no scores at all"
+        got = f"{len(scores)} scores, none of them finite" if scores else "no scores at all"
         raise ContractError(
-            f"Selecting an epoch requires at least one finite validation loss, got {seen}.",
+            f"Selecting an epoch requires at least one finite validation loss, got {got}.",
             cause="Training did not complete an epoch, or diverged from the start."
             if scores
             else "No epoch was validated.",

@@ -1,8 +1,8 @@
-"""Loss of predictors that ignore the input, as a baseline and unit for other losses.
+"""Measures the loss of the best constant output, and the unit in which losses are compared with it.
 
-A loss value alone has little meaning: it may have an offset, cross 0, or be large because of the
-target's level. The best constant output defines its zero, and the gain from knowing the target
-defines its unit.
+A loss value alone has little meaning: it may have an offset, be negative, or be large because of
+the target's level. Therefore the loss of the best constant output serves as zero, and the gain from
+knowing the target serves as unit.
 
 Shape legend: N = examples, G = groups of examples, P = values of one target.
 """
@@ -19,16 +19,20 @@ from torch import Tensor
 from sluice.workloads.workload import Workload
 
 _UNIT_ROWS = 512
+"""Maximum number of examples from which the unit is measured."""
 _MAX_ITERATIONS = 60
-_REFINE_STEPS = 60
+"""Maximum number of iterations of L-BFGS."""
+_NUM_REFINE_STEPS = 60
+"""Number of steps of Adam after L-BFGS, for non-smooth losses."""
 
 _HINT_ERROR_SHARE = 0.1
-"""Share of wrong hints. Perfect hints would make a Gaussian likelihood unbounded for a target that
-is often exactly 0."""
+"""Share of hints that are wrong. With perfect hints, a Gaussian likelihood would be unbounded for a
+target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
-"""Unit in multiples of the gain from a hint. The gain from knowing the target is 2.6 hints for the
-squared error of a normal target and 6 for ten equally frequent classes."""
+"""Unit, in multiples of the gain from hints. The gain from knowing the target is 2.6 times that
+from hints for the squared error of a normal target, and 6 times for ten equally frequent
+classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +50,12 @@ class ConstantBaseline:
 def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline:
     """Return the constant baseline and the unit of the workload's loss on the targets ``y``.
 
-    The unit is the loss of the best constant output minus that of one free output per example. A
-    loss that can be negative, such as a Gaussian likelihood, may be unbounded below; its unit is
-    three times the gain from a hint, which reveals whether the target is above its mean and is
-    correct nine times in ten. Adding a constant to a loss changes the baseline and not the unit,
-    as long as the loss stays above 0; a factor scales both.
+    The unit is the loss of the best constant output minus the loss of the best outputs that are
+    chosen for each example separately. This is not possible for a loss that can be negative, such
+    as a Gaussian likelihood, because it may be unbounded below. Its unit is three times the gain
+    from a hint for each example, which says whether the target is above its mean, and is correct in
+    nine of ten cases. If a constant is added to a loss, the baseline changes but the unit does not,
+    as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -59,12 +64,12 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     Raises:
         Exception: Any exception of the workload's ``output_shape``.
     """
-    sample = _sample(y)
+    sample = _sample_targets(y)
     if _all_equal(sample):
         return _unavailable("the targets are all equal")
     try:
         loss = constant_baseline_loss(workload, y)
-        unit = _unit(workload, sample)
+        unit = _measure_unit(workload, sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         return _unavailable(
             f"losses() does not accept a constant output for every example "
@@ -72,7 +77,7 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
         )
     if not math.isfinite(loss):
         return _unavailable("no constant output has a finite loss")
-    # Rounding of a single-precision loss must not be mistaken for a gain.
+    # A smaller unit may be a rounding error of a single-precision loss.
     if not unit > 1e-6 * abs(loss):
         return _unavailable("the loss is no lower for a predictor that knows the target")
     return ConstantBaseline(loss=loss, unit=unit)
@@ -90,10 +95,10 @@ def constant_baseline_loss(workload: Workload, y: Tensor) -> float:
 def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int64]) -> float:
     """Return the lowest mean loss with one constant output per group of examples.
 
-    With one group this is the constant baseline; with one group per example, the best loss of any
-    model. Starts from means, medians and class shares of the groups and minimises by L-BFGS, then
-    with shrinking steps for non-smooth losses. For a loss that is unbounded below, the result is a
-    large negative number.
+    With one group this is the constant baseline, and with one group per example the best loss of
+    any model. The search starts from means, medians and class shares of the groups. It minimises
+    the loss by L-BFGS, and then by steps of decreasing size for non-smooth losses. For a loss that
+    is unbounded below, the result is a large negative number.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -112,25 +117,26 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
     try:
         return _search(workload, y.double() if y.is_floating_point() else y, group_N, torch.double)
     except RuntimeError:
-        # Single-precision class weights of a loss are incompatible with a double output.
+        # A loss with class weights in single precision does not accept an output in double
+        # precision.
         return _search(workload, y, group_N, torch.float)
 
 
-def _unit(workload: Workload, y: Tensor) -> float:
+def _measure_unit(workload: Workload, y: Tensor) -> float:
     loss = constant_baseline_loss(workload, y)
     lowest = grouped_constant_loss(workload, y, np.arange(len(y)))
-    # A negative value within rounding counts as 0.
+    # A negative value of the size of rounding errors counts as 0.
     if lowest >= -1e-9 * abs(loss):
         return loss - lowest
-    return _UNIT_PER_HINT * (loss - grouped_constant_loss(workload, y, _noisy_sides(y)))
+    return _UNIT_PER_HINT * (loss - grouped_constant_loss(workload, y, _noisy_hints(y)))
 
 
-def _sample(y: Tensor) -> Tensor:
+def _sample_targets(y: Tensor) -> Tensor:
     if len(y) <= _UNIT_ROWS:
         return y
-    chosen = torch.linspace(0, len(y) - 1, _UNIT_ROWS, dtype=torch.double).round().long()
-    sample = y[chosen.to(y.device)]
-    # A class so rare that the sample misses it is all that can be learned.
+    positions = torch.linspace(0, len(y) - 1, _UNIT_ROWS, dtype=torch.double).round().long()
+    sample = y[positions.to(y.device)]
+    # If all sampled targets are equal, the rare other targets are all that can be learned.
     return y if _all_equal(sample) else sample
 
 
@@ -142,26 +148,26 @@ def _unavailable(problem: str) -> ConstantBaseline:
     return ConstantBaseline(loss=math.nan, unit=math.nan, problem=problem)
 
 
-def _noisy_sides(y: Tensor) -> NDArray[np.int64]:
-    """Return on which side of the mean each target is, with a share of both sides exchanged."""
-    side_N = _sides(y)
-    positions = [np.flatnonzero(side_N == side) for side in (0, 1)]
-    smaller = min(map(len, positions))
-    exchanged = max(0, min(math.ceil(_HINT_ERROR_SHARE * smaller), smaller - 1))
-    for side, rows in enumerate(positions):
-        chosen = np.linspace(0, len(rows) - 1, exchanged).round().astype(np.int64)
-        side_N[rows[chosen]] = 1 - side
+def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
+    """Return on which side of the mean each target is, and exchange a share of both sides."""
+    side_N = _side_of_mean(y)
+    rows_by_side = [np.flatnonzero(side_N == side) for side in (0, 1)]
+    smaller_side = min(map(len, rows_by_side))
+    num_exchanged = max(0, min(math.ceil(_HINT_ERROR_SHARE * smaller_side), smaller_side - 1))
+    for side, rows in enumerate(rows_by_side):
+        exchanged = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
+        side_N[rows[exchanged]] = 1 - side
     return side_N
 
 
-def _sides(y: Tensor) -> NDArray[np.int64]:
+def _side_of_mean(y: Tensor) -> NDArray[np.int64]:
     """Return 1 for targets above the mean along the direction of largest variance, else 0."""
     flat_NP = y.detach().cpu().double().reshape(len(y), -1)
     flat_NP = flat_NP - flat_NP.mean(dim=0)
     direction_P = flat_NP[int(flat_NP.square().sum(dim=1).argmax())]
-    for _ in range(20):
-        moved_P = flat_NP.T @ (flat_NP @ direction_P)
-        direction_P = moved_P / moved_P.norm()
+    for _ in range(20):  # power iteration
+        product_P = flat_NP.T @ (flat_NP @ direction_P)
+        direction_P = product_P / product_P.norm()
     return (flat_NP @ direction_P > 0).numpy().astype(np.int64)
 
 
@@ -174,9 +180,9 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
     def evaluate(table: Tensor) -> Tensor:
         nonlocal lowest
         value = workload.losses(table.index_select(0, index_N), y).mean()
-        seen = float(value.detach())
-        if math.isfinite(seen) and not lowest <= seen:
-            lowest = seen
+        number = float(value.detach())
+        if math.isfinite(number) and not lowest <= number:  # also if lowest is NaN
+            lowest = number
         return value
 
     starts = _initial_outputs(y, index_N, num_groups, output_shape, dtype)
@@ -234,7 +240,7 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
         return
     step = 0.1 * float(table.detach().abs().mean() + 0.1)
     refine = torch.optim.Adam([table], lr=step)
-    for index in range(_REFINE_STEPS):
+    for index in range(_NUM_REFINE_STEPS):
         refine.param_groups[0]["lr"] = step * 0.9**index
         refine.zero_grad()
         evaluate(table).backward()

@@ -1,6 +1,6 @@
-"""Workload for handwritten digits: independent rows, ten classes, logistic regression baseline.
+"""Workload for handwritten digits: independent rows, ten classes, logistic regression as baseline.
 
-The second workload shipped with Sluice, for data without a time order.
+This is the second workload that Sluice contains, as an example for data without a time order.
 """
 
 from collections.abc import Mapping
@@ -57,12 +57,12 @@ class DigitsSettings(WorkloadSettings):
 class DigitsWorkload(Workload):
     """Classifies 1,797 pictures of 8 x 8 pixels into ten digits.
 
-    Rows are independent and ordered by a hash of their pixels, which replaces time: every fold
-    trains on smaller keys than it is tested on. The train and validation rows of the first fold
-    are never test rows, so that a search may use them.
+    Rows are independent. They are ordered by a hash of their pixels, which replaces time: every
+    fold is trained on rows with smaller keys than its test rows. The train and validation rows of
+    the first fold are never test rows, so a search may use them.
 
-    Scores are valid for new pictures by the same writers: the packaged data do not contain the
-    writers.
+    Scores are valid only for new pictures by the same writers, because the packaged data do not say
+    who wrote a digit, and so folds cannot be split by writer.
 
     Source:
         Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI repository, as
@@ -105,7 +105,7 @@ class DigitsWorkload(Workload):
         Raises:
             ContractError: The package has fewer than ``required_rows`` pictures.
         """
-        # Imported here: scikit-learn takes about a second and Dagster loads every module.
+        # Imported here, because scikit-learn takes about a second and Dagster loads every module.
         from sklearn.datasets import load_digits
 
         pixels_ND, digit_N = load_digits(return_X_y=True)
@@ -161,16 +161,16 @@ class DigitsWorkload(Workload):
     ) -> Mapping[str, float]:
         """Return loss and the metrics of a classifier; undefined metrics are NaN."""
         output = output.detach()
-        # In double precision, in which fewer probabilities are rounded to 0.
+        # In double precision fewer probabilities are rounded to 0.
         probability = output.double().softmax(dim=1).numpy()
-        found = classification_metrics(examples.targets.numpy(), probability)
-        return {"loss": float(self.losses(output, examples.targets).mean()), **found.numbers}
+        metrics = classification_metrics(examples.targets.numpy(), probability)
+        return {"loss": float(self.losses(output, examples.targets).mean()), **metrics.numbers}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the pixels.
 
-        It is fitted on train and validation rows, because it needs no early stopping: the baseline
-        may use all rows that the candidate may use.
+        The regression is fitted on train and validation rows: it needs no early stopping, and the
+        baseline may use all rows that the candidate may use.
 
         Raises:
             ContractError: A digit is missing in these rows.

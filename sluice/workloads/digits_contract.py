@@ -1,4 +1,4 @@
-"""Schemas, expectations and validation of the pictures of digits."""
+"""Schemas and expectations of the pictures of digits, and validation of their classes."""
 
 import pandas as pd
 
@@ -7,7 +7,9 @@ from sluice.data.expectations import Between, Expectation, InSet, NotNull, RowCo
 from sluice.data.schema import Column, Schema
 
 SIDE = 8
+"""Side length of a picture [pixels]."""
 BRIGHTEST = 16.0
+"""Maximum value of a raw pixel."""
 CLASSES = tuple(range(10))
 KEY = "image"
 """Name of the index: the key of each picture from ``in_hash_order``."""
@@ -24,7 +26,8 @@ def _pixel_columns(unit: str) -> tuple[Column, ...]:
 
 
 RAW_SCHEMA = Schema(columns=(*_pixel_columns("0 to 16"), DIGIT), index_name=KEY, index_kind="int")
-"""The key is a unique hash of the pixels: no picture can be in both train and test rows."""
+"""Schema of raw pictures. The key is a hash of the pixels and must be unique, so that no picture is
+in both train and test rows."""
 
 FEATURE_SCHEMA = Schema(
     columns=(*_pixel_columns("share"), DIGIT, INK), index_name=KEY, index_kind="int"
@@ -50,9 +53,9 @@ def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
 def feature_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
     """Return the expectations of the feature frame.
 
-    The range of each pixel follows from that of the raw pixels and is not checked again. The ink
-    of the packaged pictures is 0.18 to 0.42 with a standard deviation of 0.034: inverted scans,
-    blank pages or pixels in other units violate the wider ranges here.
+    The range of each pixel follows from that of the raw pixels and is not checked again. The ink of
+    the packaged pictures is 0.18 to 0.42, with a standard deviation of 0.034. The ranges here are
+    wider, but inverted scans, blank pages and pixels in other units violate them.
     """
     return (
         RowCount(low=min_rows),
@@ -65,7 +68,7 @@ def feature_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
 
 
 def validate_digits(df: pd.DataFrame, *, min_class_share: float) -> None:
-    """Raise an error when a class is missing or rare, because no score would cover it.
+    """Raise an error if a class is missing or rare, because scores would not be valid for it.
 
     Raises:
         ContractError: A digit has less than ``min_class_share`` of the rows.

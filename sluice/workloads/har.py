@@ -33,15 +33,16 @@ def har_forecast(
     test_rows: NDArray[np.int64],
     settings: HarSettings,
 ) -> NDArray[np.float64]:
-    """Fit by least squares on ``train_rows`` only, and forecast ``test_rows``.
+    """Fit the model by least squares on ``train_rows`` only, and forecast ``test_rows``.
 
     Shape legend: N = rows of the table, M = test rows.
 
     Args:
         log_var: Log variance of each row (N,), known at that row.
         target: Forecast target (N,): the log variance of the next row.
-        train_rows: Positions to fit on; positions without a month of history are ignored.
-        test_rows: Positions (M,) to forecast; a forecast uses its own row and earlier ones.
+        train_rows: Positions of the rows to fit on; rows without a month of history are ignored.
+        test_rows: Positions (M,) of the rows to forecast. A forecast uses this row and earlier
+            rows.
         settings: Window lengths.
 
     Returns:
@@ -59,13 +60,13 @@ def har_forecast(
             log_var.rolling(settings.month_rows).mean().to_numpy(np.float64),
         ]
     )
-    known = np.isfinite(x).all(axis=1)
-    fit_rows = train_rows[known[train_rows]]
-    if len(fit_rows) < x.shape[1] or not known[test_rows].all():
+    has_history = np.isfinite(x).all(axis=1)
+    fit_rows = train_rows[has_history[train_rows]]
+    if len(fit_rows) < x.shape[1] or not has_history[test_rows].all():
         raise ContractError(
             f"HAR requires {settings.month_rows} rows of history before every row it forecasts and "
             f"{x.shape[1]} rows to fit on, got {len(fit_rows)} train rows with that history and "
-            f"{int((~known[test_rows]).sum())} test rows without it.",
+            f"{int((~has_history[test_rows]).sum())} test rows without it.",
             fix="Provide more rows before the first test window, or shorten month_rows.",
         )
     coefficients, *_ = np.linalg.lstsq(

@@ -24,23 +24,23 @@ def load_workload(path: str, settings: Mapping[str, Any], *, where: str) -> Work
     return build_workload(cls, cls.settings_type.parse(dict(settings), where=where), path=path)
 
 
-def require_workload_type(found: object, path: str) -> type[Workload]:
+def require_workload_type(imported: object, path: str) -> type[Workload]:
     """Return the imported object if it is a workload class.
 
     Args:
-        found: Object imported from ``path``.
+        imported: Object imported from ``path``.
         path: Import path, for the message.
 
     Raises:
         SettingsError: The object is not a workload class.
     """
-    if not (isinstance(found, type) and issubclass(found, Workload)):
+    if not (isinstance(imported, type) and issubclass(imported, Workload)):
         raise SettingsError(
             f"The workload '{path}' must be a class that inherits from "
-            f"sluice.workloads.workload:Workload, got {found!r}.",
-            fix="Name the class itself, and let it inherit from Workload.",
+            f"sluice.workloads.workload:Workload, got {imported!r}.",
+            fix="Set the import path of the class itself, and let it inherit from Workload.",
         )
-    return found
+    return imported
 
 
 def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str) -> Workload:
@@ -55,8 +55,8 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
     except TypeError as error:
         raise SettingsError(
             f"The workload '{path}' cannot be built: {error}.",
-            fix="Write every abstract method named in the message; __init__ takes only the "
-            "settings.",
+            fix="Implement every abstract method that the message names, and let __init__ take "
+            "only the settings.",
         ) from error
     for table in ("raw_expectations", "feature_expectations"):
         declared = as_expectations(getattr(workload, table), where=f"{path}: {table}")

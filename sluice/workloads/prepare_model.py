@@ -1,4 +1,4 @@
-"""Builds the network of a workload with scaling fitted on the train rows."""
+"""Builds the network of a workload, with its scaling fitted on the train rows."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ def prepare_model(
     nor changed.
 
     Args:
-        workload: Builds the network and declares what is scaled.
+        workload: Workload that builds the network and declares whether inputs and target are
+            scaled.
         settings: Architecture and size.
         train: Train examples only.
         seed: Base seed, from which the seed of the initialisation is derived.

@@ -1,4 +1,4 @@
-"""Position sizing by forecast volatility.
+"""Determines the size of a position from the forecast volatility.
 
 Shape legend: N = rows.
 """
@@ -27,7 +27,8 @@ def volatility_position(
 ) -> NDArray[np.float64]:
     """Return the long position (N,) for the target volatility [x capital].
 
-    ``clip(target / forecast, 0, max_leverage)``: the smaller the forecast, the larger the position.
+    Formula: ``clip(target / forecast, 0, max_leverage)``. The lower the forecast, the larger the
+    position.
 
     Args:
         forecast_vol_N: Forecast volatility of the next row [per row]; positive.

@@ -1,4 +1,4 @@
-"""Checks that a workload's inputs can be served: windows of feature rows, as clients send them.
+"""Checks that a workload can be served: its inputs must be windows of feature rows.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -15,58 +15,64 @@ from sluice.data.folds import RowRange
 from sluice.workloads.workload import Workload
 
 _MAX_TABLE_INTEGER = 97
-"""Exclusive upper bound of the integers in the small table, valid for every integer dtype. A prime,
-so that columns and rows do not repeat with the same period."""
+"""Exclusive upper bound of the integers in the small table. Every integer dtype can represent them.
+The bound is a prime number, so that the values of columns and rows repeat with different
+periods."""
 
 _ALTERNATIVES = "; do other preprocessing in compute_features, or in the network's forward()."
 
 
-def require_windows(workload: Workload, who: str) -> torch.dtype:
-    """Require that the inputs of an overridden ``examples`` equal plain windows.
+def require_windows(workload: Workload, source: str) -> torch.dtype:
+    """Require that the inputs of an overridden ``examples`` equal plain windows of feature rows.
 
-    Both are computed from a small table with the declared columns. Its values are quarters, or
-    integers if the workload's inputs are integers, such as token ids and pixels.
+    Clients send plain windows, so other preprocessing in ``examples`` would not be applied to their
+    inputs. Both inputs are computed from a small table with the declared columns. Its values are
+    multiples of 1/4, or integers if the workload's inputs are integers, such as token ids and
+    pixels.
 
     Returns:
         The dtype of the inputs, to which a client's windows must be converted.
 
     Args:
-        workload: Builds the examples.
-        who: Name for the start of the message.
+        workload: Workload that builds the examples.
+        source: Name for the start of the message.
 
     Raises:
-        ContractError: They differ, or ``examples`` cannot process the small table.
+        ContractError: The inputs differ, or ``examples`` cannot process the small table.
     """
     if type(workload).examples is Workload.examples:
         return torch.float32
     length, num_columns = workload.settings.seq_len, len(workload.feature_columns)
     values = np.arange((length + 1) * num_columns).reshape(length + 1, -1) / 4
-    inputs, dtype = _inputs(workload, who, values)
+    inputs, dtype = _inputs(workload, source, values)
     if inputs.dtype.kind in "iu":
         values = (4 * values) % _MAX_TABLE_INTEGER
-        inputs, dtype = _inputs(workload, who, values)
+        inputs, dtype = _inputs(workload, source, values)
     plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if inputs.shape != plain.shape:
         line = _equivalent_in_forward(inputs, plain)
-        raise _not_windows(who, f"{inputs.shape}, but windows are {plain.shape}", line)
+        raise _not_windows(source, f"{inputs.shape}, but windows are {plain.shape}", line)
     if not np.array_equal(inputs, plain):
-        raise _not_windows(who, "windows with other values")
+        raise _not_windows(source, "windows with other values")
     return dtype
 
 
 def _inputs(
-    workload: Workload, who: str, values: NDArray[np.float64]
+    workload: Workload, source: str, values: NDArray[np.float64]
 ) -> tuple[NDArray[Any], torch.dtype]:
     """Return the inputs that ``examples`` computes from a table with these feature values."""
     columns = list(workload.feature_columns)
-    every = dict.fromkeys((*columns, workload.target_column, *workload.feature_schema.names))
-    frame = pd.DataFrame(values, columns=columns).reindex(columns=list(every), fill_value=0.0)
+    all_columns = dict.fromkeys((*columns, workload.target_column, *workload.feature_schema.names))
+    features = pd.DataFrame(values, columns=columns)
+    frame = features.reindex(columns=list(all_columns), fill_value=0.0)
     rows = RowRange(start=len(values) - 2, stop=len(values))
     try:
         x = workload.examples(frame, rows).tensor
         return x.numpy(), x.dtype
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-        raise _not_windows(who, f"{type(error).__name__} for a small table of numbers") from error
+        raise _not_windows(
+            source, f"{type(error).__name__} for a small table of numbers"
+        ) from error
 
 
 def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32]) -> str:
@@ -80,13 +86,13 @@ def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32])
     return ""
 
 
-def _not_windows(who: str, got: str, line: str = "") -> ContractError:
+def _not_windows(source: str, got: str, line: str = "") -> ContractError:
     """Return the error, with the equivalent line of the network's forward() if it is known."""
     advice = f"; begin the network's forward(self, x) with: {line}" if line else _ALTERNATIVES
     return ContractError(
-        f"{who}: inputs must be windows (rows, seq_len, features) of the feature columns to be "
-        f"served, 'examples' returns {got}.",
-        cause="The workload overrides 'examples', and its preprocessing is not applied to the "
+        f"{source}: to be served, inputs must be windows (rows, seq_len, features) of the feature "
+        f"columns, but 'examples' returns {got}.",
+        cause="The workload overrides 'examples', whose preprocessing is not applied to the "
         "inputs that a client sends.",
         fix=f"Leave x as returned by super().examples(){advice}",
     )

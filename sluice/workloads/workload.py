@@ -1,8 +1,8 @@
 """Base class of workloads, which define rows, features, targets, losses and metrics.
 
-Everything else in Sluice is generic. A minimal workload writes ``load_rows`` and
-``compute_features`` and declares its columns; every other method has a default that a workload
-may override.
+Everything else in Sluice is independent of the workload. A minimal workload implements
+``load_rows`` and ``compute_features``, and declares its columns. Every other method has a default
+that a workload may override.
 
 Shape legend: B = examples of a batch, N = examples, L = sequence length [rows], D = features,
 O = outputs.
@@ -117,11 +117,13 @@ class Workload(ABC):
     feature_expectations: tuple[Expectation, ...] = ()
 
     horizon_rows: int = 1
-    """How many rows ahead the target looks; targets of neighbouring rows overlap this far [rows].
+    """Number of rows from a row to the end of its target. The targets of rows that are closer to
+    each other overlap [rows].
 
-    0 declares independent rows, without a time order and without shared information. The gate then
-    treats every row as its own block. Order such rows with ``in_hash_order``. A row in time whose
-    target is from the row itself has the horizon 1.
+    The value 0 declares that rows are independent, without a time order and without shared
+    information. The gate then treats every row as a separate block. Order such rows with
+    ``in_hash_order``. If rows have a time order, and the target of a row is known at the row
+    itself, the horizon is 1.
     """
 
     cluster_column: str | None = None
@@ -132,8 +134,9 @@ class Workload(ABC):
     loss_unit: str = "target units squared"
     headline_metric: str = "loss"
     metric_directions: Mapping[str, Literal["higher", "lower"]] = {}
-    """Direction in which each custom metric improves, by name. The directions of the metrics of
-    ``sluice.metrics`` are known. The verdict names every metric that got worse."""
+    """Direction in which each of the workload's own metrics improves, by name. The verdict names
+    every metric that got worse. The directions of the metrics of ``sluice.metrics`` need not be
+    declared."""
 
     scale_inputs: bool = True
     """Whether the model standardises inputs with the mean and deviation of the train rows."""
@@ -150,7 +153,8 @@ class Workload(ABC):
     relative to the folder of the workload's module; open them with ``data_path(name)``."""
 
     expects_signal: bool = True
-    """False if the target may be unpredictable, such as returns; the gate then only warns."""
+    """Whether a model must find a signal. False if the target may be unpredictable, such as
+    returns; the gate then only warns."""
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
@@ -174,18 +178,18 @@ class Workload(ABC):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return features, target and auxiliary columns, one row per example, without gaps.
 
-        Features of a row may use only this row and earlier ones; the target looks ahead. Rows
-        keep their index labels from ``raw``.
+        Features of a row may use only this row and earlier rows; the target may use later rows.
+        Rows keep their index labels from ``raw``.
         """
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
-        """Split the rows; by default walk-forward with an embargo."""
+        """Return the folds; by default those of a walk-forward split with an embargo."""
         return walk_forward(len(frame), self.settings.folds, horizon_rows=self.horizon_rows)
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows of ``seq_len`` rows that end at each of ``rows``, and their targets.
 
-        A window may include rows before ``rows``, which are already known then. Rows without a
+        A window may include rows before ``rows``, because these are already known. Rows without a
         complete window are dropped.
 
         Raises:
@@ -264,24 +268,25 @@ class Workload(ABC):
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the predictions of a baseline for the fold's test examples.
 
-        They have the shape of the model's output. By default they are the mean of the train
-        targets or, for one class number per example, the log share of each class in the train
-        targets; the gate then compares with the best of several simple rules
-        (``sluice.evaluation.simple_rules``), including this one.
+        The predictions have the shape of the model's output. By default they are the mean of the
+        train targets or, if a target is a class number, the log share of each class in the train
+        targets. With this default, the gate compares candidates with the best of several simple
+        rules (``sluice.evaluation.simple_rules``), one of which is this default.
         """
-        known = self.examples(frame, fold.train).targets
-        test = self.examples(frame, fold.test).targets
-        if known.is_floating_point():
-            return known.mean(dim=0, keepdim=True).expand_as(test).clone()
-        shape = self.output_shape(test)
-        if known.ndim != 1 or len(shape) != 2:
+        train_y = self.examples(frame, fold.train).targets
+        test_y = self.examples(frame, fold.test).targets
+        if train_y.is_floating_point():
+            return train_y.mean(dim=0, keepdim=True).expand_as(test_y).clone()
+        shape = self.output_shape(test_y)
+        if train_y.ndim != 1 or len(shape) != 2:
             raise ContractError(
-                f"There is no default baseline for targets of {tuple(known.shape)} {known.dtype} "
-                f"and outputs of {shape}.",
-                fix="Write baseline() in the workload: it is what a candidate has to beat.",
+                f"There is no default baseline for targets of {tuple(train_y.shape)} "
+                f"{train_y.dtype} and outputs of {shape}.",
+                fix="Implement baseline() in the workload; a candidate must be better than it.",
             )
-        # One is added to each count: a class missing in the train rows is rare, not impossible.
-        counts = torch.bincount(known.long(), minlength=shape[1]) + 1
+        # One is added to each count, because a class that is missing in the train rows is rare, but
+        # not impossible.
+        counts = torch.bincount(train_y.long(), minlength=shape[1]) + 1
         return (counts / counts.sum()).log().expand(shape).clone()
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
@@ -290,21 +295,21 @@ class Workload(ABC):
 
 
 def _numbers(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
-    """Return the columns (N, D) as numbers; raise with the first value that is text."""
+    """Return the columns (N, D) as numbers; the error for text names the first such value."""
     try:
         return columns.to_numpy(np.float32)
     except (ValueError, TypeError):
         for name in columns:
             numbers = pd.to_numeric(columns[name], errors="coerce")
-            bad = (numbers.isna() & columns[name].notna()).to_numpy()
-            if bad.any():
-                row = int(bad.argmax())
+            is_text = (numbers.isna() & columns[name].notna()).to_numpy()
+            if is_text.any():
+                row = int(is_text.argmax())
                 raise ContractError(
                     f"The {what} '{name}' must be numeric, got {columns[name].iloc[row]!r} at "
                     f"row {row} (label {columns.index[row]}).",
                     cause="The input of a network must be numeric, and examples() does not convert "
                     "text.",
-                    fix="Convert it to numbers in compute_features, classes to integers from 0, "
-                    "and declare Column(kind='int') for them in feature_schema.",
+                    fix="Convert the column to numbers in compute_features. Convert classes to "
+                    "integers from 0, and declare them as Column(kind='int') in feature_schema.",
                 ) from None
         raise

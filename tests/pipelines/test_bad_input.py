@@ -241,7 +241,7 @@ def test_inputs_that_no_client_can_send_stop_before_the_training(
     said = capfd.readouterr()
     told = " ".join((said.out + said.err).split())
     assert "inputs_can_be_served" in told
-    assert "to be served, 'examples' returns" in told
+    assert "columns, but 'examples' returns" in told
     assert "super().examples()" in told
     assert "trained models" not in told
 

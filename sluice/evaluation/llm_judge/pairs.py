@@ -1,4 +1,4 @@
-"""Pairs of answers to a prompt, with optional human labels."""
+"""Reads pairs of answers to a prompt, with optional human labels, from a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,11 @@ Choice = Literal["candidate", "baseline", "tie"]
 """Which of the two answers is better."""
 
 REQUIRED = ("prompt", "candidate", "baseline")
+"""Required columns of a file of pairs."""
 LABEL = "human"
+"""Optional column with the choice of a person."""
 SUFFIXES = (".csv", ".parquet")
+"""Suffixes of supported files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +41,12 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
     if path.suffix not in SUFFIXES:
         raise SourceError(
             f"Pairs must be in a file that ends in {' or '.join(SUFFIXES)}, got {path}.",
-            fix="Write them as CSV or Parquet.",
+            fix="Write the pairs as CSV or Parquet.",
         )
     try:
         if path.suffix == ".csv":
-            # Read everything as text: "007" is not a number, and "None" and "" are valid answers.
+            # All fields are read as text: "007" is not a number, and "None" and "" are valid
+            # answers.
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
         else:
             table = pd.read_parquet(path)
@@ -51,7 +55,7 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
             f"The pairs in {path} cannot be read: {error}.", fix="Correct the path or the file."
         ) from None
     if path.suffix == ".csv":
-        _require_no_more_fields(table, path)
+        _require_no_extra_fields(table, path)
     missing = [name for name in REQUIRED if name not in table.columns]
     if missing or table.empty:
         raise ContractError(
@@ -61,11 +65,11 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
         )
     labels = table[LABEL] if LABEL in table.columns else [None] * len(table)
     texts = zip(*(table[name] for name in REQUIRED), labels, strict=True)
-    return tuple(_pair(row, *found, path=path) for row, found in enumerate(texts))
+    return tuple(_pair(row, *fields, path=path) for row, fields in enumerate(texts))
 
 
-def _require_no_more_fields(table: pd.DataFrame, path: Path) -> None:
-    """Raise an error for rows with too many fields, which pandas would use as an index."""
+def _require_no_extra_fields(table: pd.DataFrame, path: Path) -> None:
+    """Raise an error for rows with too many fields, because pandas uses these as an index."""
     if not isinstance(table.index, pd.RangeIndex):
         raise ContractError(
             f"{path} has rows with more fields than its {len(table.columns)} columns.",
@@ -80,18 +84,19 @@ def _pair(
     texts = {"prompt": prompt, "candidate": candidate, "baseline": baseline}
     for name, text in texts.items():
         if not isinstance(text, str):
-            got = "none" if pd.api.types.is_scalar(text) and pd.isna(text) else f"{text!r:.80}"
+            is_missing = pd.api.types.is_scalar(text) and pd.isna(text)
+            got = "none" if is_missing else f"{text!r:.80}"
             raise ContractError(
                 f"{path} row {row}: '{name}' must be a text, got {got}.",
                 fix="Convert conversations and numbers to text. For a missing answer, remove the "
                 "pair or use an empty text.",
             )
-    is_none = pd.api.types.is_scalar(label) and (pd.isna(label) or label == "")
-    known: Any = None if is_none else label
-    if not is_none and not (isinstance(label, str) and label in get_args(Choice)):
+    has_no_label = pd.api.types.is_scalar(label) and (pd.isna(label) or label == "")
+    human: Any = None if has_no_label else label
+    if not has_no_label and not (isinstance(label, str) and label in get_args(Choice)):
         raise ContractError(
             f"{path} row {row}: '{LABEL}' must be {', '.join(get_args(Choice))} or empty, got "
-            f"{known!r}.",
+            f"{human!r}.",
             fix="Use one of these labels, or leave the field empty.",
         )
-    return AnswerPair(**texts, human=known)
+    return AnswerPair(**texts, human=human)

@@ -1,4 +1,4 @@
-"""Pairwise comparison by an LLM judge: both orders of two answers, each with several repeats."""
+"""Compares two answers by an LLM judge: in both orders, and several times per order."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from sluice.evaluation.llm_judge.pairs import AnswerPair, Choice
 from sluice.evaluation.llm_judge.settings import TEMPERATURE
 
 Ask = Callable[[str, float], str]
-"""Judge function: receives a question and a temperature, and returns the answer of a model."""
+"""Judge: function of (question, temperature) that returns the answer of a model."""
 
 QUESTION = """\
 Two assistants answered the prompt below. Say which answer is better: more correct, more helpful, \
@@ -36,10 +36,12 @@ _CHOICE = re.compile(r"\[\[([ABC])\]\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairVotes:
-    """Choices of the judge for one pair; None for an answer without a choice."""
+    """Choices of the judge for one pair, one per repeat; None for an answer without a choice."""
 
     candidate_first: tuple[Choice | None, ...]
+    """Choices when the candidate's answer came first."""
     baseline_first: tuple[Choice | None, ...]
+    """Choices when the baseline's answer came first."""
 
     @property
     def agree(self) -> bool:
@@ -58,10 +60,10 @@ class PairVotes:
 
         None if more than half of the answers of one order contain no choice.
         """
-        one, other = self.by_order
-        if one is None or other is None:
+        first, second = self.by_order
+        if first is None or second is None:
             return None
-        return one if one == other else "tie"
+        return first if first == second else "tie"
 
 
 def ask_pair(ask: Ask, pair: AnswerPair, *, repeats: int) -> PairVotes:
@@ -76,22 +78,24 @@ def ask_pair(ask: Ask, pair: AnswerPair, *, repeats: int) -> PairVotes:
     """
     texts = {"candidate": pair.candidate, "baseline": pair.baseline}
 
-    def votes(first: Choice, second: Choice) -> tuple[Choice | None, ...]:
+    def ask_in_order(first: Choice, second: Choice) -> tuple[Choice | None, ...]:
         question = QUESTION.format(prompt=pair.prompt, a=texts[first], b=texts[second])
-        meaning: dict[str, Choice] = {"A": first, "B": second, "C": "tie"}
-        return tuple(_read(_answer(ask, question), meaning) for _ in range(repeats))
+        choice_by_letter: dict[str, Choice] = {"A": first, "B": second, "C": "tie"}
+        return tuple(
+            _parse_choice(_ask_question(ask, question), choice_by_letter) for _ in range(repeats)
+        )
 
     return PairVotes(
-        candidate_first=votes("candidate", "baseline"),
-        baseline_first=votes("baseline", "candidate"),
+        candidate_first=ask_in_order("candidate", "baseline"),
+        baseline_first=ask_in_order("baseline", "candidate"),
     )
 
 
-def _answer(ask: Ask, question: str) -> str:
+def _ask_question(ask: Ask, question: str) -> str:
     try:
         return ask(question, TEMPERATURE)
     except (Exception, SystemExit) as error:  # user code; SystemExit(0) would look like success
-        from sluice.base.error_location import describe_error, locate_error  # brings torch
+        from sluice.base.error_location import describe_error, locate_error  # imports torch
 
         raise ContractError(
             f"The judge raised {describe_error(error)} ({locate_error(error)}).",
@@ -100,18 +104,19 @@ def _answer(ask: Ask, question: str) -> str:
         ) from error
 
 
-def _read(answer: str, meaning: dict[str, Choice]) -> Choice | None:
+def _parse_choice(answer: str, choice_by_letter: dict[str, Choice]) -> Choice | None:
+    """Return the last choice in an answer; None for an answer without one."""
     if not isinstance(answer, str):
         raise ContractError(
             f"A judge must return a string, got {type(answer).__name__}.",
             fix="Return the answer of the model as a string.",
         )
     letters = _CHOICE.findall(answer)
-    return meaning[letters[-1]] if letters else None
+    return choice_by_letter[letters[-1]] if letters else None
 
 
 def _majority(votes: tuple[Choice | None, ...]) -> Choice | None:
-    """Return the choice of more than half of the votes (possibly None), or a tie without one."""
+    """Return the choice of more than half of the votes, possibly None; without one, a tie."""
     for choice in set(votes):
         if 2 * votes.count(choice) > len(votes):
             return choice

@@ -1,4 +1,4 @@
-"""Report of an LLM judge: its preferences, and whether it can be trusted."""
+"""Runs an LLM judge on pairs of answers, and reports its preferences and whether to trust it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class AgreementRate(Record):
 
 
 class JudgeReport(Record):
-    """Preferences of a judge over pairs of answers, and its agreement with itself and people."""
+    """Preferences of a judge, and how well it agrees with itself and with people."""
 
     trust: Trust
     reason: str = Field(description="Reason in one sentence.")
@@ -74,12 +74,12 @@ def judge_pairs(
     """Ask a judge about every pair, and determine whether it can be trusted.
 
     A judge is trusted if the lower bounds of its agreement with itself and with people are above
-    the thresholds of the settings. Because always choosing the most frequent label is not
-    agreement, the agreement with people must also be above the share of that label.
+    the thresholds of the settings. The agreement with people must also be above the share of the
+    most frequent label, because a judge that always makes the same choice reaches that share.
 
     Args:
         ask: The judge.
-        pairs: At least one pair; pairs with a label contain the choice of a person.
+        pairs: Pairs, at least one. The label of a pair is the choice of a person.
         settings: Number of repeats, and the thresholds.
         on_pair: Called after each pair with the number of finished pairs.
 
@@ -97,9 +97,9 @@ def judge_pairs(
             "A judge needs at least one pair, got none.", fix="Add pairs of answers."
         )
     votes = []
-    for done, pair in enumerate(pairs, start=1):
+    for num_done, pair in enumerate(pairs, start=1):
         votes.append(ask_pair(ask, pair, repeats=settings.repeats))
-        on_pair(done)
+        on_pair(num_done)
     return summarise(pairs, votes, settings)
 
 
@@ -110,20 +110,23 @@ def summarise(
     choices = [v.choice for v in votes]
     wins = Counter(choices)
     labelled = [(p.human, c) for p, c in zip(pairs, choices, strict=True) if p.human is not None]
-    commonest = max(Counter(human for human, _ in labelled).values(), default=0)
-    human = _share(sum(h == c for h, c in labelled), len(labelled), settings)
-    own = _share(sum(v.agree for v in votes), len(votes), settings)
-    required = max(settings.min_human_agreement, commonest / len(labelled) if labelled else 0.0)
-    trust, reason = _trust(own, human, settings, required=required)
+    label_counts = Counter(human for human, _ in labelled)
+    max_label_share = max(label_counts.values()) / len(labelled) if labelled else 0.0
+    human_agreement = _agreement_rate(sum(h == c for h, c in labelled), len(labelled), settings)
+    self_agreement = _agreement_rate(sum(v.agree for v in votes), len(votes), settings)
+    required = max(settings.min_human_agreement, max_label_share)
+    trust, reason = _decide_trust(self_agreement, human_agreement, settings, required=required)
     p_value = _sign_test(wins["candidate"], wins["baseline"])
-    same = sum(one == other is not None for one, other in (v.by_order for v in votes))
+    num_same_order = sum(
+        first == second and first is not None for first, second in (v.by_order for v in votes)
+    )
     answers = [a for v in votes for a in (*v.candidate_first, *v.baseline_first)]
     return JudgeReport(
         trust=trust,
         reason=reason,
-        self_agreement=own,
-        order_agreement=_share(same, len(votes), settings),
-        human_agreement=human,
+        self_agreement=self_agreement,
+        order_agreement=_agreement_rate(num_same_order, len(votes), settings),
+        human_agreement=human_agreement,
         required_self_agreement=settings.min_self_agreement,
         required_human_agreement=required,
         first_place_share=_first_place_share(votes),
@@ -138,17 +141,22 @@ def summarise(
     )
 
 
-def _trust(
-    own: AgreementRate, human: AgreementRate, settings: JudgeSettings, *, required: float
+def _decide_trust(
+    self_agreement: AgreementRate,
+    human: AgreementRate,
+    settings: JudgeSettings,
+    *,
+    required: float,
 ) -> tuple[Trust, str]:
+    """Return whether to trust the judge, and the reason."""
     if human.of < settings.min_labelled:
         return "insufficient", (
             f"{human.of} pairs have a human label, required {settings.min_labelled} to estimate "
             "the agreement with people. Label more pairs."
         )
-    if not own.lower > settings.min_self_agreement:
+    if not self_agreement.lower > settings.min_self_agreement:
         return "not trusted", (
-            f"The judge agrees with itself on {own}; the lower bound must be above "
+            f"The judge agrees with itself on {self_agreement}; the lower bound must be above "
             f"{settings.min_self_agreement:.0%}. Use a stronger model, or clearer pairs."
         )
     if not human.lower > required:
@@ -156,7 +164,9 @@ def _trust(
             f"The judge agrees with people on {human}; the lower bound must be above "
             f"{required:.0%}. Use a stronger model, or label more pairs, including rarer labels."
         )
-    return "trusted", f"The judge agrees with itself on {own} and with people on {human}."
+    return "trusted", (
+        f"The judge agrees with itself on {self_agreement} and with people on {human}."
+    )
 
 
 def _preferred(wins: Counter[Choice | None], p_value: float, settings: JudgeSettings) -> Choice:
@@ -165,7 +175,7 @@ def _preferred(wins: Counter[Choice | None], p_value: float, settings: JudgeSett
     return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"
 
 
-def _share(count: int, of: int, settings: JudgeSettings) -> AgreementRate:
+def _agreement_rate(count: int, of: int, settings: JudgeSettings) -> AgreementRate:
     # Imported here: scipy.stats takes a second.
     from scipy.stats import beta
 

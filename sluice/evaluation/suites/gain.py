@@ -1,4 +1,4 @@
-"""Gain on the rows of a suite, with bounds computed as in the gate.
+"""Measures the gain on the rows of a suite, with the same kind of bounds as the gate.
 
 Shape legend: S = seeds, M = scored rows of a suite.
 """
@@ -44,17 +44,17 @@ def measure_gain(
 ) -> SuiteGain:
     """Return the mean gain on a suite's rows and its one-sided Student bounds.
 
-    All rows are treated as one fold in time order, because a suite may have a single row in a fold,
-    from which no variance can be estimated. A shift between folds then widens the bounds, which is
-    conservative. Neighbouring rows of a suite are at least as far apart as in the window, so blocks
-    with the length of the horizon are sufficient.
+    All rows are treated as one fold in time order, because a fold may contain a single row of the
+    suite, from which no variance can be estimated. A shift between folds therefore widens the
+    bounds, which is conservative. Neighbouring rows of a suite are at least as far apart as in the
+    window, so blocks with the length of the horizon are sufficient.
 
     Args:
         candidate: Losses (S, M) [loss units].
         reference: Losses on the same rows; S may differ.
         settings: Thresholds.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Other reason against computing bounds; empty if none.
+        lacking: Reason of the caller not to compute bounds; empty if there is no reason.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:
@@ -75,9 +75,9 @@ def measure_gain(
         block_length = 1
         if horizon_rows > 0:
             shortest = shortest_block(gain_M.size, horizon_rows)
-            # Use at least two blocks, even if the optimal block length is larger.
-            best = choose_block_length(gain_M - gain_M.mean(), horizon_rows)
-            block_length = max(shortest, min(best, gain_M.size // 2))
+            optimal = choose_block_length(gain_M - gain_M.mean(), horizon_rows)
+            # The variance requires at least two blocks, even if the optimal length is larger.
+            block_length = max(shortest, min(optimal, gain_M.size // 2))
         low, high = estimate_gain(
             candidate, reference, np.zeros(gain_M.size, np.int64), block_length=block_length
         ).bounds(settings.alpha)

@@ -17,9 +17,9 @@ def evaluate_guard(
 ) -> GuardVerdict:
     """Evaluate one guard; it passes only if all its limits are satisfied.
 
-    A violated limit fails the guard, regardless of missing evidence. The guard is insufficient if
-    the suite does not exist, losses are not finite, too few rows can be scored, or a bound cannot
-    be computed or the interval contains the margin.
+    A violated limit fails the guard, even if other evidence is missing. Otherwise the guard is
+    insufficient if the suite does not exist, losses are not finite, too few rows can be scored, a
+    bound cannot be computed, or the interval of the gain contains the margin.
 
     Args:
         guard: Guard with its limits.
@@ -36,10 +36,10 @@ def evaluate_guard(
             remedy="Add the suite, or remove its guard from the settings.",
         )
     findings = [
-        *_evidence(result, settings),
-        *_broken(guard, result),
-        *_fixed(guard, result),
-        *_margin(guard, result, unit),
+        *_missing_evidence(result, settings),
+        *_broken_limit(guard, result),
+        *_fixed_limit(guard, result),
+        *_margin_limit(guard, result, unit),
     ]
     outcomes = {outcome for outcome, _, _ in findings}
     outcome: GuardResult = (
@@ -55,12 +55,12 @@ def evaluate_guard(
     )
 
 
-def _evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
-    found: list[_Finding] = [
+def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
+    findings: list[_Finding] = [
         ("insufficient", reason, "Find out why the model diverged.") for reason in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
-        found.append(
+        findings.append(
             (
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
@@ -70,10 +70,10 @@ def _evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
                 "Revise the suite with rows of the current test windows.",
             )
         )
-    return found
+    return findings
 
 
-def _broken(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
+def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     if guard.max_broken_share is None or not result.rows:
         return []
     message = (
@@ -82,10 +82,10 @@ def _broken(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     )
     if result.broken_share <= guard.max_broken_share:
         return [("pass", message, "")]
-    return [("fail", message, "Inspect the broken rows, on which the reference is right.")]
+    return [("fail", message, "Inspect the broken rows: the reference is right on them.")]
 
 
-def _fixed(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
+def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     if guard.min_fixed is None or not result.rows:
         return []
     message = f"{result.count('fixed')} rows are fixed, required {guard.min_fixed}"
@@ -94,7 +94,7 @@ def _fixed(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     return [("fail", message, "Inspect the rows that are still wrong, and their suspects.")]
 
 
-def _margin(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]:
+def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]:
     if guard.margin is None or not result.rows:
         return []
     gain = result.gain

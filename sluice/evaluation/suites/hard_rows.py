@@ -1,4 +1,4 @@
-"""The hard suite: rows with the highest losses of a model, with their unusual features.
+"""Creates the hard suite: the rows with the highest losses of a model, and their unusual features.
 
 Shape legend: S = seeds, N = rows of the loss table.
 """
@@ -24,13 +24,13 @@ def hard_suite(
 ) -> Suite:
     """Return a suite with the rows of the highest losses, in descending order.
 
-    Half of the model's seeds select the rows, so that the other half can measure the model on them.
-    The selecting seeds have randomly high losses on these rows, and compared with them, the same
-    model with new seeds would seem to fix rows. A rule without seeds, or a single seed, selects
-    alone.
+    Half of the model's seeds select the rows, and only the other half may measure the model on
+    them. The reason is that the selecting seeds have high losses on these rows partly by chance.
+    Compared with them, even the same model with new seeds would seem to fix rows. A rule without
+    seeds, or a single seed, selects the rows alone.
 
-    Ties are resolved in row order. Rows that are no longer in the frame are excluded, and a row in
-    several folds counts with its highest loss.
+    Rows with equal losses are in row order. Rows that are no longer in the frame are excluded, and
+    a row in several folds counts with its highest loss.
 
     Args:
         name: Name of the suite.
@@ -43,11 +43,11 @@ def hard_suite(
         ContractError: A loss is not finite, or no scored row is in the frame.
     """
     if not np.isfinite(losses.loss_SN).all():
-        bad_N = ~np.isfinite(losses.loss_SN).all(axis=0)
+        is_bad_N = ~np.isfinite(losses.loss_SN).all(axis=0)
         seeds = ", ".join(map(str, losses.diverged_seeds)) or "none: a rule without seeds"
         raise ContractError(
-            f"Suite '{name}' needs finite losses, got {int(bad_N.sum())} rows with non-finite "
-            f"losses, first row {losses.label_N[bad_N.argmax()]} (seeds: {seeds}).",
+            f"Suite '{name}' needs finite losses, got {int(is_bad_N.sum())} rows with non-finite "
+            f"losses, first row {losses.label_N[is_bad_N.argmax()]} (seeds: {seeds}).",
             cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
             fix="Select the rows by a model whose seeds all converged.",
         )
@@ -71,15 +71,15 @@ def hard_suite(
     return make_suite(
         name,
         {
-            str(by_label.index[at]): _reason(float(by_label.iloc[at]), median, found)
-            for at, found in zip(worst, unusual, strict=True)
+            str(by_label.index[row]): _reason(float(by_label.iloc[row]), median, features)
+            for row, features in zip(worst, unusual, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
     )
 
 
 def describe_unusual_features(unusual: tuple[UnusualFeature, ...]) -> str:
-    """Return the unusual features of a row as text; empty if none."""
+    """Return the unusual features of a row as text; "" if there are no unusual features."""
     return ", ".join(f"{s.feature} {s.value:.3g} ({s.deviations:+.1f} deviations)" for s in unusual)
 
 

@@ -1,4 +1,4 @@
-"""Refreshes the hard suite: a new version for each model in production."""
+"""Keeps the hard suite up to date: it gets a new version for each model in production."""
 
 from datetime import datetime
 
@@ -23,7 +23,7 @@ def refresh_hard_suite(
     share: float,
     at: datetime,
 ) -> SuiteVersion | None:
-    """Return the hard suite of this model; create it unless its newest version is of this model.
+    """Return the hard suite of this model; create a new version if the newest is of another model.
 
     New data alone does not create a new version, so that successive candidates against the same
     production version are compared on the same rows. A user-defined suite of this name is not

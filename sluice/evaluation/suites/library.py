@@ -1,4 +1,4 @@
-"""Storage of regression suites: rows as artifacts, and one immutable index file per version."""
+"""Stores regression suites: rows as artifacts, and one immutable index file per version."""
 
 import itertools
 from datetime import datetime
@@ -52,11 +52,11 @@ class SuiteLibrary:
         Raises:
             IntegrityError: An index file cannot be read.
         """
-        found = [self._entry(path) for path in (self._folder / name).glob("[0-9]*.json")]
-        return tuple(sorted(found, key=lambda entry: entry.version))
+        entries = [self._entry(path) for path in (self._folder / name).glob("[0-9]*.json")]
+        return tuple(sorted(entries, key=lambda entry: entry.version))
 
     def add(self, suite: Suite, *, at: datetime) -> SuiteEntry:
-        """Store a new suite; storing the same suite again has no effect.
+        """Store a new suite. Storing the same suite again has no effect.
 
         Raises:
             ContractError: A suite with other rows has this name.
@@ -82,7 +82,8 @@ class SuiteLibrary:
             StorageError: The folder is not writable.
         """
         newest = self.entries(suite.name)[-1:]
-        # Another process may create a version between reading the entries and writing the file.
+        # Another process may create this version between reading the entries and writing the file.
+        # In that case the next version number is tried.
         for version in itertools.count(newest[0].version if newest else 1):
             stored = self._write(suite, version, at)
             if stored.digest == suite.digest:
@@ -90,17 +91,18 @@ class SuiteLibrary:
         raise AssertionError("unreachable: the counter is infinite")
 
     def load(self, name: str, version: int | None = None) -> SuiteVersion:
-        """Return one version of a suite; None for the newest.
+        """Return a version of a suite: the one with number ``version``, or the newest for None.
 
         Raises:
-            ContractError: The suite or version does not exist; the message lists the known ones.
-            IntegrityError: Its rows are missing or were modified.
+            ContractError: The suite or version does not exist; the message lists what exists.
+            IntegrityError: The rows of the suite are missing or were modified.
         """
         entries = self.entries(name) if name in self.names() else ()
-        wanted = [e for e in entries[-1:] if version is None] or [
-            e for e in entries if e.version == version
-        ]
-        if not wanted:
+        if version is None:
+            matches = entries[-1:]
+        else:
+            matches = tuple(entry for entry in entries if entry.version == version)
+        if not matches:
             known = list(self.names())
             choices = f"versions 1 to {len(entries)}" if entries else ", ".join(known) or "none"
             requested = f"'{name}'" + (f" version {version}" if version is not None else "")
@@ -109,7 +111,7 @@ class SuiteLibrary:
                 f"{'' if entries else suggest_nearest(name, known)} Known: {choices}.",
                 fix="Use an existing suite, or add one: sluice suites add --help",
             )
-        entry = wanted[0]
+        entry = matches[0]
         suite = self._suite(entry)
         return SuiteVersion(suite=suite, version=entry.version, added_at=entry.added_at)
 
@@ -162,9 +164,9 @@ class SuiteLibrary:
         return suite
 
 
-def _damaged(path: Path, what: str) -> IntegrityError:
+def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"The stored suite {path} is invalid: {what}.",
+        f"The stored suite {path} is invalid: {problem}.",
         cause="The file was modified or damaged after it was written.",
         fix="Restore it from a backup.",
     )

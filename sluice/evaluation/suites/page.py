@@ -1,4 +1,4 @@
-"""HTML report of all regression suites of one candidate: guards, counts, and example rows."""
+"""Creates the HTML report of a candidate's regression suites: guards, counts and example rows."""
 
 import base64
 import math
@@ -29,8 +29,9 @@ _CHANGE_TONE: dict[Change, Tone] = {
     "still right": "plain",
 }
 _MAX_LABELS = 12
+"""Maximum number of row labels in a sentence."""
 _MIN_PLOTTED_ROWS = 5
-"""Minimum number of rows for a plot; fewer rows are only listed in the table [rows]."""
+"""Minimum number of rows for a plot. Fewer rows are only listed in the table."""
 
 
 def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
@@ -63,7 +64,7 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
     else:
         parts.append("<p>No suites are defined.</p>")
     for result in report.results:
-        parts += _suite(result, report, examples)
+        parts += _suite_section(result, report, examples)
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
@@ -98,14 +99,14 @@ def _gain(result: SuiteResult) -> str:
     return f'{_number(gain.gain)} {mark} <span class="soft">{bounds}</span>'
 
 
-def _suite(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]:
+def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]:
     parts = [
         f"<h2>{escape(result.name)} <span class=soft>version {result.version}, "
         f"{short(result.digest)}</span></h2>",
         f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
         f"<p>{escape(_suspects(result))}</p>",
         *(f'<div class="card unsure">{escape(reason)}</div>' for reason in result.lacking),
-        *_missing(result),
+        *_unscored_rows(result),
     ]
     if not result.rows:
         return parts
@@ -114,32 +115,35 @@ def _suite(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]
         parts.append(_image(png, f"losses on the rows of {result.name}"))
     shown = result.examples(examples)
     names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason"]
-    lines = [_line(row) for row in shown]
-    more = len(result.rows) - len(shown)
+    table_rows = [_table_row(row) for row in shown]
+    num_omitted = len(result.rows) - len(shown)
     parts.append(
-        f'<div class="card">{table(names, lines, numbers=frozenset({3, 4, 5}))}'
-        + (f'<p class="soft">and {more} more rows</p>' if more else "")
+        f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'
+        + (f'<p class="soft">and {num_omitted} more rows</p>' if num_omitted else "")
         + "</div>"
     )
     return parts
 
 
 def _suspects(result: SuiteResult) -> str:
-    model, data = result.suspects("model"), result.suspects("data")
-    if not model + data:
+    num_model, num_data = result.suspects("model"), result.suspects("data")
+    if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
-    parts = [f"The candidate is wrong on {model + data} rows."]
-    if model:
-        parts.append(f"Model suspected: {model}, because another model gets them right.")
-    if data:
+    parts = [f"The candidate is wrong on {num_model + num_data} rows."]
+    if num_model:
         parts.append(
-            f"Data suspected: {data}, because no seed of either model and not the baseline gets "
-            "them right. They may be measured incorrectly, or be unpredictable."
+            f"The model is suspected on {num_model} of them, because another model is right there."
+        )
+    if num_data:
+        parts.append(
+            f"The data are suspected on {num_data} of them, because all seeds of both models and "
+            "the baseline are wrong there. These rows may be measured incorrectly, or be "
+            "unpredictable."
         )
     return " ".join(parts)
 
 
-def _missing(result: SuiteResult) -> list[str]:
+def _unscored_rows(result: SuiteResult) -> list[str]:
     groups = (
         ("are no longer in the data", result.gone),
         ("are not scored, because the candidate was trained on them", result.seen),
@@ -154,7 +158,7 @@ def _missing(result: SuiteResult) -> list[str]:
     ]
 
 
-def _line(row: RowResult) -> list[str]:
+def _table_row(row: RowResult) -> list[str]:
     return [
         escape(_label(row.label)),
         tag(row.change, _CHANGE_TONE[row.change]),
@@ -162,12 +166,12 @@ def _line(row: RowResult) -> list[str]:
         _number(row.candidate_loss),
         _number(row.reference_loss),
         _number(row.baseline_loss),
-        escape(_why(row)),
+        escape(_full_reason(row)),
     ]
 
 
-def _why(row: RowResult) -> str:
-    """Return why the row is in the suite, and its unusual features unless already listed."""
+def _full_reason(row: RowResult) -> str:
+    """Return why the row is in the suite, with its unusual features unless already included."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 

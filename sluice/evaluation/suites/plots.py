@@ -17,23 +17,25 @@ COLOUR: dict[Change, str] = {
     "still wrong": "#b7791f",
     "still right": "#9fb3c8",
 }
-_NAME_CHARACTERS = 24
+"""Colour of each change of a row."""
+_MAX_NAME_CHARACTERS = 24
+"""Length after which the name of a suite is cut."""
 
 
 def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
     """Plot one bar per suite: the shares of fixed, broken, still wrong and still right rows."""
     figure, axes = new_figure(height_in=1.3 + 0.38 * max(1, len(results)))
-    for at, result in enumerate(results):
+    for position, result in enumerate(results):
         left = 0.0
         if not result.rows:
-            axes.text(0.01, at, "no rows scored", color=MUTED, va="center", fontsize=8.5)
+            axes.text(0.01, position, "no rows scored", color=MUTED, va="center", fontsize=8.5)
         for change in CHANGES:
             share = result.count(change) / max(1, len(result.rows))
-            axes.barh(at, share, left=left, color=COLOUR[change], height=0.62)
+            axes.barh(position, share, left=left, color=COLOUR[change], height=0.62)
             if share > 0.05:
                 axes.text(
                     left + share / 2,
-                    at,
+                    position,
                     str(result.count(change)),
                     color="white" if change != "still right" else INK,
                     ha="center",
@@ -43,7 +45,7 @@ def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
             left += share
     axes.set_yticks(
         range(len(results)),
-        [f"{_cut(result.name)} v{result.version}" for result in results],
+        [f"{_shorten(result.name)} v{result.version}" for result in results],
     )
     axes.set_ylim(len(results) - 0.4, -0.6)
     axes.set_xlim(0, 1)
@@ -75,12 +77,12 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     losses = [loss for row in finite for loss in (row.reference_loss, row.candidate_loss)]
     is_log = bool(losses) and min(losses) > 0
     if is_log:
-        _use_logarithms(axes)
+        _use_log_scales(axes)
     for change in CHANGES:
-        own = [row for row in finite if row.change == change]
+        rows = [row for row in finite if row.change == change]
         axes.scatter(
-            [row.reference_loss for row in own],
-            [row.candidate_loss for row in own],
+            [row.reference_loss for row in rows],
+            [row.candidate_loss for row in rows],
             s=22,
             color=COLOUR[change],
             linewidths=0,
@@ -102,7 +104,7 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     )
     set_headline(
         axes,
-        f"{_cut(result.name)}: {len(finite)} rows"
+        f"{_shorten(result.name)}: {len(finite)} rows"
         + (f", {missing} with non-finite losses" if missing else ""),
         detail,
         colour=INK,
@@ -110,8 +112,8 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     return as_png(figure, palette=256)
 
 
-def _use_logarithms(axes: "Axes") -> None:
-    # Imported here: matplotlib takes half a second and Dagster loads every module.
+def _use_log_scales(axes: "Axes") -> None:
+    # Imported here, because matplotlib takes half a second and Dagster loads every module.
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_xscale("log")
@@ -122,5 +124,5 @@ def _use_logarithms(axes: "Axes") -> None:
         axis.set_major_formatter("{x:g}")
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 3]}..."
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 3]}..."

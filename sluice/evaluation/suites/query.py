@@ -1,8 +1,8 @@
-"""Query language of suites: one condition on the columns of a table.
+"""Evaluates the queries of suites: one condition on the columns of a table.
 
-A query is parsed as a Python expression, and every node type that is not listed here is rejected,
-so that attributes, calls, subscripts and other names are inaccessible. This module evaluates the
-conditions on whole columns. Arithmetic uses float64, so that integers and texts cannot grow.
+A query is parsed as a Python expression and evaluated by this module on whole columns. Every node
+type that is not listed here is rejected, so a query cannot access attributes, calls, subscripts or
+other names. Arithmetic uses float64, so a query cannot create huge integers or texts.
 """
 
 import ast
@@ -51,7 +51,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _KEYWORDS = {ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not"}
-"""Operators of pandas that bind tighter than comparisons, with the keyword to use instead."""
+"""Keyword to use instead of an operator of pandas. The operators are rejected, because they bind
+tighter than comparisons, which users do not expect."""
 
 _GRAMMAR = (
     "Use column names (in `backticks` if a name has special characters), index, numbers, texts, "
@@ -60,8 +61,8 @@ _GRAMMAR = (
 )
 
 
-class _Refused(Exception):
-    """Rejected part of a query, with its byte offset."""
+class _RejectedQuery(Exception):
+    """Raised for a part of a query that is rejected, with its byte offset."""
 
     def __init__(self, problem: str, node: ast.expr | None = None) -> None:
         super().__init__(problem)
@@ -89,47 +90,47 @@ def matching_rows(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
     text = query.strip()
     try:
         if len(text) > MAX_CHARACTERS:
-            raise _Refused(f"it has {len(text):,} characters and may have {MAX_CHARACTERS:,}")
+            raise _RejectedQuery(f"it has {len(text):,} characters and may have {MAX_CHARACTERS:,}")
         body, names = _parse(text)
-        found = _Evaluation(frame, names).value(body)
-    except _Refused as error:
+        result = _Evaluation(frame, names).value(body)
+    except _RejectedQuery as error:
         place = "" if error.offset is None else _position(text, error.offset)
         raise ContractError(
             f"The query {_excerpt(text)} cannot be evaluated: {error}{place}.",
-            cause=f"The columns are {_first(frame.columns)}.",
+            cause=f"The columns are {_list_columns(frame.columns)}.",
             fix=_GRAMMAR,
         ) from None
-    if not isinstance(found, pd.Series) or not types.is_bool_dtype(found.dtype):
+    if not isinstance(result, pd.Series) or not types.is_bool_dtype(result.dtype):
         raise ContractError(
             f"The query {_excerpt(text)} is not a condition, true or false for each row.",
             fix="Compare a column with a value, such as 'volume_z > 2'.",
         )
-    return found.fillna(False).astype("bool")
+    return result.fillna(False).astype("bool")
 
 
 def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
     """Return the expression, and the names in backticks by their byte offset."""
     if not text.isprintable():
-        raise _Refused("it must be one line of printable characters")
+        raise _RejectedQuery("it must be one line of printable characters")
     names: dict[int, str] = {}
 
-    def plain(match: re.Match[str]) -> str:
+    def replace_backticks(match: re.Match[str]) -> str:
         if match["name"] is None:
             return match[0]
         names[len(text[: match.start()].encode())] = match["name"]
-        # An identifier with the same number of bytes, so that all positions stay the same.
+        # The identifier has the same number of bytes, so that all positions stay the same.
         return "_" * len(match[0].encode())
 
-    source = _QUOTED.sub(plain, text)
+    source = _QUOTED.sub(replace_backticks, text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in texts
             body = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         at = None if error.offset is None else f" at character {min(error.offset, len(text))}"
-        raise _Refused(f"invalid syntax ({error.msg}){at or ''}") from None
+        raise _RejectedQuery(f"invalid syntax ({error.msg}){at or ''}") from None
     except (ValueError, MemoryError, RecursionError):
-        raise _Refused("it is nested too deeply, or has a number that is too long") from None
+        raise _RejectedQuery("it is nested too deeply, or has a number that is too long") from None
     _require_shallow(body)
     return body, names
 
@@ -137,11 +138,12 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
 def _require_shallow(body: ast.expr) -> None:
     """Raise an error for deep nesting, before any recursive evaluation."""
     level: list[ast.AST] = [body]
-    for _ in range(2 * MAX_DEPTH):  # operators are separate nodes
+    # Every level has two levels of nodes, because operators are separate nodes.
+    for _ in range(2 * MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return
-    raise _Refused(f"it is nested more than {MAX_DEPTH} levels deep")
+    raise _RejectedQuery(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 class _Evaluation:
@@ -177,38 +179,42 @@ class _Evaluation:
                     return _ARITHMETIC[type(node.op)](left, right)
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()) | ast.UnaryOp(op=ast.Invert()):
                 keyword = _KEYWORDS[type(node.op)]
-                raise _Refused(f"the operators & | ~ are not allowed: write '{keyword}'", node)
+                raise _RejectedQuery(
+                    f"the operators & | ~ are not allowed: write '{keyword}'", node
+                )
             case ast.List() | ast.Tuple():
-                raise _Refused("a list is allowed after 'in' and 'not in' only", node)
-        raise _Refused(f"{_described(node)} is not allowed", node)
+                raise _RejectedQuery("a list is allowed after 'in' and 'not in' only", node)
+        raise _RejectedQuery(f"{_describe_node(node)} is not allowed", node)
 
     def _literal(self, node: ast.Constant) -> Any:
         value = node.value
         if type(value) not in (bool, int, float, str):
-            raise _Refused(f"the literal {value!r} is not allowed", node)
+            raise _RejectedQuery(f"the literal {value!r} is not allowed", node)
         if type(value) is int and value > MAX_INTEGER:
-            raise _Refused(f"an integer must be at most {MAX_INTEGER}", node)
+            raise _RejectedQuery(f"an integer must be at most {MAX_INTEGER}", node)
         return value
 
     def _column(self, node: ast.Name) -> "pd.Series[Any]":
         name = self._names.get(node.col_offset, node.id)
-        same = [at for at, column in enumerate(self._frame.columns) if str(column) == name]
-        if len(same) == 1:
-            column = self._frame.iloc[:, same[0]]
+        positions = [i for i, column in enumerate(self._frame.columns) if str(column) == name]
+        if len(positions) == 1:
+            column = self._frame.iloc[:, positions[0]]
             if isinstance(column.dtype, pd.CategoricalDtype):
                 return column.astype(column.dtype.categories.dtype)
             return column
-        if not same and name in ("index", self._frame.index.name):
+        if not positions and name in ("index", self._frame.index.name):
             return pd.Series(self._frame.index, index=self._frame.index)
-        if same:
-            raise _Refused(f"{len(same)} columns are named '{name}'", node)
+        if positions:
+            raise _RejectedQuery(f"{len(positions)} columns are named '{name}'", node)
         hint = suggest_nearest(name, [str(column) for column in self._frame.columns]).rstrip("?")
-        raise _Refused(f"there is no column '{name}'{',' if hint else ''}{hint.lower()}", node)
+        raise _RejectedQuery(
+            f"there is no column '{name}'{',' if hint else ''}{hint.lower()}", node
+        )
 
     def _condition(self, node: ast.expr) -> "pd.Series[bool]":
         value = self.value(node)
         if not isinstance(value, pd.Series) or not types.is_bool_dtype(value.dtype):
-            raise _Refused(
+            raise _RejectedQuery(
                 "'and', 'or' and 'not' need conditions, true or false for each row", node
             )
         return value
@@ -216,65 +222,67 @@ class _Evaluation:
     def _number(self, node: ast.expr) -> Any:
         value = self.value(node)
         if _kind(value) != "number":
-            raise _Refused(f"arithmetic needs numbers, got {_kind(value)}", node)
+            raise _RejectedQuery(f"arithmetic needs numbers, got {_kind(value)}", node)
         if isinstance(value, pd.Series):
             return value.astype("float64" if isinstance(value.dtype, np.dtype) else "Float64")
         return np.float64(value)
 
     def _comparison(self, node: ast.Compare) -> Any:
-        left, found = self.value(node.left), None
+        left, result = self.value(node.left), None
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(op, ast.In | ast.NotIn):
                 part, right = self._membership(left, op, right_node), None
             elif type(op) in _COMPARISONS:
                 right = self.value(right_node)
-                part = _compared(left, right, _COMPARISONS[type(op)], right_node)
+                part = _compare(left, right, _COMPARISONS[type(op)], right_node)
             else:
-                raise _Refused("'is' is not allowed: write == or !=", right_node)
-            found = part if found is None else found & part
+                raise _RejectedQuery("'is' is not allowed: write == or !=", right_node)
+            result = part if result is None else result & part
             left = right
-        return found
+        return result
 
     def _membership(self, column: Any, op: ast.cmpop, node: ast.expr) -> "pd.Series[bool]":
         if not isinstance(node, ast.List | ast.Tuple):
-            raise _Refused("'in' and 'not in' need a list, such as [1, 2]", node)
+            raise _RejectedQuery("'in' and 'not in' need a list, such as [1, 2]", node)
         if not isinstance(column, pd.Series):
-            raise _Refused("'in' and 'not in' need a column on their left", node)
-        found = pd.Series(False, index=column.index)
+            raise _RejectedQuery("'in' and 'not in' need a column on their left", node)
+        is_member = pd.Series(False, index=column.index)
         for element in node.elts:
-            signed = isinstance(element, ast.UnaryOp) and isinstance(element.op, ast.USub)
-            literal = element.operand if isinstance(element, ast.UnaryOp) and signed else element
+            is_negated = isinstance(element, ast.UnaryOp) and isinstance(element.op, ast.USub)
+            literal = element
+            if isinstance(element, ast.UnaryOp) and is_negated:
+                literal = element.operand
             if not isinstance(literal, ast.Constant):
-                raise _Refused("a list may contain numbers and texts only", element)
-            found = found | _compared(column, self.value(element), operator.eq, element)
-        return ~found if isinstance(op, ast.NotIn) else found
+                raise _RejectedQuery("a list may contain numbers and texts only", element)
+            is_member = is_member | _compare(column, self.value(element), operator.eq, element)
+        return ~is_member if isinstance(op, ast.NotIn) else is_member
 
 
-def _compared(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:
+def _compare(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:
     """Compare values of the same type; dates may also be compared with texts."""
     kinds = {_kind(left), _kind(right)}
-    dates_and_texts = kinds <= {"date", "duration", "text"} and len(kinds) == 2
-    if len(kinds) != 1 and not (dates_and_texts and "text" in kinds):
-        raise _Refused(f"{_kind(left)} cannot be compared with {_kind(right)}", node)
+    is_text_with_time = kinds in ({"date", "text"}, {"duration", "text"})
+    if len(kinds) != 1 and not is_text_with_time:
+        raise _RejectedQuery(f"{_kind(left)} cannot be compared with {_kind(right)}", node)
     try:
         with np.errstate(all="ignore"):
             return compare(left, right)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _Refused(f"the values cannot be compared ({error})", node) from None
+        raise _RejectedQuery(f"the values cannot be compared ({error})", node) from None
 
 
 def _kind(value: Any) -> str:
     """Return the type of a column or literal, for messages."""
     if isinstance(value, pd.Series):
         dtype = value.dtype
-        for kind, holds in (
+        for kind, has_kind in (
             ("truth value", types.is_bool_dtype),
             ("complex number", types.is_complex_dtype),
             ("number", types.is_numeric_dtype),
             ("date", types.is_datetime64_any_dtype),
             ("duration", types.is_timedelta64_dtype),
         ):
-            if holds(dtype):
+            if has_kind(dtype):
                 return kind
         inferred = types.infer_dtype(value, skipna=True)
         return "text" if inferred in ("string", "empty") else f"values of type {inferred}"
@@ -283,7 +291,7 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "number"
 
 
-def _described(node: ast.expr) -> str:
+def _describe_node(node: ast.expr) -> str:
     match node:
         case ast.Attribute():
             return f"attribute access (.{node.attr})"
@@ -302,11 +310,11 @@ def _position(text: str, offset: int) -> str:
 
 
 def _excerpt(text: str) -> str:
-    shown = 200
-    return repr(text) if len(text) <= shown else f"{text[:shown]!r}..."
+    max_characters = 200
+    return repr(text) if len(text) <= max_characters else f"{text[:max_characters]!r}..."
 
 
-def _first(columns: pd.Index) -> str:
+def _list_columns(columns: pd.Index) -> str:
     more = (
         f" and {len(columns) - _MAX_NAMED_COLUMNS} more"
         if len(columns) > _MAX_NAMED_COLUMNS

@@ -12,8 +12,10 @@ from sluice.findings.finding import UnusualFeature
 from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
+"""Change of a row from the reference to the candidate: 'fixed' is from wrong to right."""
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")
 Suspect = Literal["model", "data", "none"]
+"""Suspected reason why the candidate is wrong on a row."""
 
 
 class RowResult(Record):

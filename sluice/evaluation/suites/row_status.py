@@ -1,6 +1,6 @@
 """Classifies the rows of a suite: scored, no longer in the data, trained on, or in no test window.
 
-Shape legend: N = rows of the loss table, M = rows of it that the suite names.
+Shape legend: N = rows of the loss table, M = rows of the loss table that are in the suite.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ class RowStatus:
     """Rows of a suite by status; each row has exactly one status."""
 
     scored_M: NDArray[np.int64]
-    """Positions of the scored rows in the loss table; a row in several folds has several."""
+    """Positions of the scored rows in the loss table; a row in several folds has several
+    positions."""
 
     gone: tuple[str, ...]
     """Labels of rows that are no longer in the frame."""
@@ -30,7 +31,8 @@ class RowStatus:
     """Labels of rows on which the candidate was trained; scoring them would be a leak."""
 
     unscored: tuple[str, ...]
-    """Labels of rows in the frame that are not trained on and in no test window, as in a gap."""
+    """Labels of rows in the frame that were neither trained on nor are in a test window, for
+    example rows in a gap between windows."""
 
 
 def classify_rows(
@@ -44,8 +46,8 @@ def classify_rows(
     """Determine for each row of a suite whether the candidate may be scored on it.
 
     A member has seen all rows up to ``trained_through`` and, through the targets, the next
-    ``horizon_rows`` rows. A row of a test window is seen if a member of that fold has seen it, any
-    other row of the frame if any member has seen it.
+    ``horizon_rows`` rows. A row of a test window counts as seen if a member of that fold has seen
+    it. Any other row of the frame counts as seen if any member has seen it.
 
     Args:
         labels: Labels of the suite's rows.
@@ -60,24 +62,25 @@ def classify_rows(
     """
     position = pd.Series(np.arange(len(index)), index=row_labels(index))
     if not position.index.is_unique:
-        twice = position.index[position.index.duplicated()][0]
+        repeated = position.index[position.index.duplicated()][0]
         raise ContractError(
-            f"Row labels must be unique for suites, but the frame has two rows {twice}.",
+            f"Row labels must be unique for suites, but the frame has two rows {repeated}.",
             fix="Assign a unique label to every row.",
         )
-    at_N = position.index.get_indexer(pd.Index(losses.label_N))
-    if (at_N < 0).any():
+    position_N = position.index.get_indexer(pd.Index(losses.label_N))
+    if (position_N < 0).any():
         raise ContractError(
-            f"Losses and feature frame must belong to the same table; {int((at_N < 0).sum())} "
-            f"scored rows are not in the frame, first {losses.label_N[(at_N < 0).argmax()]}.",
+            "Losses and feature frame must belong to the same table; "
+            f"{int((position_N < 0).sum())} scored rows are not in the frame, first "
+            f"{losses.label_N[(position_N < 0).argmax()]}.",
             fix="Score the candidate on this frame.",
         )
     last_seen = _last_seen(index, members, horizon_rows)
-    limit_N = np.array([last_seen.get(int(fold), -1) for fold in losses.fold_N])
-    wanted_N = pd.Index(losses.label_N).isin(labels)
-    scored_M = np.flatnonzero(wanted_N & (at_N > limit_N))
+    last_seen_N = np.array([last_seen.get(int(fold), -1) for fold in losses.fold_N])
+    is_in_suite_N = pd.Index(losses.label_N).isin(labels)
+    scored_M = np.flatnonzero(is_in_suite_N & (position_N > last_seen_N))
     scored = set(losses.label_N[scored_M].tolist())
-    in_window = set(losses.label_N[wanted_N].tolist())
+    in_window = set(losses.label_N[is_in_suite_N].tolist())
     gone, seen, unscored = [], [], []
     for label in labels:
         if label in scored:
@@ -98,8 +101,8 @@ def classify_rows(
 
 def _last_seen(index: pd.Index, members: Sequence[Member], horizon_rows: int) -> dict[int, int]:
     """Return the position of the last row that a member has seen, by fold."""
-    found: dict[int, int] = {}
+    last_by_fold: dict[int, int] = {}
     for member in members:
-        at = position_through(index, member.trained_through) + horizon_rows
-        found[member.fold_id] = max(at, found.get(member.fold_id, -1))
-    return found
+        last = position_through(index, member.trained_through) + horizon_rows
+        last_by_fold[member.fold_id] = max(last, last_by_fold.get(member.fold_id, -1))
+    return last_by_fold

@@ -1,4 +1,4 @@
-"""Runs all regression suites on a candidate: rows that it fixes or breaks, and guard outcomes.
+"""Runs all regression suites on a candidate: finds fixed and broken rows, and checks the guards.
 
 Shape legend: S = seeds, N = test rows, M = scored rows of a suite.
 """
@@ -28,7 +28,7 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuiteScores:
-    """Scores of the three arms on the same rows; the reference may be the baseline."""
+    """Scores of the three arms on the same rows. The reference may also be the baseline."""
 
     candidate: Scores
     reference: Scores
@@ -45,11 +45,13 @@ def run_suites(
 ) -> SuiteReport:
     """Evaluate the candidate on all suites, and check the guards.
 
-    A row is wrong for an arm if its mean loss over seeds is above the quantile
-    ``settings.wrong_quantile`` of the reference's losses on the whole window; for classifiers, if
-    at least half of the seeds misclassify it. A row with a non-finite loss is wrong.
+    An arm is wrong on a row if its mean loss over seeds is above the quantile
+    ``settings.wrong_quantile`` of the reference's losses on the whole window. A classifier is wrong
+    on a row if at least half of its seeds misclassify the row. An arm is always wrong on a row with
+    a non-finite loss.
 
-    A model whose losses selected the rows of a suite is measured on them by its other seeds.
+    If losses of a model were used to select the rows of a suite, the model is measured on them only
+    by seeds that were not used for the selection.
 
     Args:
         suites: All suites of the pipeline.
@@ -66,18 +68,18 @@ def run_suites(
         O(seeds x N) and, for each suite, O(rows x features).
     """
     rows = arms.candidate.losses
-    three = (arms.candidate, arms.reference, arms.baseline)
+    all_scores = (arms.candidate, arms.reference, arms.baseline)
     threshold = None
-    if any(scores.mistakes is None for scores in three):
+    if any(scores.mistakes is None for scores in all_scores):
         aligned = ArmLosses.of(arms.reference.losses.aligned_to(rows))
         threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
         mark_mistakes(scores, rows, threshold, name)
-        for scores, name in zip(three, names, strict=True)
+        for scores, name in zip(all_scores, names, strict=True)
     )
     results = tuple(
-        _run_one(
+        _run_suite(
             version,
             classify_rows(
                 version.suite.labels,
@@ -109,7 +111,7 @@ def run_suites(
     )
 
 
-def _run_one(
+def _run_suite(
     version: SuiteVersion,
     status: RowStatus,
     arms: tuple[SuiteArm, SuiteArm, SuiteArm],
@@ -118,9 +120,9 @@ def _run_one(
     workload: Workload,
     settings: SuiteSettings,
 ) -> SuiteResult:
-    suite, at_M = version.suite, status.scored_M
-    candidate, candidate_problem = arms[0].on_suite(at_M, suite)
-    reference, reference_problem = arms[1].on_suite(at_M, suite)
+    suite, position_M = version.suite, status.scored_M
+    candidate, candidate_problem = arms[0].on_suite(position_M, suite)
+    reference, reference_problem = arms[1].on_suite(position_M, suite)
     lacking = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
     if arms[1].threshold is not None and not np.isfinite(arms[1].threshold):
         lacking += ("the reference has non-finite losses on the window",)
@@ -130,7 +132,7 @@ def _run_one(
         digest=suite.digest,
         origin=suite.origin,
         num_rows=len(suite.rows),
-        rows=_row_results(suite, at_M, arms, (candidate, reference), rows, frame, workload),
+        rows=_row_results(suite, position_M, arms, (candidate, reference), rows, frame, workload),
         gone=status.gone,
         seen=status.seen,
         unscored=status.unscored,
@@ -146,9 +148,10 @@ def _run_one(
 
 
 def _biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
-    """Return a message for each arm whose losses selected the rows and that has no other seeds.
+    """Return a message for each arm without seeds whose losses were used to select the rows.
 
-    The rows are those with its highest losses by selection, so any other model has lower losses.
+    The selected rows are those with the highest losses of that arm, so almost any other model has
+    lower losses on them.
     """
     origin = suite.origin
     if not isinstance(origin, HighestLoss):
@@ -162,41 +165,52 @@ def _biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
 
 def _row_results(
     suite: Suite,
-    at_M: NDArray[np.int64],
+    position_M: NDArray[np.int64],
     arms: tuple[SuiteArm, SuiteArm, SuiteArm],
-    fair: tuple[SuiteArm, SuiteArm],
+    unbiased: tuple[SuiteArm, SuiteArm],
     rows: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
 ) -> tuple[RowResult, ...]:
-    # The data are suspected if no seed is right, including the seeds that selected the rows.
-    hopeless_N = np.logical_and.reduce([arm.wrong_SN.all(axis=0) for arm in arms])
+    """Return the results of the scored rows of a suite.
+
+    Args:
+        suite: The suite.
+        position_M: Positions of the scored rows in the loss table.
+        arms: Candidate, reference and baseline, with all rows and all seeds.
+        unbiased: Candidate and reference on the scored rows, without seeds that selected the rows.
+        rows: Losses of the candidate, which determine the row order.
+        frame: Feature frame.
+        workload: Workload with the feature columns.
+    """
+    # The data are suspected if all seeds are wrong, including the seeds that selected the rows.
+    is_always_wrong_N = np.logical_and.reduce([arm.wrong_SN.all(axis=0) for arm in arms])
     position = pd.Index(row_labels(frame.index)).get_indexer(pd.Index(rows.label_N))
     unusual = find_unusual_features(
-        at_M, position.astype(np.int64), frame, workload.feature_columns
+        position_M, position.astype(np.int64), frame, workload.feature_columns
     )
     reasons = {row.label: row.reason for row in suite.rows}
-    losses = [arm.arm.loss_SN.mean(axis=0) for arm in fair]
+    candidate_M, reference_M = (arm.arm.loss_SN.mean(axis=0) for arm in unbiased)
     baseline_N = arms[2].arm.loss_SN.mean(axis=0)
-    wrong = [arm.wrong_N for arm in fair]
-    found = []
-    for m, at in enumerate(at_M):
-        is_wrong, was_wrong = bool(wrong[0][m]), bool(wrong[1][m])
-        label = str(rows.label_N[at])
-        found.append(
+    is_wrong_M, was_wrong_M = (arm.wrong_N for arm in unbiased)
+    results = []
+    for m, row in enumerate(position_M):
+        is_wrong, was_wrong = bool(is_wrong_M[m]), bool(was_wrong_M[m])
+        label = str(rows.label_N[row])
+        results.append(
             RowResult(
                 label=label,
-                fold_id=int(rows.fold_N[at]),
+                fold_id=int(rows.fold_N[row]),
                 change=_change(is_wrong=is_wrong, was_wrong=was_wrong),
-                suspect=("data" if hopeless_N[at] else "model") if is_wrong else "none",
-                candidate_loss=float(losses[0][m]),
-                reference_loss=float(losses[1][m]),
-                baseline_loss=float(baseline_N[at]),
+                suspect=("data" if is_always_wrong_N[row] else "model") if is_wrong else "none",
+                candidate_loss=float(candidate_M[m]),
+                reference_loss=float(reference_M[m]),
+                baseline_loss=float(baseline_N[row]),
                 standouts=unusual[m],
                 reason=reasons[label],
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _change(*, is_wrong: bool, was_wrong: bool) -> Change:

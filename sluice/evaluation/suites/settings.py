@@ -63,15 +63,15 @@ class SuiteSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of a suite's rows that must be scored for its guard; others are "
-        "no longer in the data or were trained on [rate].",
+        description="Minimum share of a suite's rows that must be scored for its guard. Rows "
+        "are not scored if they are no longer in the data or were trained on [rate].",
     )
     guards: tuple[SuiteGuard, ...] = Field(
         (), strict=False, description="Guards on suites that a candidate must pass."
     )
 
     @model_validator(mode="after")
-    def _one_guard_a_suite(self) -> Self:
+    def _require_one_guard_per_suite(self) -> Self:
         names = [guard.suite for guard in self.guards]
         if len(set(names)) != len(names):
             raise ValueError(f"one guard per suite, got guards for {', '.join(sorted(names))}")

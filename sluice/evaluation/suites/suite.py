@@ -1,7 +1,7 @@
 """Regression suite: a named set of rows on which every candidate is evaluated.
 
-Rows are identified by their labels, so that a suite remains valid with new data. A suite is
-immutable: its digest covers its rows, their reasons and how they were selected.
+Rows are identified by their labels, so a suite remains valid when data are added. A suite is
+immutable: its digest covers its rows, the reasons for their selection, and its origin.
 """
 
 import re
@@ -15,7 +15,7 @@ from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 
 MAX_ROWS = 10_000
-"""Maximum number of rows of a suite; its rows are inspected individually."""
+"""Maximum number of rows of a suite. People inspect the rows individually."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
@@ -34,7 +34,7 @@ class HighestLoss(Record):
 
 
 class Query(Record):
-    """Origin of a suite: rows for which a query was true; the stored text is not evaluated."""
+    """Origin of a suite: rows for which a query was true; the query is not evaluated again."""
 
     kind: Literal["query"] = "query"
     expression: str
@@ -127,7 +127,7 @@ def make_suite(name: str, reasons: Mapping[str, str], origin: Origin) -> Suite:
     if not 1 <= len(reasons) <= MAX_ROWS:
         raise ContractError(
             f"Suite '{name}' must have 1 to {MAX_ROWS:,} rows, got {len(reasons):,}.",
-            cause="Suites are for individual rows; the gate compares the whole window.",
+            cause="Suites are for rows that people inspect; the gate compares the whole window.",
             fix="Choose fewer rows." if reasons else "Choose at least one row.",
         )
     rows = tuple(SuiteRow(label=label, reason=reason) for label, reason in reasons.items())

@@ -19,44 +19,57 @@ class SuiteArm:
     """Losses and mistakes of one arm, in the row order of the candidate."""
 
     name: str
+    """Role of the arm, such as 'reference'."""
     subject: str
+    """Digest of the model or rule."""
     seeds: tuple[int, ...]
     arm: ArmLosses
     wrong_SN: NDArray[np.bool_]
+    """Whether each seed is wrong on each row."""
     threshold: float | None
+    """Mean loss above which a row is wrong; None for classifiers."""
 
     @property
     def wrong_N(self) -> NDArray[np.bool_]:
-        """Whether the arm is wrong on each row (N,), over all seeds."""
+        """Whether the arm is wrong on each row (N,): by its mean loss, or by half of its seeds."""
         wrong_N: NDArray[np.bool_]
         if self.threshold is None:
             wrong_N = self.wrong_SN.mean(axis=0) >= 0.5
         else:
-            wrong_N = ~(self.arm.loss_SN.mean(axis=0) <= self.threshold)
+            wrong_N = ~(self.arm.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
         return wrong_N
 
-    def on_suite(self, at_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
-        """Return the arm on a suite's rows, without the seeds that selected them.
+    def on_suite(self, position_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
+        """Return the arm on the rows of a suite, without the seeds that selected these rows.
 
-        The second value is the reason why the result is not valid evidence; empty if it is.
+        Args:
+            position_M: Positions of the scored rows of the suite.
+            suite: The suite.
+
+        Returns:
+            The arm, and the reason why its losses are not valid evidence ("" if they are valid).
         """
-        choosing = _choosing_seeds(suite, self.subject)
-        fair = [at for at, seed in enumerate(self.seeds) if seed not in choosing]
+        selecting_seeds = _selecting_seeds(suite, self.subject)
+        unbiased = [i for i, seed in enumerate(self.seeds) if seed not in selecting_seeds]
         lacking = ""
-        if self.seeds and not fair:
+        if self.seeds and not unbiased:
             lacking = f"all seeds of the {self.name} were used to select these rows"
-            fair = list(range(len(self.seeds)))
-        keep = np.ix_(np.array(fair if self.seeds else [0]), at_M)
-        arm = ArmLosses(loss_SN=self.arm.loss_SN[keep], is_deterministic=self.arm.is_deterministic)
-        wrong = int((~np.isfinite(arm.loss_SN)).any(axis=0).sum())
-        if wrong and not lacking:
-            lacking = f"the {self.name} has non-finite losses ({wrong} of {at_M.size} rows)"
+            unbiased = list(range(len(self.seeds)))
+        selection = np.ix_(np.array(unbiased if self.seeds else [0]), position_M)
+        arm = ArmLosses(
+            loss_SN=self.arm.loss_SN[selection], is_deterministic=self.arm.is_deterministic
+        )
+        num_nonfinite = int((~np.isfinite(arm.loss_SN)).any(axis=0).sum())
+        if num_nonfinite and not lacking:
+            lacking = (
+                f"the {self.name} has non-finite losses ({num_nonfinite} of {position_M.size} rows)"
+            )
         selected = SuiteArm(
             name=self.name,
             subject=self.subject,
-            seeds=tuple(self.seeds[at] for at in fair) if self.seeds else (),
+            seeds=tuple(self.seeds[i] for i in unbiased) if self.seeds else (),
             arm=arm,
-            wrong_SN=self.wrong_SN[keep],
+            wrong_SN=self.wrong_SN[selection],
             threshold=self.threshold,
         )
         return selected, lacking
@@ -92,7 +105,7 @@ def mark_mistakes(scores: Scores, rows: LossTable, threshold: float | None, name
     )
 
 
-def _choosing_seeds(suite: Suite, subject: str) -> tuple[int, ...]:
+def _selecting_seeds(suite: Suite, subject: str) -> tuple[int, ...]:
     origin = suite.origin
     if isinstance(origin, HighestLoss) and origin.subject == subject:
         return origin.chosen_by

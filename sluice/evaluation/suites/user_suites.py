@@ -1,4 +1,4 @@
-"""Suites that users create: from a query, from a file of rows, or from failures in production."""
+"""Creates suites for users: from a query, from a file of rows, or from failures in production."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from sluice.evaluation.unseen_members import row_labels
 
 
 def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
-    """Return the rows of the feature frame for which the expression is true.
+    """Return a suite with the rows of the feature frame for which the expression is true.
 
     Args:
         name: Name of the suite.
@@ -27,8 +27,8 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
         ContractError: The expression is not allowed, cannot be evaluated, is not a condition, or
             is never true.
     """
-    found = matching_rows(expression, frame)
-    labels = row_labels(frame.index)[found.to_numpy()]
+    matches = matching_rows(expression, frame)
+    labels = row_labels(frame.index)[matches.to_numpy()]
     if labels.size == 0:
         raise ContractError(
             f"The query {expression!r} of suite '{name}' is true for none of {len(frame):,} rows.",
@@ -59,9 +59,9 @@ def file_suite(name: str, path: Path, index: pd.Index) -> Suite:
             fix="Write one row label per line in column 'row', and optionally a 'reason'.",
         )
     labels = [_as_text(value) for value in table["row"]]
-    given = table["reason"].fillna("") if "reason" in table.columns else [""] * len(table)
-    return _suite_of_known(
-        name, list(zip(labels, map(str, given), strict=True)), index, FromFile(file=path.name)
+    reasons = table["reason"].fillna("") if "reason" in table.columns else [""] * len(table)
+    return _make_known_suite(
+        name, list(zip(labels, map(str, reasons), strict=True)), index, FromFile(file=path.name)
     )
 
 
@@ -77,11 +77,11 @@ def failures_suite(name: str, reasons: Mapping[str, str], index: pd.Index, *, so
     Raises:
         ContractError: A row is not in the index, or there are no rows.
     """
-    return _suite_of_known(name, list(reasons.items()), index, Failures(source=source))
+    return _make_known_suite(name, list(reasons.items()), index, Failures(source=source))
 
 
 def find_positions(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
-    """Return the position of each label in the index, or -1; dates need no time of day."""
+    """Return the position of each label in the index, or -1; a date may omit the time of day."""
     texts = list(labels)
     if isinstance(index, pd.DatetimeIndex):
         texts = [_iso(text) for text in texts]
@@ -100,38 +100,46 @@ def _ranges(expression: str, frame: pd.DataFrame) -> str:
     return f"{', '.join(ranges)}." if ranges else ""
 
 
-def _suite_of_known(
-    name: str, given: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
+def _make_known_suite(
+    name: str, rows: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
-    """Return the suite in the order of the index, with the labels of the index."""
-    position = find_positions([label for label, _ in given], index)
-    unknown = [label for (label, _), at in zip(given, position, strict=True) if at < 0]
+    """Return a suite with the order and the labels of the index; refuse unknown rows.
+
+    Args:
+        name: Name of the suite.
+        rows: Pairs of (row label, reason).
+        index: Row labels of the feature frame.
+        origin: How the rows were selected.
+    """
+    positions = find_positions([label for label, _ in rows], index)
+    unknown = [label for (label, _), i in zip(rows, positions, strict=True) if i < 0]
     if unknown:
         raise ContractError(
             f"The rows of suite '{name}' must be in the feature frame; {len(unknown)} of "
-            f"{len(given)} are not: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}.",
-            cause=f"Its labels range from {row_labels(index[:1])[0]} to "
-            f"{row_labels(index[-1:])[0]}; the first rows of the source lack past values for "
-            "features, the last ones their target.",
+            f"{len(rows)} are not: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}.",
+            cause=f"The labels of the frame range from {row_labels(index[:1])[0]} to "
+            f"{row_labels(index[-1:])[0]}. It lacks the first rows of the source, which have no "
+            "past values for features, and the last rows, which have no target.",
             fix="Correct or remove these rows.",
         )
-    twice = [given[at][0] for at in np.flatnonzero(pd.Series(position).duplicated()).tolist()]
-    if twice:
+    is_repeated = pd.Series(positions).duplicated()
+    repeated = [rows[i][0] for i in np.flatnonzero(is_repeated).tolist()]
+    if repeated:
         raise ContractError(
-            f"Suite '{name}' must contain each row once, got {len(twice)} duplicates, first "
-            f"{twice[0]}.",
+            f"Suite '{name}' must contain each row once, got {len(repeated)} duplicates, first "
+            f"{repeated[0]}.",
             fix="Remove the duplicates.",
         )
-    order = np.argsort(position, kind="stable")
-    labels = row_labels(index[position[order]])
-    reasons = {str(label): given[at][1] for label, at in zip(labels, order.tolist(), strict=True)}
+    order = np.argsort(positions, kind="stable")
+    labels = row_labels(index[positions[order]])
+    reasons = {str(label): rows[i][1] for label, i in zip(labels, order.tolist(), strict=True)}
     return make_suite(name, reasons, origin)
 
 
 def _iso(text: str) -> str:
     try:
         return pd.Timestamp(text).isoformat()
-    except ValueError:  # unchanged; the label is then reported as unknown
+    except ValueError:  # not a date; the caller reports the label as unknown
         return text
 
 

@@ -1,10 +1,10 @@
-"""The virtual clock of an ordered study, which determines the trial that is due next."""
+"""Virtual clock of an ordered study, which determines whose report is applied next."""
 
 import heapq
 
 
 class VirtualClock:
-    """Slots on which trials run; every report takes one unit of virtual time on its slot.
+    """Virtual time of each slot on which a trial runs. A report takes one unit of virtual time.
 
     Args:
         num_slots: Number of trials that run at a time.
@@ -16,9 +16,10 @@ class VirtualClock:
     def __init__(self, num_slots: int) -> None:
         self._free = [(0, slot) for slot in range(num_slots)]
         self._busy: dict[int, tuple[int, int]] = {}
-        """Time and slot of each running trial."""
+        """Virtual time and slot of each running trial."""
         self._due: list[tuple[int, int, int]] = []
-        """Heap of (time, slot, trial); entries that differ from ``_busy`` are outdated."""
+        """Heap of (time, slot, trial). Entries that differ from ``_busy`` are outdated and
+        skipped."""
         self._now = 0
 
     def has_free_slot(self) -> bool:
@@ -26,7 +27,7 @@ class VirtualClock:
         return bool(self._free)
 
     def start(self, trial: int) -> None:
-        """Put a trial on the slot that has been free the longest."""
+        """Run a trial on the slot that has been free the longest."""
         time, slot = heapq.heappop(self._free)
         self._set(trial, max(time, self._now), slot)
 
@@ -41,7 +42,7 @@ class VirtualClock:
         heapq.heappush(self._free, self._busy.pop(trial))
 
     def first(self) -> int | None:
-        """Return the trial whose report is due; None if no trial runs."""
+        """Return the running trial whose report is due next; None if no trial runs."""
         while self._due:
             time, slot, trial = self._due[0]
             if self._busy.get(trial) == (time, slot):
@@ -50,7 +51,7 @@ class VirtualClock:
         return None
 
     def sort_key(self, trial: int) -> tuple[int, int]:
-        """Return the key by which running trials are ordered."""
+        """Return virtual time and slot of a running trial, by which running trials are ordered."""
         return self._busy[trial]
 
     def _set(self, trial: int, time: int, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""Applies the decisions of a study to the trials of a running ``Tuner``."""
+"""Connects a study to a running ``Tuner``: passes on events and applies the study's decisions."""
 
 from collections.abc import Callable, Mapping
 from numbers import Number
@@ -17,15 +17,16 @@ from sluice.tuning.resumable.workers import WorkerAvailability
 
 
 class StudyDriver:
-    """Binds Tune's trials to the trials of a study.
+    """Binds each trial of Tune to one trial of a study, identified by its number.
 
     Args:
-        study: The replayed study.
+        study: The study, after the replay of its journal.
         metric: Name of the metric.
-        time_attr: Name of the counter that increases with training.
-        stop_on_error: Raise ``TrialFailed`` when Tune gives up a trial, and record nothing.
+        time_attr: Name of the reported counter that increases with training.
+        stop_on_error: Raise ``TrialFailed`` when Tune no longer retries a failed trial, and record
+            nothing.
         workers: Maximum number of workers; None for as many as the cluster has.
-        on_applied: Called after every applied event.
+        on_applied: Called after every event that the study applied.
     """
 
     def __init__(
@@ -41,23 +42,25 @@ class StudyDriver:
         self._study, self._metric, self._time_attr = study, metric, time_attr
         self._stop_on_error, self._on_applied = stop_on_error, on_applied
         self._number: dict[str, int] = {}
+        """Number of the study's trial by the id of Tune's trial."""
         self._trial: dict[int, Any] = {}
-        """Tune's trials, whose methods are untyped."""
+        """Tune's trial by number. The type is Any because Tune's methods are untyped."""
 
         self._attempt: dict[int, int] = {}
-        """Attempt that the trial's worker runs."""
+        """Attempt that the worker of each trial runs, by number."""
         self._written: dict[int, str] = {}
-        """Path of the last checkpoint that the trial's workers reported."""
+        """Path of the last checkpoint that the workers of each trial reported, by number."""
         self._waiting: dict[int, None] = {}
-        """Trials that keep their worker until their last report is due."""
+        """Numbers of trials that keep their worker while their last report is not due yet. This
+        dictionary and the next one are used as ordered sets."""
         self._without_worker: dict[int, None] = {}
-        """Trials that run according to the study, but may have no worker."""
+        """Numbers of trials that run according to the study, but may have no worker."""
         self._availability = WorkerAvailability(workers)
-        self._is_complete = False
+        self._has_started = False
         study.pop_changed()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the configuration of the next study trial that is not bound to a Tune trial."""
+        """Bind a new Tune trial to the next trial of the study, and return its configuration."""
         number = len(self._number)
         if number >= len(self._study.trials) and not self._study.suggest():
             return Searcher.FINISHED if self._study.is_exhausted() else None
@@ -65,9 +68,8 @@ class StudyDriver:
         return dict(self._study.trials[number].config)
 
     def on_add(self, controller: Any, trial: Any) -> None:
-        """Set a trial's configuration, checkpoint and status to those of the study."""
-        known = trial.trial_id in self._number
-        if not known:
+        """Set the configuration, checkpoint and status of a Tune trial to those of the study."""
+        if trial.trial_id not in self._number:
             number = len(self._number)
             if number >= self._study.num_known():
                 self._study.enqueue(trial.config)
@@ -78,7 +80,7 @@ class StudyDriver:
             return
         if not tune_trials.is_function(trial):
             raise SettingsError(
-                f"The trainable must be a function, {trial.trainable_name} is a class.",
+                f"The trainable must be a function, but {trial.trainable_name} is a class.",
                 fix="Pass a function that calls tune.report(metrics, checkpoint=...).",
             )
         self._trial[number] = trial
@@ -88,13 +90,16 @@ class StudyDriver:
             trial.set_status(Trial.PAUSED)
 
     def on_result(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
-        """Report a result to the study and return what the trial does next."""
+        """Pass a result to the study, and return what Tune's trial does next."""
         number = self._number[trial.trial_id]
         self._start(number)
         proxy = self._study.trials[number]
         require_result(trial, result, self._metric, self._time_attr)
-        is_new = self._attempt.get(number) == proxy.attempt and (
-            result[self._time_attr] > proxy.time and not self._study.has_pending_event(number)
+        # A worker that resumed from an older checkpoint repeats results that the study has.
+        is_new = (
+            self._attempt.get(number) == proxy.attempt
+            and result[self._time_attr] > proxy.time
+            and not self._study.has_pending_event(number)
         )
         if is_new and proxy.status == Trial.RUNNING:
             checkpoint = self._reported_checkpoint(number, result)
@@ -116,26 +121,26 @@ class StudyDriver:
         return TrialScheduler.NOOP
 
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
-        """Report that a trial returned, or that a stopping criterion of Tune ended it."""
+        """Pass the end of a trial to the study: a return, or a stopping criterion of Tune."""
         number = self._number[trial.trial_id]
         proxy = self._study.trials[number]
         self._waiting.pop(number, None)
         if proxy.is_finished() or self._study.has_pending_event(number):
             return
         self._start(number)
-        common: dict[str, Any] = {"trial": number, "attempt": proxy.attempt}
+        fields: dict[str, Any] = {"trial": number, "attempt": proxy.attempt}
         if result.get(self._time_attr, 0) > proxy.time:
             checkpoint = self._reported_checkpoint(number, result)
-            common |= {"result": scalars(result), "checkpoint": checkpoint}
-        if proxy.last_result or "result" in common:
-            self._receive(StudyEvent(kind="complete", **common))
+            fields |= {"result": scalars(result), "checkpoint": checkpoint}
+        if proxy.last_result or "result" in fields:
+            self._receive(StudyEvent(kind="complete", **fields))
         else:
             reason = "The trainable returned without a report."
-            self._receive(StudyEvent(kind="error", reason=reason, **common))
+            self._receive(StudyEvent(kind="error", reason=reason, **fields))
         self._enact(controller, besides=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
-        """Report that a trial failed permanently; a trial that Tune restarts has not failed yet."""
+        """Pass the failure of a trial to the study, unless Tune retries the trial."""
         number = self._number[trial.trial_id]
         self._waiting.pop(number, None)
         proxy = self._study.trials[number]
@@ -156,9 +161,9 @@ class StudyDriver:
         self._enact(controller, besides=number)
 
     def choose(self, controller: Any) -> Any:
-        """Return the trial that should get a worker next."""
-        if not self._is_complete and tune_trials.has_all_trials(controller):
-            self._is_complete = True
+        """Return the Tune trial that should get a worker next; None for no trial."""
+        if not self._has_started and tune_trials.has_all_trials(controller):
+            self._has_started = True
             self._study.start()
         tune_trials.allow_parallel_starts(controller)
         self._record_starts(controller)
@@ -166,6 +171,8 @@ class StudyDriver:
         need_worker = [n for n in self._without_worker if self._needs_worker(controller, n)]
         if not need_worker:
             return None if self._availability.is_at_limit(controller) else self._next_trial()
+        # A running trial has no worker although all workers are in use: take one from a trial that
+        # waits for its report to be applied.
         if self._waiting and self._availability.is_full(controller):
             self._release(controller, max(self._waiting, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
@@ -173,26 +180,28 @@ class StudyDriver:
         return self._trial[min(need_worker, key=self._study.sort_key)]
 
     def _next_trial(self) -> Any:
-        """Return the trial that the study starts next; None without one."""
-        choice = self._study.next_to_start()
-        trial = None if choice is None else self._trial.get(choice)
-        if choice is None or trial is None or trial.status not in (Trial.PENDING, Trial.PAUSED):
+        """Return the Tune trial that the study starts next; None if it starts no trial."""
+        number = self._study.next_to_start()
+        trial = None if number is None else self._trial.get(number)
+        if number is None or trial is None or trial.status not in (Trial.PENDING, Trial.PAUSED):
             return None
-        if self._attempt.get(choice) != self._study.trials[choice].attempt:
-            self._prepare(choice)
+        if self._attempt.get(number) != self._study.trials[number].attempt:
+            self._prepare(number)
         return trial
 
     def _record_starts(self, controller: Any) -> None:
-        """Report to the study which trial got its worker."""
+        """Record a start event if the trial that the study starts next has got a worker."""
         for number in [n for n in self._without_worker if not self._needs_worker(controller, n)]:
             del self._without_worker[number]
-        choice = self._study.next_to_start()
-        trial = None if choice is None else self._trial.get(choice)
-        if choice is not None and trial is not None and tune_trials.has_worker(controller, trial):
-            self._start(choice)
+        next_number = self._study.next_to_start()
+        if next_number is None:
+            return
+        trial = self._trial.get(next_number)
+        if trial is not None and tune_trials.has_worker(controller, trial):
+            self._start(next_number)
 
     def _start(self, number: int) -> None:
-        """Report to the study that its next trial runs."""
+        """Record a start event of a trial if it is the one that the study starts next."""
         if self._study.next_to_start() == number:
             self._receive(StudyEvent(trial=number, kind="start"))
 
@@ -209,7 +218,12 @@ class StudyDriver:
             self._on_applied(applied_event)
 
     def _enact(self, controller: Any, besides: int | None = None) -> None:
-        """Continue, pause and stop the trials for which the study made a decision."""
+        """Apply the study's new decisions to Tune's trials: continue, pause or stop them.
+
+        Args:
+            controller: Tune's controller.
+            besides: Number of the trial that Tune is processing, which is skipped.
+        """
         for number in self._study.pop_changed():
             trial = self._trial.get(number)
             if number == besides or trial is None or self._study.has_pending_event(number):
@@ -221,38 +235,41 @@ class StudyDriver:
                 self._waiting.pop(number, None)
                 tune_trials.stop(controller, trial)
                 continue
-            moved = self._attempt.get(number) != proxy.attempt or proxy.status != Trial.RUNNING
+            must_restart = (
+                self._attempt.get(number) != proxy.attempt or proxy.status != Trial.RUNNING
+            )
             if number in self._waiting:
-                if moved:
+                if must_restart:
                     self._release(controller, number)
                 else:
                     del self._waiting[number]
                     tune_trials.continue_waiting(controller, trial)
-            elif moved and trial.status == Trial.RUNNING and number in self._attempt:
+            elif must_restart and trial.status == Trial.RUNNING and number in self._attempt:
                 self._release(controller, number)
             elif trial.status == Trial.PAUSED:
-                # Also for a trial that lost its worker while its report was pending: the checkpoint
-                # is valid now.
+                # The trial may have lost its worker while its report was pending. The checkpoint of
+                # that report is valid now.
                 self._prepare(number)
             self._without_worker[number] = None
 
     def _release(self, controller: Any, number: int) -> None:
-        """Take a trial's worker away and prepare the trial's next start."""
+        """Release the worker of a trial, and prepare the next start of the trial."""
         self._waiting.pop(number, None)
         tune_trials.pause(controller, self._trial[number])
         self._prepare(number)
 
     def _requeue(self, controller: Any, number: int) -> None:
-        """Requeue a trial whose worker was lost."""
+        """Prepare a trial whose worker was lost for its next start."""
         self._waiting.pop(number, None)
         trial, proxy = self._trial[number], self._study.trials[number]
         self._prepare(number)
         if proxy.is_finished():
             tune_trials.stop(controller, trial)
-        elif self._availability.is_limited or not self._runs(number):
+        elif self._availability.is_limited or not self._is_running(number):
             tune_trials.set_status(controller, trial, Trial.PAUSED)
 
     def _restore(self, number: int) -> None:
+        """Set the state of a new Tune trial to that of its trial in the replayed study."""
         trial, proxy = self._trial[number], self._study.trials[number]
         if checkpoint := self._study.last_own_checkpoint(number):
             tune_trials.reuse_folder(trial, checkpoint)
@@ -262,17 +279,18 @@ class StudyDriver:
             trial.update_last_result(dict(proxy.last_result))
         if proxy.is_finished():
             trial.set_status(proxy.status)
-        elif self._availability.is_limited or not self._runs(number):
-            # Tune starts every pending trial, but of paused trials only the one that ``choose``
-            # returns.
+        elif self._availability.is_limited or not self._is_running(number):
+            # Tune starts every pending trial. Of the paused trials it starts only the one that
+            # ``choose`` returns.
             trial.set_status(Trial.PAUSED)
 
-    def _runs(self, number: int) -> bool:
-        running = self._study.trials[number].status == Trial.RUNNING
-        return running and not self._study.has_pending_event(number)
+    def _is_running(self, number: int) -> bool:
+        """Return whether a trial runs according to the study, and has no pending report."""
+        has_status = self._study.trials[number].status == Trial.RUNNING
+        return has_status and not self._study.has_pending_event(number)
 
     def _prepare(self, number: int) -> None:
-        """Set configuration and checkpoint of a trial without a worker."""
+        """Set the configuration and the checkpoint with which a trial without a worker starts."""
         trial, proxy = self._trial[number], self._study.trials[number]
         trial.set_config({**trial.config, **proxy.config})
         path, result = self._study.latest_checkpoint(number)
@@ -288,17 +306,17 @@ class StudyDriver:
 
 
 def scalars(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported numbers and strings that do not depend on the machine."""
+    """Return the scalar values of a result that do not depend on the machine or the attempt."""
     return {
         key: value.item() if hasattr(value, "item") else value
         for key, value in result.items()
         if isinstance(value, Number | str | bool)
-        and key not in _MACHINE_FIELDS
+        and key not in _TUNE_FIELDS
         and not key.startswith("config/")  # Tune adds the configuration to each result
     }
 
 
-_MACHINE_FIELDS = frozenset(
+_TUNE_FIELDS = frozenset(
     {
         "date",
         "done",
@@ -317,3 +335,5 @@ _MACHINE_FIELDS = frozenset(
         "training_iteration",
     }
 )
+"""Fields that Tune adds to every result. Their values depend on the machine or on the attempt, so
+they must not affect decisions."""

@@ -1,4 +1,4 @@
-"""The two orders in which a study applies events: by a virtual clock, and by arrival."""
+"""The two orders in which a study applies events: that of a virtual clock, and that of arrival."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +16,12 @@ from sluice.tuning.resumable.study import Study, as_json
 class OrderedStudy(Study):
     """Applies events in the order of a virtual clock, independent of the speed of workers.
 
-    Every report takes one unit of virtual time on its slot, and the report that is due first is
-    applied first. A trial is suggested when a slot is free.
+    Every report takes one unit of virtual time on its slot. The report with the earliest virtual
+    time is applied first; reports that arrive too early wait. A trial is suggested when a slot is
+    free.
 
     Args:
-        num_slots: Number of trials that run at a time by the virtual clock. Affects the decisions.
+        num_slots: Number of trials that run at the same virtual time. Affects the decisions.
         arguments: Arguments of ``Study``.
     """
 
@@ -30,20 +31,20 @@ class OrderedStudy(Study):
         self._received: dict[int, deque[StudyEvent]] = {}
         self._queued: deque[Mapping[str, Any]] = deque()
         self._expected: deque[Mapping[str, Any]] = deque()
-        """Suggestions in the journal that were not repeated yet."""
+        """Suggestions in the journal that the searcher has not repeated yet."""
         self._num_recorded = 0
-        """Number of queued configurations in the journal."""
+        """Number of queued configurations that are in the journal."""
         self._has_begun = False
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Apply the lines of a journal."""
         lines = list(lines)
-        suggested = [line for line in lines if "config" in line]
+        suggestions = [line for line in lines if "config" in line]
         if self._searcher is None:
-            self._queued.extend(line["config"] for line in suggested)
-            self._num_recorded += len(suggested)
+            self._queued.extend(line["config"] for line in suggestions)
+            self._num_recorded += len(suggestions)
         else:
-            self._expected = deque(suggested)
+            self._expected = deque(suggestions)
         events = [line for line in lines if "config" not in line]
         if self._searcher is not None or events:
             self._begin(is_new=not events)
@@ -54,8 +55,8 @@ class OrderedStudy(Study):
                 raise ContractError(
                     f"Report {number} of the journal is from trial {event.trial}, but trial "
                     f"{self._clock.first()} is due.",
-                    fix="Resume with the releases that started the study, or start it in another "
-                    "folder.",
+                    fix="Resume with the releases of Sluice and Ray that started the study, or "
+                    "start it in another folder.",
                 )
             self._apply_and_fill(event, is_new=number == len(events))
         if self._expected:
@@ -75,30 +76,34 @@ class OrderedStudy(Study):
         return len(self.trials) + len(self._queued)
 
     def start(self) -> None:
-        """Start the first trials; no more trials are queued."""
-        first = len(self.trials)
-        for index in range(max(self._num_recorded - first, 0), len(self._queued)):
-            line = {"trial": first + index, "config": as_json(self._queued[index])}
+        """Record the queued trials and start the first ones; no more trials may be queued."""
+        num_trials = len(self.trials)
+        for index in range(max(self._num_recorded - num_trials, 0), len(self._queued)):
+            line = {"trial": num_trials + index, "config": as_json(self._queued[index])}
             self._record(line, False)
             self._num_recorded += 1
         self._begin(is_new=True)
 
     def _begin(self, *, is_new: bool) -> None:
+        """Start the first trials, once.
+
+        ``is_new``, here and below, is False for decisions that the journal contains already.
+        """
         if not self._has_begun:
             self._has_begun = True
             with self._draws.step():
                 self._fill(is_new=is_new)
 
     def suggest(self) -> bool:
-        """Return False: trials are created as soon as a slot is free."""
+        """Return False, because this study creates a trial by itself as soon as a slot is free."""
         return False
 
     def next_to_start(self) -> int | None:
-        """Return None: trials that do not run have no slot."""
+        """Return None, because this study starts a trial by itself as soon as a slot is free."""
         return None
 
     def receive(self, event: StudyEvent) -> list[StudyEvent]:
-        """Store an event and apply all that are due."""
+        """Store an event, and apply all stored events that are due."""
         self._received.setdefault(event.trial, deque()).append(event)
         self._changed[event.trial] = None
         return list(self._advance())
@@ -108,7 +113,7 @@ class OrderedStudy(Study):
         return self._clock.sort_key(trial)
 
     def has_pending_event(self, trial: int) -> bool:
-        """Return whether an event of the trial was received and is not due yet."""
+        """Return whether an event of the trial was received and is not applied yet."""
         return trial in self._received
 
     def checkpoints_needed(self) -> frozenset[str]:
@@ -117,6 +122,7 @@ class OrderedStudy(Study):
         return super().checkpoints_needed() | (received - {""})
 
     def _advance(self) -> Iterator[StudyEvent]:
+        """Apply received events while the next due event is among them; yield each."""
         while (due := self._clock.first()) is not None and due in self._received:
             queue = self._received[due]
             event = queue.popleft()
@@ -137,13 +143,14 @@ class OrderedStudy(Study):
         while self._clock.has_free_slot():
             if not self._num[Trial.PENDING]:
                 self._suggest(is_new=is_new)
-            chosen = self._choose()
-            if chosen is None:
+            trial = self._choose()
+            if trial is None:
                 return
-            self._clock.start(chosen.number)
-            self._run(chosen)
+            self._clock.start(trial.number)
+            self._run(trial)
 
     def _suggest(self, *, is_new: bool) -> None:
+        """Add the next trial: from the queue, or suggested by the searcher."""
         if self._exhausted or len(self.trials) >= self._num_samples:
             return
         if self._searcher is None:
@@ -197,6 +204,7 @@ class ArrivalStudy(Study):
                 self._receive(self._lines.decode(line))
 
     def _repeat(self, line: Mapping[str, Any]) -> None:
+        """Repeat the suggestion of a line of the journal."""
         if line.get("chosen"):
             self.next_to_start()
         config = line["config"]
@@ -213,13 +221,13 @@ class ArrivalStudy(Study):
         return len(self.trials) - 1
 
     def start(self) -> None:
-        """Do nothing: trials start when they get a worker."""
+        """Do nothing, because trials of this study start when they get a worker."""
 
     def suggest(self) -> bool:
         """Request a trial from the searcher, unless enough trials wait for a worker."""
         pending = self._num[Trial.PENDING]
-        full = self._limit is not None and pending + self._num[Trial.RUNNING] >= self._limit
-        if self.is_exhausted() or full or pending >= self._max_pending:
+        is_full = self._limit is not None and pending + self._num[Trial.RUNNING] >= self._limit
+        if self.is_exhausted() or is_full or pending >= self._max_pending:
             return False
         config = self._request_config()
         if config is None:
@@ -231,8 +239,8 @@ class ArrivalStudy(Study):
     def next_to_start(self) -> int | None:
         """Return the trial that the scheduler starts next."""
         if not self._has_chosen:
-            full = self._limit is not None and self._num[Trial.RUNNING] >= self._limit
-            self._chosen, self._has_chosen = None if full else self._choose(), True
+            is_full = self._limit is not None and self._num[Trial.RUNNING] >= self._limit
+            self._chosen, self._has_chosen = None if is_full else self._choose(), True
         return None if self._chosen is None else self._chosen.number
 
     def receive(self, event: StudyEvent) -> list[StudyEvent]:
@@ -243,16 +251,16 @@ class ArrivalStudy(Study):
         return [event]
 
     def sort_key(self, trial: int) -> tuple[int, int]:
-        """Return the trial's number: the oldest is first."""
+        """Return a key that orders running trials by their number, the oldest first."""
         return trial, 0
 
     def has_pending_event(self, trial: int) -> bool:
-        """Return False: events are applied on arrival."""
+        """Return False, because this study applies every event on arrival."""
         del trial
         return False
 
     def _receive(self, event: StudyEvent) -> None:
-        # As in Tune, the scheduler selects the next trial, then one event is handled.
+        # The same order as in Tune: the scheduler selects the next trial before each event.
         self.next_to_start()
         self._has_chosen = False
         with self._draws.step():

@@ -1,4 +1,4 @@
-"""Events of a study, and their lines in the journal."""
+"""Events of a study, and their encoding as lines of the journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +15,16 @@ class CheckpointKey:
 
     trial: int
     attempt: int
-    """How often the trial had copied another one."""
+    """Number of times that the trial had copied another trial before."""
 
     time: float
-    """Value of ``time_attr``."""
+    """Value of ``time_attr`` in the result of the checkpoint."""
 
     def resolve(self) -> SimpleNamespace:
-        """Return the value of Tune's checkpoint future; the checkpoint already exists."""
+        """Return this checkpoint as the value of Tune's checkpoint future.
+
+        Tune's schedulers call this method to wait for a checkpoint; this one exists already.
+        """
         return SimpleNamespace(checkpoint=self, metrics={})
 
 
@@ -30,31 +33,34 @@ class TrialAttempt:
     """A period of training with one configuration."""
 
     start: CheckpointKey | None
-    """Checkpoint from which it starts; None to start from initial weights."""
+    """Checkpoint from which the attempt starts; None for initial weights."""
 
     config: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyEvent:
-    """A trial got a worker, reported, returned, or failed permanently."""
+    """Event of one trial of a study."""
 
     trial: int
     attempt: int = 0
     kind: StudyEventKind = "result"
+    """'start': the trial got a worker; 'result': it reported; 'complete': its function returned;
+    'error': it failed permanently."""
     result: Mapping[str, Any] = field(default_factory=dict)
     """The reported scalars; empty unless the event has a result."""
 
     reason: str = ""
+    """Why the trial failed, for kind 'error'."""
     checkpoint: str = ""
-    """Path of the checkpoint that was reported with the result; empty without one."""
+    """Path of the checkpoint that was reported with the result; empty without a checkpoint."""
 
 
 class EventLines:
     """Encodes events as short lines and decodes them.
 
-    A line omits default values, and the folder of a checkpoint if it equals that of the trial's
-    last checkpoint.
+    A line omits default values. It also omits the folder of a checkpoint that is in the same folder
+    as the trial's previous checkpoint.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The journal of a study: every event in the order in which it took effect."""
+"""Journal of a study: a file with every event, in the order in which they took effect."""
 
 import contextlib
 import errno
@@ -14,18 +14,20 @@ from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import storage_error
 
 _VERSION = 2
+"""Version of the file format."""
 
 
 class StudyJournal:
-    """An append-only file of JSON lines with a single writing process.
+    """An append-only file of JSON lines that only one process at a time can open.
 
     Args:
-        path: Path of the file, which is created with its folder.
-        subject: Identity of the study. The file of another study is refused.
+        path: Path of the file. The file and its folder are created if they are missing.
+        subject: Identity of the study, which is the first line of the file. A file of another study
+            is refused.
 
     Raises:
         ContractError: The file belongs to another study or another format version, or another
-            process writes it.
+            process has it open.
         IntegrityError: A line before the last one is damaged.
         StorageError: The file cannot be read or written.
     """
@@ -77,23 +79,24 @@ class StudyJournal:
         Args:
             since: Number of bytes at the start of the file to skip.
         """
-        at = 0
+        offset = 0
         for number, line in enumerate(self._lines, 1):
-            if number > 1 and at >= since:
+            if number > 1 and offset >= since:  # the first line is the subject
                 yield _parsed(self._path, number, line)
-            at += len(line)
+            offset += len(line)
 
     def digest_of(self, size: int) -> str:
-        """Return the digest of the file's first ``size`` bytes; empty if it was shorter."""
+        """Return the digest of the first ``size`` bytes of the file; "" if it was shorter."""
         content = b"".join(self._lines)
         return hashlib.sha256(content[:size]).hexdigest() if size <= len(content) else ""
 
     def append(self, event: Mapping[str, Any], sync: bool = True) -> None:
-        """Write an event completely or not at all.
+        """Append an event as one line. If it cannot be written completely, nothing is written.
 
         Args:
             event: The event as plain JSON.
-            sync: Return after the event is on disk; a later synced event also syncs this one.
+            sync: Return only when the event is on disk. Otherwise it is on disk at the latest when
+                a later call with ``sync`` returns.
 
         Raises:
             StorageError: The disk is full, or the file cannot be written.
@@ -132,23 +135,23 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         ) from error
 
 
-def _require_same(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    if found.get("version") != _VERSION:
+def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    if stored.get("version") != _VERSION:
         raise ContractError(
-            f"The journal must have version {_VERSION}, {path} has version "
-            f"{found.get('version')!r}.",
+            f"The journal must have version {_VERSION}, but {path} has version "
+            f"{stored.get('version')!r}.",
             fix="Finish the study with the release that started it, or start it in another folder.",
         )
-    differing = list(_differing(found, expected))
+    differing = list(_differing(stored, expected))
     if differing:
         raise ContractError(
             f"The journal {path} belongs to another study: {'; '.join(differing)}.",
-            fix="Use the settings of the journal to resume it, or another folder for another "
-            "study.",
+            fix="Restore these settings to resume the study, or start the new study in another "
+            "folder.",
         )
 
 
-def _differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted({*found, *expected}):
-        if found.get(key) != expected.get(key):
-            yield f"{key} was {found.get(key)!r} and is {expected.get(key)!r}"
+def _differing(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({*stored, *expected}):
+        if stored.get(key) != expected.get(key):
+            yield f"{key} was {stored.get(key)!r} and is {expected.get(key)!r}"

@@ -1,4 +1,4 @@
-"""Opens a study by replaying its journal, starting at the last snapshot if there is one."""
+"""Opens a study: loads its last snapshot if there is one, and replays the rest of its journal."""
 
 import copy
 import os
@@ -19,10 +19,11 @@ from sluice.tuning.resumable.snapshots import read_header, read_study, write_sna
 from sluice.tuning.resumable.study import Study
 
 _SNAPSHOT_AFTER_S = 2.0
-"""A snapshot is written when the replay since the last one would take this long [s]."""
+"""Decision time since the last snapshot after which another one is written [s]. The time that a
+replay would take is about the decision time."""
 
 _MAX_SNAPSHOT_SHARE = 0.1
-"""Maximum share of the decision time that may be spent on snapshots."""
+"""Maximum time spent on snapshots, as a share of the decision time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,17 @@ class StudySettings:
     """Settings that determine the order of a study, besides its scheduler and its searcher."""
 
     time_attr: str
+    """Name of the reported counter that increases with training."""
     ordered: bool
+    """Whether events are applied in the order of a virtual clock."""
     concurrency: int | None
+    """Maximum number of concurrent trials; None for as many as the cluster has workers."""
     seed: int
+    """Seed of the scheduler's random numbers."""
     errors: Literal["record", "stop"]
+    """Whether a permanent failure of a trial is recorded, or ends the study."""
     workers: int | None = None
-    """Maximum number of workers; does not change the decisions of an ordered study."""
+    """Maximum number of workers; does not affect the decisions of an ordered study."""
 
 
 class OpenStudy:
@@ -77,16 +83,16 @@ class OpenStudy:
             "seed": settings.seed,
         }
         self.journal = StudyJournal(path, subject)
-        self._snapshot = path.with_name(path.name + ".copy")
-        self._decided_s = self._snapshot_s = 0.0
+        self._snapshot_path = path.with_name(path.name + ".copy")
+        self._decision_s = self._snapshot_s = 0.0
         self._may_snapshot = True
         try:
-            self.study, since = self._from_snapshot()
+            self.study, num_bytes = self._load_snapshot()
             if self.study is None:
-                self.study = self._fresh(scheduler, searcher, num_samples)
+                self.study = self._new_study(scheduler, searcher, num_samples)
             started = time.perf_counter()
-            self.study.replay(self.journal.restored(since))
-            self._decided_s = time.perf_counter() - started
+            self.study.replay(self.journal.restored(num_bytes))
+            self._decision_s = time.perf_counter() - started
         except BaseException:
             self.journal.close()
             raise
@@ -104,34 +110,34 @@ class OpenStudy:
 
     def add_decision_time(self, seconds: float) -> None:
         """Add time that was spent on decisions; write a snapshot if it is due."""
-        self._decided_s += seconds
-        if not self._may_snapshot or self._decided_s < max(
-            _SNAPSHOT_AFTER_S, self._snapshot_s / _MAX_SNAPSHOT_SHARE
-        ):
+        self._decision_s += seconds
+        interval_s = max(_SNAPSHOT_AFTER_S, self._snapshot_s / _MAX_SNAPSHOT_SHARE)
+        if not self._may_snapshot or self._decision_s < interval_s:
             return
         started = time.perf_counter()
         self._may_snapshot = write_snapshot(
-            self._snapshot,
+            self._snapshot_path,
             self.study,
             size=self.journal.size,
             digest=self.journal.digest.hexdigest(),
         )
-        self._snapshot_s, self._decided_s = time.perf_counter() - started, 0.0
+        self._snapshot_s, self._decision_s = time.perf_counter() - started, 0.0
 
-    def _from_snapshot(self) -> tuple[Any, int]:
-        header = read_header(self._snapshot)
+    def _load_snapshot(self) -> tuple[Any, int]:
+        """Return the study and the size of the journal that it covers; (None, 0) without one."""
+        header = read_header(self._snapshot_path)
         if not header or header.get("digest") != self.journal.digest_of(header.get("size", 0)):
             return None, 0
-        study = read_study(self._snapshot, header)
+        study = read_study(self._snapshot_path, header)
         if study is None:
             return None, 0
         study.set_recorder(self.journal.append)
         return study, header["size"]
 
-    def _fresh(
+    def _new_study(
         self, scheduler: TrialScheduler, searcher: Searcher | None, num_samples: int
     ) -> Study:
-        common: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "metric": self._metric,
             "time_attr": self._settings.time_attr,
             "num_samples": num_samples,
@@ -140,16 +146,16 @@ class OpenStudy:
             "record": self.journal.append,
             "num_slots": self._settings.concurrency,
         }
-        wrapped = copy.deepcopy(scheduler), copy.deepcopy(searcher)
+        copies = copy.deepcopy(scheduler), copy.deepcopy(searcher)
         if self._settings.ordered:
-            return OrderedStudy(*wrapped, **common)
+            return OrderedStudy(*copies, **arguments)
         pending = os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "")
         max_pending = int(pending) if pending.isdigit() else 1
-        return ArrivalStudy(*wrapped, max_pending=max_pending, **common)
+        return ArrivalStudy(*copies, max_pending=max_pending, **arguments)
 
 
 def describe_class(wrapped: object) -> dict[str, Any]:
-    """Return the class of a scheduler or searcher, and its scalar attributes."""
+    """Return the class and the scalar attributes of a scheduler or searcher, as its identity."""
     if wrapped is None:
         return {}
     scalars = {

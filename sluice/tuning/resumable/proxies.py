@@ -1,7 +1,7 @@
-"""Proxies of Tune's trials and controller, on which a wrapped scheduler decides.
+"""Proxies that a wrapped scheduler gets in place of Tune's trials and controller.
 
-A wrapped scheduler never gets Tune's own trials. The state of the proxies is a function of the
-journal only, so the same journal leads to the same decisions in another process.
+The state of the proxies depends only on the journal, so the same journal leads to the same
+decisions in another process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from sluice.tuning.resumable.events import CheckpointKey, TrialAttempt
 
 
 class _CheckpointManager:
-    """The checkpoint attributes that schedulers read and write."""
+    """Proxy of a trial's checkpoint manager, with the attributes that schedulers read and write."""
 
     def __init__(self, trial: "TrialProxy") -> None:
         self._trial = trial
@@ -27,13 +27,13 @@ class _CheckpointManager:
 
     @_latest_checkpoint_result.setter
     def _latest_checkpoint_result(self, copied: Any) -> None:
-        """Start an attempt from a checkpoint (``copied.checkpoint``)."""
+        """Start a new attempt from ``copied.checkpoint``, as PBT requests by this assignment."""
         self._trial.begin_attempt(copied.checkpoint)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TrialProxy:
-    """A trial as a scheduler sees it; its attributes are those of ``ray.tune.experiment.Trial``."""
+    """Proxy of a trial, with the attributes of ``ray.tune.experiment.Trial``."""
 
     number: int
     config: dict[str, Any]
@@ -41,7 +41,7 @@ class TrialProxy:
     """Folder of the files that a scheduler writes, such as PBT's record of its changes."""
 
     observe: Callable[["TrialProxy", str], None]
-    """Called with the previous status after the status or the attempt changed."""
+    """Called with this trial and its previous status after the status or the attempt changed."""
 
     last_result: dict[str, Any] = field(default_factory=dict)
     time: float = 0
@@ -101,7 +101,7 @@ class TrialProxy:
 
     @property
     def checkpoint(self) -> CheckpointKey:
-        """Checkpoint of the last result of this attempt, or the one that the attempt copied."""
+        """Checkpoint of the attempt's last result, or before it, the one that was copied."""
         if self.start is not None and self.time == self.start.time:
             return self.start
         return CheckpointKey(self.number, self.attempt, self.time)
@@ -133,9 +133,9 @@ class ControllerProxy:
 
     Args:
         trials: The study's trials, to which the study appends.
-        searcher: The searcher, which HyperBandForBOHB calls; None without one.
+        searcher: The searcher, which HyperBandForBOHB calls; None without a searcher.
         stop: Ends a trial.
-        save: Returns the key of a trial's checkpoint, and keeps the checkpoint while the key is
+        save: Returns the key of a trial's checkpoint. The checkpoint is kept while the key is
             referenced.
     """
 
@@ -147,8 +147,9 @@ class ControllerProxy:
         save: Callable[[TrialProxy], CheckpointKey],
     ) -> None:
         self._trials, self._stop, self._save = trials, stop, save
-        # PBT refuses a controller with a searcher, because it may suggest at any time; here it only
-        # suggests each trial's first configuration.
+        # PBT refuses a controller whose searcher may suggest a configuration at any time. This
+        # attribute has none of a searcher's methods, because here the searcher only suggests the
+        # first configuration of each trial.
         self.search_alg = None if searcher is None else SimpleNamespace(searcher=searcher)
         self.trial_executor = self
 
@@ -161,7 +162,7 @@ class ControllerProxy:
         return [trial for trial in self._trials if not trial.is_finished()]
 
     def has_resources_for_trial(self, trial: TrialProxy) -> bool:
-        """Return True: the study decides which trials run."""
+        """Return True, because the study decides which trials run."""
         del trial
         return True
 
@@ -170,7 +171,7 @@ class ControllerProxy:
         self._stop(trial)
 
     def pause_trial(self, trial: TrialProxy, should_checkpoint: bool = True) -> None:
-        """Pause a trial; every report has a checkpoint, so none has to be written."""
+        """Pause a trial. No checkpoint is written, because every report has one already."""
         del should_checkpoint
         trial.status = Trial.PAUSED
 

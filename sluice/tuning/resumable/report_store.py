@@ -1,4 +1,4 @@
-"""Stores results and checkpoints of a study's trials, by attempt."""
+"""Stores the results and checkpoint paths that the trials of a study reported, by attempt."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,15 +9,15 @@ from sluice.tuning.resumable.proxies import TrialProxy
 
 
 class ReportStore:
-    """Reported results, and the checkpoints that were reported with them."""
+    """Reported results with the paths of their checkpoints, and the checkpoints that are needed."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, int], dict[float, tuple[dict[str, Any], str]]] = {}
-        """Result and checkpoint path by time, for each attempt of each trial; in order."""
+        """Results and checkpoint paths by time, in order, for each (trial, attempt)."""
         self._saved: WeakValueDictionary[tuple[int, int, float], CheckpointKey]
         self._saved = WeakValueDictionary()
         """Checkpoints that a scheduler requested and still references, such as those of PBT's best
-        trials."""
+        trials, by (trial, attempt, time)."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_results": self._results, "_saved": list(self._saved.values())}
@@ -38,12 +38,11 @@ class ReportStore:
         return self._saved.setdefault((key.trial, key.attempt, key.time), key)
 
     def latest(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
-        """Return the path from which a trial continues, and its result."""
-        found = self._results.get((trial.number, trial.attempt))
-        if found:
-            for result, path in reversed(found.values()):
-                if path:
-                    return path, result
+        """Return the path of the checkpoint from which a trial continues, and its result."""
+        results = self._results.get((trial.number, trial.attempt), {})
+        for result, path in reversed(results.values()):
+            if path:
+                return path, result
         return self.checkpoint_at(trial.start)
 
     def last_written(self, trial: TrialProxy) -> str:
@@ -55,7 +54,7 @@ class ReportStore:
         return ""
 
     def checkpoint_at(self, key: CheckpointKey | None) -> tuple[str, dict[str, Any]]:
-        """Return the path of a checkpoint and its result; empty without one."""
+        """Return the path of a checkpoint and its result; both are empty for None."""
         if key is None:
             return "", {}
         result, path = self._results.get((key.trial, key.attempt), {}).get(key.time, ({}, ""))
@@ -69,7 +68,12 @@ class ReportStore:
     def results_along(
         self, lineage: tuple[TrialAttempt, ...], last: CheckpointKey
     ) -> Iterator[dict[str, Any]]:
-        """Yield the results of a chain of attempts, each up to the start of the next one."""
+        """Yield the results of a chain of attempts, each up to the start of the next attempt.
+
+        Args:
+            lineage: Attempts, each of which started from a checkpoint of the previous one.
+            last: Last checkpoint of the last attempt.
+        """
         ends = [attempt.start for attempt in lineage[1:]] + [last]
         for attempt, end in zip(lineage, ends, strict=True):
             started = attempt.start.time if attempt.start else float("-inf")
@@ -79,7 +83,11 @@ class ReportStore:
                     yield result
 
     def needed_checkpoints(self, live: Iterable[TrialProxy]) -> Iterator[str]:
-        """Yield the paths from which the given trials continue, or that a scheduler references."""
+        """Yield the paths of all checkpoints that are still needed.
+
+        These are the checkpoints from which the given trials continue or started, and those that a
+        scheduler references.
+        """
         for trial in live:
             yield self.latest(trial)[0]
             yield self.checkpoint_at(trial.start)[0]

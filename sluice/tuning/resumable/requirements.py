@@ -1,4 +1,4 @@
-"""Requirements of a report for a resumable study."""
+"""Checks that a report to a resumable study contains a metric, a time and a checkpoint."""
 
 import math
 from collections.abc import Mapping
@@ -9,32 +9,35 @@ from sluice.base.errors import SettingsError
 
 
 def require_result(trial: Any, result: Mapping[str, Any], metric: str, time_attr: str) -> None:
-    """Refuse a report without numeric values for the metric and the time.
+    """Refuse a report in which the metric or the time is not a number.
 
     Raises:
         SettingsError: A value is missing or is not a number.
     """
-    for what, key in (("time_attr", time_attr), ("metric", metric)):
+    for argument, key in (("time_attr", time_attr), ("metric", metric)):
         if isinstance(result.get(key), Number):
             continue
-        found = repr(result[key]) if key in result else f"only {sorted(result)}"
+        reported = repr(result[key]) if key in result else f"only {sorted(result)}"
         raise SettingsError(
-            f"Every report must contain a number {key!r} ({what}), {trial} reported {found}.",
-            fix=f"Report {key!r} with tune.report, or set another {what}.",
+            f"Every report must contain a number {key!r} ({argument}), but {trial} reported "
+            f"{reported}.",
+            fix=f"Report {key!r} with tune.report, or set another {argument}.",
         )
 
 
 def require_checkpoint(
     trial: Any, checkpoint: str, result: Mapping[str, Any], metric: str, time_attr: str
 ) -> None:
-    """Refuse a report without a checkpoint, unless it ends the trial as failed.
+    """Refuse a report without a checkpoint, unless its metric is not finite.
+
+    A trial with a non-finite metric ends as failed, so it does not need a checkpoint.
 
     Raises:
         SettingsError: The checkpoint is missing.
     """
     if not checkpoint and math.isfinite(result[metric]):
         raise SettingsError(
-            f"Every report must have a checkpoint, {trial} reported {time_attr} "
+            f"Every report must have a checkpoint, but {trial} reported {time_attr} "
             f"{result[time_attr]} without one.",
             fix="Call tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder)).",
         )

@@ -1,4 +1,4 @@
-"""Seeds the global random generators that Tune's schedulers use."""
+"""Seeds the global random generators that Tune's schedulers use, so decisions can be repeated."""
 
 import random
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from sluice.base.seeding import derive_seed
 
 
 class SeededRandom:
-    """Seeds the global generators for each step of a study.
+    """Seeds the global random generators for each step of a study, by the number of the step.
 
     Args:
         seed: Seed from which the seeds of all steps are derived.
@@ -21,9 +21,9 @@ class SeededRandom:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Seed the generators; the program's own generator states are restored afterwards.
+        """Seed the generators inside the context, and restore the program's states afterwards.
 
-        A nested step is part of the outer one.
+        A nested step is part of the outer step and does not seed the generators again.
         """
         if self._is_open:
             yield
@@ -41,6 +41,6 @@ class SeededRandom:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
     def undo(self) -> None:
-        """Uncount the last step, which changed nothing, unless it is still open."""
+        """Do not count the last step, because it changed nothing, unless it is still open."""
         if not self._is_open:
             self._steps -= 1

@@ -1,7 +1,8 @@
-"""Snapshots of a study beside its journal, so that a long journal is not replayed from the start.
+"""Writes and reads snapshots of a study, which shorten the replay of a long journal.
 
-A snapshot is a cache: it contains the size and the digest of the prefix of the journal that it
-covers. A snapshot that does not match is ignored, and the journal is replayed from its first line.
+A snapshot is a cache. It contains the size and the digest of the part of the journal that it
+covers. If they do not match the journal, the snapshot is ignored, and the whole journal is
+replayed.
 """
 
 import contextlib
@@ -19,7 +20,9 @@ from ray import cloudpickle
 import sluice
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""Permission bits of a file that users other than its owner may write."""
 _FORMAT = 2
+"""Version of the snapshot format."""
 
 
 def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
@@ -27,9 +30,9 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
 
     Args:
         path: Path of the snapshot.
-        study: The study, with all lines of the journal applied.
-        size: Size of those lines [bytes].
-        digest: SHA-256 of those lines.
+        study: The study, after all current lines of the journal were applied.
+        size: Current size of the journal [bytes].
+        digest: SHA-256 of the journal's current content.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -40,7 +43,7 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
             "digest": digest,
             "content": hashlib.sha256(content).hexdigest(),
         }
-        with open(temporary, "wb", opener=_private) as file:
+        with open(temporary, "wb", opener=_open_private) as file:
             file.write(json.dumps(header).encode() + b"\n" + content)
         os.replace(temporary, path)
     except Exception:  # a user object that cannot be pickled may raise anything
@@ -51,7 +54,7 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the header of a snapshot that this user wrote with the same packages; else {}."""
+    """Return the header of a snapshot; {} if another user or other packages may have written it."""
     try:
         if _may_be_foreign(path) or _may_be_foreign(path.parent):
             return {}
@@ -59,8 +62,9 @@ def read_header(path: Path) -> dict[str, Any]:
             header = dict(json.loads(file.readline()))
     except (OSError, ValueError, TypeError):
         return {}
-    same = {key: header.get(key) for key in _environment()} == _environment()
-    return header if same else {}
+    environment = _environment()
+    is_same = {key: header.get(key) for key in environment} == environment
+    return header if is_same else {}
 
 
 def read_study(path: Path, header: dict[str, Any]) -> Any:
@@ -76,18 +80,21 @@ def read_study(path: Path, header: dict[str, Any]) -> Any:
 
 def _environment() -> dict[str, Any]:
     names = ("ray", "optuna", "numpy", "hyperopt", "nevergrad", "hpbandster", "ConfigSpace")
-    found: dict[str, Any] = {"format": _FORMAT, "sluice": sluice.__version__}
+    versions: dict[str, Any] = {"format": _FORMAT, "sluice": sluice.__version__}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return {**found, "python": platform.python_version()}
+            versions[name] = version(name)
+    return {**versions, "python": platform.python_version()}
 
 
 def _may_be_foreign(path: Path) -> bool:
-    """Return whether another user owns or could write a path: loading a pickle runs code."""
-    found = path.lstat()
-    return found.st_uid != os.getuid() or bool(found.st_mode & _OTHERS_MAY_WRITE)
+    """Return whether another user owns or could write a path.
+
+    Such a snapshot must not be loaded, because loading a pickle runs code.
+    """
+    status = path.lstat()
+    return status.st_uid != os.getuid() or bool(status.st_mode & _OTHERS_MAY_WRITE)
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

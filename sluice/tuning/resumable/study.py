@@ -1,10 +1,10 @@
-"""The decisions of a study as a function of its journal.
+"""The study: decides about trials with a scheduler and a searcher, repeatable from its journal.
 
-A scheduler and a searcher of Ray Tune run here with proxies in place of trials. Events are applied
-one after another; each is written to the journal before it is applied. Replaying the journal into
-new objects gives the same suggestions, stops and copies.
+The scheduler and the searcher of Ray Tune get proxies in place of Tune's trials. Events are applied
+one after another, and each is written to the journal before it is applied. Replaying the journal
+into new objects gives the same suggestions, early stops and copies of weights.
 
-Two subclasses define the order of events and when trials are suggested: ``OrderedStudy`` uses a
+Two subclasses define the order of events, and when trials are suggested: ``OrderedStudy`` uses a
 virtual clock, ``ArrivalStudy`` the order of arrival.
 """
 
@@ -26,7 +26,8 @@ from sluice.tuning.resumable.report_store import ReportStore
 from sluice.tuning.resumable.seeded_random import SeededRandom
 
 RecordLine = Callable[[Mapping[str, Any], bool], None]
-"""Writes a line; the flag requires that it is on disk before the call returns."""
+"""Function of (line, sync) that writes a line of the journal. With ``sync`` it returns only when
+the line is on disk."""
 
 
 class Study(ABC):
@@ -55,7 +56,7 @@ class Study(ABC):
         folder: str,
         record: RecordLine,
     ) -> None:
-        self._scheduler: Any = scheduler  # its methods get proxies in place of Tune's types
+        self._scheduler: Any = scheduler  # Any, because its methods get proxies of Tune's types
         self._searcher = searcher
         self._metric, self._time_attr = metric, time_attr
         self._num_samples = math.inf if searcher is None else num_samples
@@ -63,9 +64,13 @@ class Study(ABC):
         self._record: RecordLine = record
         self._lines, self._draws, self._reports = EventLines(), SeededRandom(seed), ReportStore()
         self._live: dict[int, TrialProxy] = {}
+        """Trials that have not ended, by number."""
         self._num: Counter[str] = Counter()
+        """Number of trials by status."""
         self._changed: dict[int, None] = {}
+        """Numbers of trials that changed since the last ``pop_changed``, as an ordered set."""
         self._exhausted = False
+        """Whether the searcher has no more suggestions."""
         self.trials: list[TrialProxy] = []
         """All trials suggested so far; the index is the number of the trial."""
         self._controller = ControllerProxy(self.trials, searcher, self._stop, self._reports.save)
@@ -74,7 +79,7 @@ class Study(ABC):
         return {key: value for key, value in vars(self).items() if key != "_record"}
 
     def set_recorder(self, record: RecordLine) -> None:
-        """Set the journal writer, as after loading a snapshot."""
+        """Set the function that writes the journal; a snapshot does not contain it."""
         self._record = record
 
     # Inputs
@@ -97,15 +102,15 @@ class Study(ABC):
 
     @abstractmethod
     def suggest(self) -> bool:
-        """Create a new trial if possible; return whether there is one."""
+        """Create a new trial if possible; return whether one was created."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start the first trials; no more trials are enqueued."""
+        """Start the first trials; no more trials may be enqueued."""
 
     @abstractmethod
     def next_to_start(self) -> int | None:
-        """Return the trial that gets the next worker, among those that do not run."""
+        """Return the trial without a worker that gets the next worker; None for no trial."""
 
     # State
 
@@ -131,25 +136,26 @@ class Study(ABC):
         return tuple(sorted(runs, key=lambda trial: self.sort_key(trial.number)))
 
     def num_known(self) -> int:
-        """Return the number of trials that need not be enqueued again."""
+        """Return the number of trials that the study knows, which must not be enqueued again."""
         return len(self.trials)
 
     def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
-        """Return the path from which a trial continues, and the result of that checkpoint.
+        """Return the path of the checkpoint from which a trial continues, and its result.
 
-        The path is empty if the trial starts from initial weights.
+        Both are empty if the trial starts from initial weights.
         """
         return self._reports.latest(self.trials[trial])
 
     def last_own_checkpoint(self, trial: int) -> str:
-        """Return the path of the last checkpoint by the trial's own workers; empty without one."""
+        """Return the path of the last checkpoint that the trial itself wrote; "" without one."""
         return self._reports.last_written(self.trials[trial])
 
     def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
         """Return the attempts that led to a trial's current weights, oldest first.
 
-        The first starts from initial weights. Each later one starts from a checkpoint of the one
-        before, which another trial may have run. A trial that never copied has one attempt.
+        The first attempt starts from initial weights. Each later attempt starts from a checkpoint
+        of the previous one, which may belong to another trial. A trial that never copied has one
+        attempt.
         """
         chain = [self.trials[number].attempts[-1]]
         while (start := chain[0].start) is not None:
@@ -163,16 +169,16 @@ class Study(ABC):
         return tuple(dict(r) for r in self._reports.results_along(self.attempts_of(number), last))
 
     def own_results_of(self, number: int) -> tuple[dict[str, Any], ...]:
-        """Return all results that a trial's own workers reported, including abandoned attempts."""
+        """Return all results that the trial itself reported, also those of abandoned attempts."""
         attempts = range(len(self.trials[number].attempts))
         return tuple(dict(r) for a in attempts for r in self._reports.results_of_attempt(number, a))
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start.
 
-        They are the latest checkpoint of every trial that has not ended, the checkpoints that those
-        trials copied, and those that the scheduler references. Other checkpoints in the journal may
-        be removed.
+        These are the latest checkpoint of every trial that has not ended, the checkpoints from
+        which these trials started, and those that the scheduler references. Other checkpoints in
+        the journal may be removed.
         """
         return frozenset(self._reports.needed_checkpoints(self._live.values())) - {""}
 
@@ -184,13 +190,13 @@ class Study(ABC):
     # Suggestions
 
     def _request_config(self) -> dict[str, Any] | None:
-        """Request a configuration from the searcher."""
+        """Return a configuration from the searcher; None if it suggests none now."""
         assert self._searcher is not None
         with self._draws.step():
             suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
         if suggested is None or suggested == Searcher.FINISHED:
-            # The number of unsuccessful requests depends on timing, so it must not affect the
-            # random state.
+            # The number of unsuccessful requests depends on timing, so they must not count as
+            # steps, which determine the random numbers.
             self._draws.undo()
             self._exhausted = suggested is not None
             return None
@@ -224,6 +230,7 @@ class Study(ABC):
     # Decisions
 
     def _choose(self) -> TrialProxy | None:
+        """Return the trial that the scheduler runs next; None for no trial."""
         if not self._num[Trial.PENDING] and not self._num[Trial.PAUSED]:
             return None
         with self._draws.step():
@@ -231,6 +238,7 @@ class Study(ABC):
         return chosen
 
     def _run(self, trial: TrialProxy) -> None:
+        """Run a trial, in a new attempt if the scheduler changed its configuration."""
         if trial.config != trial.attempts[-1].config:
             trial.begin_attempt(trial.checkpoint if trial.time else None)
         trial.status = Trial.RUNNING
@@ -239,12 +247,12 @@ class Study(ABC):
         number = event.trial
         if number >= len(self.trials) or self.trials[number].status != Trial.RUNNING:
             raise ContractError(
-                f"The journal contains a report of trial {number}, which does not run at that "
-                "point.",
+                f"The journal contains a report of trial {number}, but that trial does not run at "
+                "this point of the replay.",
                 cause="The scheduler decides differently than when the journal was written: its "
                 "code or that of Ray changed, or it uses the wall-clock time.",
-                fix="Resume with the releases that started the study, or start it in another "
-                "folder.",
+                fix="Resume with the releases of Sluice and Ray that started the study, or start "
+                "it in another folder.",
             )
         return self.trials[number]
 
@@ -255,19 +263,21 @@ class Study(ABC):
         if result:
             trial.time = result[self._time_attr]
             self._reports.add(trial, result, event.checkpoint)
-            # Tune's own counter restarts at 1 whenever a trial is restored.
+            # Tune's training_iteration restarts at 1 whenever a trial is restored, so it is
+            # replaced.
             trial.last_result = {**result, "training_iteration": trial.time}
         if event.kind == "error":
             self._end(trial, Trial.ERROR, event.reason)
         elif result and not math.isfinite(result[self._metric]):
-            shown = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
-            self._end(trial, Trial.ERROR, str(result.get("reason") or shown))
+            value = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
+            self._end(trial, Trial.ERROR, str(result.get("reason") or value))
         elif event.kind == "complete":
             self._end(trial, Trial.TERMINATED, event.reason)
         else:
             self._decide(trial, dict(trial.last_result))
 
     def _decide(self, trial: TrialProxy, result: dict[str, Any]) -> None:
+        """Pass a result to the scheduler, apply its decision, and inform the searcher."""
         with self._draws.step():
             decision = self._scheduler.on_trial_result(self._controller, trial, result)
         if decision == TrialScheduler.STOP:
@@ -280,25 +290,27 @@ class Study(ABC):
                 self._searcher.on_trial_result(trial.trial_id, result)
 
     def _stop(self, trial: TrialProxy) -> None:
-        """End a trial that the scheduler stops, also during a report of another one."""
+        """End a trial that the scheduler stops, possibly during the report of another trial."""
         self._end(trial, Trial.TERMINATED, f"stopped at {self._time_attr} {trial.time}")
 
     def _end(self, trial: TrialProxy, status: str, reason: str) -> None:
+        """Set the final status of a trial, and inform the scheduler and the searcher."""
         if trial.is_finished():
             return
-        ran, failed, trial.reason = trial.status == Trial.RUNNING, status == Trial.ERROR, reason
+        was_running, has_failed = trial.status == Trial.RUNNING, status == Trial.ERROR
+        trial.reason = reason
         with self._draws.step():
-            if failed:
+            if has_failed:
                 self._scheduler.on_trial_error(self._controller, trial)
-            elif ran:
+            elif was_running:
                 self._scheduler.on_trial_complete(self._controller, trial, trial.last_result)
             else:
                 self._scheduler.on_trial_remove(self._controller, trial)
         trial.status = status
         if self._searcher is not None:
-            result = trial.last_result if ran and not failed else None
+            result = trial.last_result if was_running and not has_failed else None
             with self._draws.step():
-                self._searcher.on_trial_complete(trial.trial_id, result=result, error=failed)
+                self._searcher.on_trial_complete(trial.trial_id, result=result, error=has_failed)
 
     def _observe(self, trial: TrialProxy, before: str) -> None:
         """Update the counts after the status or the attempt of a trial changed."""
@@ -310,5 +322,5 @@ class Study(ABC):
 
 
 def as_json(config: Mapping[str, Any]) -> Any:
-    """Return a configuration in the form in which it is read from the journal."""
+    """Return a configuration as it would be read from the journal, for comparisons."""
     return json.loads(json.dumps(config, default=str))

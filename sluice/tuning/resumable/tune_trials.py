@@ -1,6 +1,6 @@
-"""Accesses Tune's own trials and controller.
+"""Reads and changes Tune's own trials and controller.
 
-All uses of private attributes of Ray Tune are in this module.
+This module contains all uses of private attributes of Ray Tune.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 _MAX_PENDING = 1000
-"""Tune's limit of trials without a worker; the study has its own limit."""
+"""Limit of trials without a worker that Tune gets. It is high, because the study has its own
+limit."""
 
 
 def unwrap(controller: Any) -> Any:
@@ -25,7 +26,7 @@ def unwrap(controller: Any) -> Any:
 
 
 def allow_parallel_starts(controller: Any) -> None:
-    """Let Tune start several trials at a time; with a searcher it would wait for each."""
+    """Let Tune start several trials at a time; by default it does not if there is a searcher."""
     if "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
         unwrap(controller)._max_pending_trials = _MAX_PENDING
 
@@ -37,7 +38,7 @@ def raise_original_errors(controller: Any) -> None:
 
 
 def has_all_trials(controller: Any) -> bool:
-    """Return whether Tune's own generator has no further trial."""
+    """Return whether Tune has created all trials."""
     return bool(unwrap(controller)._search_alg.is_finished())
 
 
@@ -50,12 +51,12 @@ def is_function(trial: Any) -> bool:
 def error_of(trial: Any) -> tuple[Exception | None, str]:
     """Return the exception with which a trial failed, and the last line of its text.
 
-    Tune has written both on the driver; they are uploaded to the storage later.
+    Both are read from files that Tune has written on this machine.
     """
     error, text = None, ""
     with contextlib.suppress(OSError):
         text = Path(trial.error_file).read_text().strip().rsplit("\n", 1)[-1]
-    with contextlib.suppress(OSError, TypeError):  # TypeError: the error was not pickled
+    with contextlib.suppress(OSError, TypeError):  # TypeError: Tune could not pickle the error
         error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     return error, text or repr(error)
 
@@ -79,7 +80,7 @@ def workers(controller: Any) -> tuple[int, int]:
 
 
 def has_idle_worker(controller: Any) -> bool:
-    """Return whether a worker is kept that no trial uses."""
+    """Return whether Tune keeps a worker that no trial uses."""
     return bool(unwrap(controller)._actor_cache.num_cached_objects)
 
 
@@ -101,7 +102,7 @@ def set_checkpoint(trial: Any, path: str, result: dict[str, Any]) -> None:
 
 
 def reuse_folder(trial: Any, checkpoint: str) -> None:
-    """Let a trial of an earlier process write to the same checkpoint folder."""
+    """Let a trial of an earlier process continue to write to its checkpoint folder."""
     path = PurePosixPath(checkpoint)
     if path.parent.parent != PurePosixPath(trial.storage.experiment_fs_path):
         return
@@ -110,10 +111,11 @@ def reuse_folder(trial: Any, checkpoint: str) -> None:
 
 
 def skip_written_checkpoints(trial: Any, checkpoint: str) -> None:
-    """Let the next worker of a trial not overwrite checkpoints of the last one.
+    """Prevent the next worker of a trial from overwriting checkpoints of the previous worker.
 
-    Tune counts a trial's checkpoints only when its save ends. A worker that was removed before has
-    written one more checkpoint than Tune counted, and possibly another unreported one.
+    Tune counts a checkpoint of a trial only when the save has ended. A worker that was removed
+    before that has written one checkpoint that Tune did not count, and possibly another one that
+    was not reported.
 
     Args:
         trial: One of Tune's trials, without a worker.
@@ -131,7 +133,7 @@ def set_status(controller: Any, trial: Any, status: str) -> None:
 
 
 def continue_waiting(controller: Any, trial: Any) -> None:
-    """Continue a trial that waited after its last result."""
+    """Continue a trial that kept its worker and waited after its last result."""
     controller = unwrap(controller)
     if trial.is_saving:
         controller._cached_trial_decisions[trial.trial_id] = TrialScheduler.CONTINUE
@@ -140,7 +142,7 @@ def continue_waiting(controller: Any, trial: Any) -> None:
 
 
 def pause(controller: Any, trial: Any) -> None:
-    """Take a trial's worker away; the trial resumes from its last reported checkpoint."""
+    """Release the worker of a trial, which resumes later from its last reported checkpoint."""
     controller = unwrap(controller)
     controller._cached_trial_decisions.pop(trial.trial_id, None)
     if trial.is_saving:

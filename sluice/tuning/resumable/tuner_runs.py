@@ -1,6 +1,7 @@
-"""State that the scheduler and the searcher of one ``Tuner`` share, by the path of their journal.
+"""The study that the scheduler and the searcher of one ``Tuner`` share, by path of the journal.
 
-Tune copies both, so neither can hold a reference to the other.
+Tune copies the scheduler and the searcher, so they cannot share it by references. This module keeps
+it in a variable of the process.
 """
 
 import time
@@ -19,13 +20,17 @@ from sluice.tuning.resumable.journal import StudyJournal
 from sluice.tuning.resumable.study import Study
 
 Listener = Callable[[Study, StudyEvent], None]
+"""Function that is called with the study and an event after the event was applied."""
 
 _runs: dict[Path, "TunerRun"] = {}
+"""Latest run of each study, by absolute path of the journal."""
+
 _listeners: dict[Path, list[Listener]] = {}
+"""Listeners of each study, by absolute path of the journal."""
 
 
 class StudyHandle(Protocol):
-    """A study with its journal."""
+    """Interface of a study with its open journal; see ``OpenStudy``."""
 
     study: Study
     journal: StudyJournal
@@ -54,7 +59,7 @@ class TunerRun:
 
     @contextmanager
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
-        """Yield the driver for a call of Tune; the first call opens the journal and replays it."""
+        """Yield the driver for a call of Tune. The first call opens and replays the journal."""
         if self._opened is None or self._driver is None:
             self._opened = self._open(searcher)
             self._driver = self._opened.driver(self._on_applied)
@@ -63,7 +68,7 @@ class TunerRun:
         self._opened.add_decision_time(time.perf_counter() - started)
 
     def study(self) -> Study | None:
-        """Return the study; None before the first call of ``driver``."""
+        """Return the study; None before the first call of Tune."""
         return None if self._opened is None else self._opened.study
 
     def close(self) -> None:
@@ -79,7 +84,7 @@ class TunerRun:
 
 
 def begin_run(path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
-    """Register a new run of the study of a journal."""
+    """Register a new run of the study of a journal, and close the previous one."""
     if path in _runs:
         _runs[path].close()
     _runs[path] = TunerRun(path, open_study)
@@ -93,7 +98,7 @@ def latest_run(path: Path) -> TunerRun | None:
 def get_study(journal: str | Path) -> Study:
     """Return the study of the latest ``Tuner`` in this process with a journal.
 
-    It can be queried while the ``Tuner`` runs, as in a callback, and after ``fit``.
+    The study can be queried while the ``Tuner`` runs, for example in a callback, and after ``fit``.
 
     Args:
         journal: Path of the journal.
@@ -114,7 +119,8 @@ def get_study(journal: str | Path) -> Study:
 def release_workers(journal: str | Path) -> None:
     """Release the resources of a ``Tuner`` run that ``KeyboardInterrupt`` ended.
 
-    Tune keeps its workers alive then, and the next run would wait forever for their resources.
+    In this case Tune keeps its workers alive, and the next run would wait forever for their
+    resources.
 
     Args:
         journal: Path of the journal.
@@ -129,9 +135,9 @@ def release_workers(journal: str | Path) -> None:
 
 @contextmanager
 def listening(journal: str | Path, listener: Listener) -> Iterator[None]:
-    """Call ``listener(study, event)`` after every event of a study inside the context.
+    """Call ``listener(study, event)`` after every new event of a study inside the context.
 
-    Replayed events are skipped. An exception of the listener ends ``fit``.
+    The listener is not called for replayed events. An exception of the listener ends ``fit``.
 
     Args:
         journal: Path of the journal.

@@ -1,4 +1,4 @@
-"""Determines whether a worker is available for a waiting trial."""
+"""Estimates whether another worker is available, from the workers that Tune requested."""
 
 import time
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 from sluice.tuning.resumable import tune_trials
 
 _GRANT_TIMEOUT_S = 0.25
-"""Free resources are granted within this time, also on a loaded machine [s]."""
+"""Time within which Ray grants free resources, even on a machine with high load [s]. A request that
+waits longer shows that the cluster is full."""
 
 _CAPACITY_TTL_S = 30.0
-"""How long a full cluster is assumed to stay full; nodes may join [s]."""
+"""Time for which a full cluster is assumed to stay full, after which nodes may have joined [s]."""
 
 
 class WorkerAvailability:
-    """Estimates the number of workers from waiting requests.
+    """Estimates from waiting requests whether all workers of the cluster are in use.
 
     Args:
         limit: Maximum number of workers; None for as many as the cluster has.
@@ -22,11 +23,11 @@ class WorkerAvailability:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._requested_at: float | None = None
-        self._capacity, self._known_until = 0, 0.0
+        self._capacity, self._full_until = 0, 0.0
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit."""
+        """Whether the number of workers is limited."""
         return self._limit is not None
 
     def is_at_limit(self, controller: Any) -> bool:
@@ -36,14 +37,14 @@ class WorkerAvailability:
         return sum(tune_trials.workers(controller)) >= self._limit
 
     def is_full(self, controller: Any) -> bool:
-        """Return whether a trial gets a worker only when another trial releases one."""
+        """Return whether all workers are in use, so that a trial must release one for another."""
         now = time.monotonic()
         live, pending = tune_trials.workers(controller)
         if tune_trials.has_idle_worker(controller):
             return False
         if self.is_at_limit(controller):
             return True
-        if live >= self._capacity and now < self._known_until:
+        if live >= self._capacity and now < self._full_until:
             return True
         if not pending:
             self._requested_at = None
@@ -53,5 +54,5 @@ class WorkerAvailability:
         if now - self._requested_at < _GRANT_TIMEOUT_S:
             return False
         self._requested_at = None
-        self._capacity, self._known_until = live, now + _CAPACITY_TTL_S
+        self._capacity, self._full_until = live, now + _CAPACITY_TTL_S
         return True

@@ -1,4 +1,4 @@
-"""``resumable(scheduler)`` and ``resumable(searcher)``, for any program that uses Ray Tune."""
+"""Makes a scheduler or searcher of Ray Tune resumable, in any program: ``resumable(scheduler)``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
 
 class ResumableScheduler(TrialScheduler):
-    """A scheduler whose decisions survive a kill of the driver. See ``resumable``."""
+    """A scheduler whose decisions can be repeated after a kill. See ``resumable``."""
 
     _supports_buffered_results = False
 
@@ -25,7 +25,7 @@ class ResumableScheduler(TrialScheduler):
         self._inner, self._path, self._settings = scheduler, journal, settings
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Pass metric and mode on, and start a run."""
+        """Pass metric and mode to the wrapped scheduler, and begin a run of the study."""
         accepted = self._inner.set_search_properties(metric, mode, **spec)
         self._metric = self._inner.metric
         num_samples = spec.get("num_samples", 1)
@@ -46,7 +46,7 @@ class ResumableScheduler(TrialScheduler):
     @contextmanager
     def _deciding(self, controller: Any) -> Iterator[StudyDriver]:
         run = tuner_runs.latest_run(self._path)
-        assert run is not None, "Tune sets the metric before it adds trials"
+        assert run is not None, "Tune must call set_search_properties before it adds trials"
         run.controller = controller
         try:
             with run.driver(None) as driver:
@@ -77,7 +77,7 @@ class ResumableScheduler(TrialScheduler):
             driver.on_error(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Do nothing: only the study removes trials."""
+        """Do nothing, because only the study removes trials."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the trial that should get a worker next."""
@@ -90,7 +90,7 @@ class ResumableScheduler(TrialScheduler):
 
 
 class ResumableSearcher(Searcher):
-    """A searcher whose suggestions survive a kill of the driver. See ``resumable``."""
+    """A searcher whose suggestions can be repeated after a kill. See ``resumable``."""
 
     def __init__(self, searcher: Searcher, journal: Path) -> None:
         self._inner, self._path = searcher, journal
@@ -99,7 +99,7 @@ class ResumableSearcher(Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Pass metric, mode and space on."""
+        """Pass metric, mode and space to the wrapped searcher."""
         accepted = self._inner.set_search_properties(metric, mode, config, **spec)
         self._metric, self._mode = self._inner.metric, self._inner.mode
         return accepted
@@ -116,19 +116,19 @@ class ResumableSearcher(Searcher):
             return driver.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Do nothing: the study reports results to the searcher."""
+        """Do nothing, because the study passes results to the wrapped searcher."""
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Do nothing: the study reports the end of trials to the searcher."""
+        """Do nothing, because the study passes the end of trials to the wrapped searcher."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Write an empty file: the journal is the state."""
+        """Write an empty file, because the journal contains the state."""
         Path(checkpoint_path).touch()
 
     def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: the journal is the state."""
+        """Do nothing, because the journal contains the state."""
 
 
 @overload
@@ -160,27 +160,29 @@ def resumable(
     errors: Literal["record", "stop"] = "record",
     workers: int | None = None,
 ) -> ResumableScheduler | ResumableSearcher:
-    """Return a scheduler or searcher of Ray Tune whose decisions survive a kill of the driver.
+    """Wrap a scheduler or searcher of Ray Tune, so that its decisions survive a kill of the driver.
 
     Every suggestion and every report is written to the journal before it takes effect. When the
     program runs again with the same journal, the journal is replayed into new objects, and trials
-    resume from their last checkpoints: the study ends with the same trials, stops and copies.
+    resume from their last checkpoints. The study then ends with the same trials, early stops and
+    copies of weights as an uninterrupted one.
 
     Args:
-        wrapped: A new scheduler or searcher. A searcher needs a fixed seed.
-        journal: Path of the journal, the same for both; created with its folder.
+        wrapped: A new scheduler or searcher. A searcher must have a fixed seed.
+        journal: Path of the journal, which is created with its folder. It must be the same for the
+            scheduler and the searcher.
         time_attr: Name of a reported counter that increases with training and is stored in the
             checkpoint, such as "epoch". Tune's own ``training_iteration`` restarts at 1 after a
             restore.
-        ordered: Give reports to the scheduler in an order that does not depend on the speed of
-            workers: the same study makes the same decisions with any number of workers.
+        ordered: Pass reports to the scheduler in an order that does not depend on the speed of
+            workers. The same study then makes the same decisions with any number of workers.
         concurrency: Maximum number of concurrent trials, at least 1. With ``ordered`` it is
-            required and affects the decisions. Without, None means as many as the cluster has
-            workers for, including workers that join later.
+            required and affects the decisions. Without ``ordered``, None means as many as the
+            cluster has workers, including workers that join later.
         seed: Seed of the scheduler's random numbers, such as the perturbations of PBT.
-        errors: What happens when Tune gives up a trial after ``max_failures``: "record" records the
-            failure, and the study continues; "stop" records nothing and ends ``fit`` with
-            ``TrialFailed``, so that the next start retries the trial.
+        errors: What happens when a trial has failed more than ``max_failures`` times: "record"
+            records the failure, and the study continues; "stop" records nothing and ends ``fit``
+            with ``TrialFailed``, so that the next start retries the trial.
         workers: Maximum number of workers; None means as many as fit on the cluster. It does not
             affect the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
             used instead: it blocks trials that the study has started.
@@ -204,9 +206,9 @@ def resumable(
     path = Path(journal).absolute()
     if isinstance(wrapped, ResumableScheduler | ResumableSearcher):
         raise SettingsError(
-            f"resumable requires a scheduler or searcher of Ray Tune, {type(wrapped).__name__} is "
-            "already wrapped.",
-            fix="Call resumable once for each.",
+            f"resumable requires a scheduler or searcher of Ray Tune, but {type(wrapped).__name__} "
+            "is already wrapped.",
+            fix="Call resumable once for each scheduler and searcher.",
         )
     if isinstance(wrapped, Searcher):
         return ResumableSearcher(wrapped, path)

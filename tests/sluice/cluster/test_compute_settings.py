@@ -31,8 +31,14 @@ def parse(**values):
             {"address": ADDRESS, "runtime_env": {"pip": [f"--index-url=https://a:{SECRET}@b/c"]}},
             "must not contain a secret",
         ),
-        ({"storage_path": f"s3://key:{SECRET}@bucket/x"}, "remove them from it"),
-        ({"storage_path": f"s3://bucket/x?secret_key={SECRET}"}, "remove them from it"),
+        (
+            {"storage_path": f"s3://key:{SECRET}@bucket/x"},
+            "storage_path must not contain credentials",
+        ),
+        (
+            {"storage_path": f"s3://bucket/x?secret_key={SECRET}"},
+            "storage_path must not contain credentials",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_without_its_secret(values, said):

@@ -43,7 +43,7 @@ def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
         assert first == WorkerLost(
             key="x",
             description="process ended with status 3 and no result",
-            cause="It could not start, or the workload's code called exit.",
+            cause="The process could not start, or the workload's code called exit.",
             num_losses=1,
             will_retry=True,
         )
@@ -78,5 +78,5 @@ def test_as_many_processes_as_fit_on_the_cores():
     assert count_processes(ComputeSettings()) == cores
     assert count_processes(ComputeSettings(workers=1)) == 1
     assert count_processes(ComputeSettings(cpus_per_worker=float(cores))) == 1
-    with pytest.raises(SettingsError, match=r"1000 CPU \(cpus_per_worker\), and this machine has"):
+    with pytest.raises(SettingsError, match=r"1000 CPU \(cpus_per_worker\), but this machine has"):
         count_processes(ComputeSettings(cpus_per_worker=1000.0))

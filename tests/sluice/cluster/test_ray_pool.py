@@ -45,7 +45,8 @@ def test_more_than_a_machine_has_is_refused(name, wanted, specs):
     compute = ComputeSettings(**{"gpus_per_worker": 0.0, name: wanted})
     with (
         pytest.raises(
-            SettingsError, match=rf"reserves {wanted:g} .PU \({name}\), and the largest of 2"
+            SettingsError,
+            match=rf"reserves {wanted:g} .PU \({name}\), but the largest of 2 machines",
         ),
         open_ray_pool(compute, max_workers=4, imports=(), folders=[]),
     ):

@@ -67,7 +67,10 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
     ("options", "said"),
     [
         ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* there are 2. Each .* 0.6"),
-        ({"gpus_per_worker": 1}, r"reserves 1 GPU \(gpus_per_worker\), and the largest of 2 has 0"),
+        (
+            {"gpus_per_worker": 1},
+            r"reserves 1 GPU \(gpus_per_worker\), but the largest of 2 machines has 0",
+        ),
         (
             {"gpus_per_worker": 0.5},
             r"gpus_per_worker must be an integer if ranks_per_training is above",

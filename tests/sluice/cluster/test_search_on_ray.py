@@ -85,7 +85,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_
         )
     result = search(tmp_path / "ray", settings(4), run=run_tuner)
 
-    assert "its memory ran out, or its machine was lost" in caught.value.cause
+    assert "its memory ran out or its machine was lost" in caught.value.cause
     assert "Run again" in caught.value.fix
     assert decisions(result) == decisions(expected)
 

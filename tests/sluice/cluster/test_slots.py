@@ -40,15 +40,15 @@ def test_larger_reservations_get_fewer_slots():
         (
             [{"CPU": 2.0}],
             {"gpus_per_worker": 1.0},
-            r"1 GPU \(gpus_per_worker\), and this machine has 0",
+            r"1 GPU \(gpus_per_worker\), but this machine has 0",
         ),
         (
             [{"CPU": 2.0}, {"CPU": 1.0}],
             {"cpus_per_worker": 3.0},
-            r"3 CPU \(cpus_per_worker\), and the largest of 2 has 2",
+            r"3 CPU \(cpus_per_worker\), but the largest of 2 machines has 2",
         ),
         ([{"CPU": 1.0, "GPU": 1.0}, {"CPU": 8.0}], {"cpus_per_worker": 4.0}, "no machine has both"),
-        ([], {}, r"cpus_per_worker\), and the largest of 0 has 0"),
+        ([], {}, r"cpus_per_worker\), but the largest of 0 machines has 0"),
     ],
 )
 def test_what_fits_nowhere_is_refused_by_its_setting(machines, reserved, said):

@@ -203,7 +203,7 @@ def test_recorded_losses_that_are_no_table_are_refused(tmp_path: Path, content: 
     lineage = version_of(workload, ECHO, store)
     lineage = lineage.model_copy(update={"artifacts": {"losses": store.put(content)}})
 
-    with pytest.raises(IntegrityError, match="and cannot be opened"):
+    with pytest.raises(IntegrityError, match="but it cannot be opened"):
         score(lineage, workload, store)
 
 

@@ -98,7 +98,7 @@ def test_diverged_model_has_no_metrics_and_a_reason():
         ([0, 1], np.full(2, 0.5), r"must have the shape \(2, 2\), got \(2,\)"),
         ([0, 1], np.ones((2, 1)), r"must have the shape \(2, 2\), got \(2, 1\)"),
         ([], np.ones((0, 2)), "N at least 1"),
-        ([0, 1], [[0.5, 0.5], [2.0, -1.0]], "first row 1 with smallest -1"),
+        ([0, 1], [[0.5, 0.5], [2.0, -1.0]], "in the first one, row 1, the smallest is -1"),
         ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum 4"),
     ],
 )

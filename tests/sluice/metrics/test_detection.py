@@ -100,11 +100,13 @@ def test_a_diverged_detector_has_no_metrics_and_one_without_area_finds_nothing()
 
 
 def test_invalid_boxes_are_rejected() -> None:
-    with pytest.raises(ContractError, match=r"got \(1,\), \(1,\) and \(1, 3\)"):
+    with pytest.raises(ContractError, match=r"got the shapes \(1,\), \(1,\) and \(1, 3\)"):
         Boxes(image=[1], label=[1], corners=[[0, 0, 1]])
     with pytest.raises(ContractError, match=r"\(2,\) and \(4, 2\)"):
         Boxes(image=[1, 1], label=[1, 1], corners=[[0, 0], [0, 0], [1, 1], [1, 1]])
-    with pytest.raises(ContractError, match=r"Each of 1 detections needs one score, got \(2,\)"):
+    with pytest.raises(
+        ContractError, match=r"Each of 1 detections needs one score, got the shape \(2,\)"
+    ):
         detection_metrics(ONE, found((0, 0, 1, 1)), [0.5, 0.6])
     with pytest.raises(ContractError, match=r"1 of 1 that are not, first row 0: \[5.0, 5.0, 2.0"):
         detection_metrics(found((5, 5, 2, 2)), ONE, [0.5])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.padding import padding_of, probe_padding
+from sluice.probes.padding import padding_mask, probe_padding
 
 IDS = torch.randint(1, 20, (4, 6), generator=torch.Generator().manual_seed(0))
 for row, length in enumerate((6, 4, 3, 2)):
@@ -77,10 +77,10 @@ def test_numbers_with_a_mask_of_their_own():
 def test_padding_is_what_somebody_declares():
     network = Tagger()
 
-    assert torch.equal(padding_of(IDS, network, pad_id=None), IDS == 0)
-    assert torch.equal(padding_of(IDS, network, pad_id=3), IDS == 3)
-    assert padding_of(IDS, nn.Embedding(20, 3), pad_id=None) is None
-    assert padding_of(torch.zeros(2, 3), network, pad_id=0) is None
+    assert torch.equal(padding_mask(IDS, network, pad_id=None), IDS == 0)
+    assert torch.equal(padding_mask(IDS, network, pad_id=3), IDS == 3)
+    assert padding_mask(IDS, nn.Embedding(20, 3), pad_id=None) is None
+    assert padding_mask(torch.zeros(2, 3), network, pad_id=0) is None
 
 
 def test_what_cannot_be_asked_is_skipped():

@@ -279,7 +279,9 @@ def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused
     if not refused:
         assert "weight_decay" not in make_optimizer(groups, settings).param_groups[0]
         return
-    with pytest.raises(SettingsError, match=r"has no weight decay, but a decay of 0\.5 is set"):
+    with pytest.raises(
+        SettingsError, match=r"does not support weight decay, but a weight decay of 0\.5 is set"
+    ):
         make_optimizer(groups, settings)
 
 

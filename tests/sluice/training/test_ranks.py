@@ -54,7 +54,7 @@ def test_the_ranks_batches_side_by_side_are_those_of_one_process(workers):
         made = Batches(
             rows, batch_rows=8, seed=4, device=torch.device("cpu"), workers=workers, **options
         )
-        return [batch for epoch in (1, 2) for batch in made.of(epoch)]
+        return [batch for epoch in (1, 2) for batch in made.iter_epoch(epoch)]
 
     one = batches()
     ranks = [batches(shard=RankShard(rank=rank, world_size=2)) for rank in (0, 1)]

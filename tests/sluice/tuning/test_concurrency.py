@@ -48,8 +48,8 @@ def test_searches_are_ordered_on_this_machine_unless_set_otherwise():
         (settings(20, concurrent_trials=4), 4, ""),
         (settings(20), None, ""),
         (settings(16, "pbt"), 8, ""),
-        (settings(8, "pbt"), 9, "at most 8: it has no more trials"),
-        (settings(3), 4, "at most 3: it has no more trials"),
+        (settings(8, "pbt"), 9, "at most 8, its number of trials"),
+        (settings(3), 4, "at most 3, its number of trials"),
     ],
 )
 def test_idle_workers_are_reported(own, workers, said):
@@ -62,7 +62,11 @@ def test_idle_workers_are_reported(own, workers, said):
     ("own", "available", "said"),
     [
         (settings(200), 64, ""),
-        (settings(20), 64, "slots for 64 workers, but the search uses at most 20: it has no"),
+        (
+            settings(20),
+            64,
+            "slots for 64 workers, but the search uses at most 20, its number of trials",
+        ),
         (settings(200, concurrent_trials=8), 64, "slots for 64 workers, but the search uses at"),
         (settings(200, ordered=True), 64, "at most 8, the default of an ordered search"),
     ],

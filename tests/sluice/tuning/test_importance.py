@@ -113,7 +113,7 @@ def test_the_order_is_that_of_fanova():
     result = made(loss, own=own, count=80)
     study = optuna.create_study()
     for trial in result.trials:
-        places = {p: own.parameters[p].place(v) for p, v in trial.params.items()}
+        places = {p: own.parameters[p].position(v) for p, v in trial.params.items()}
         study.add_trial(
             optuna.trial.create_trial(
                 params={p: -0.1 if v is None else v for p, v in places.items()},

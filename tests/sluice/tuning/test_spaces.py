@@ -27,7 +27,7 @@ def parse(**parameters):
         ({"training__learning_rate": LR | {"high": 1e-5}}, "range must not be empty"),
         (
             {"training__learning_rate": LR | {"low": 1e-3, "high": 1.0000000000000002e-3}},
-            "high divided by low must be at least",
+            "high divided by low must be finite and at least",
         ),
         ({"training__learning_rate": LR | {"low": float("nan")}}, "low"),
         ({"training__learning_rate": LR | {"low": 0.0}}, "greater than 0"),
@@ -58,7 +58,7 @@ def parse(**parameters):
         ),
         (
             {"training__device": {"kind": "choice", "options": ["cpu", "cuda"]}},
-            "selects the device",
+            "selects the machine's device",
         ),
         ({"workload__folds": {"kind": "choice", "options": [1, 2]}}, "on different rows cannot be"),
         ({"workload": LR}, "is not a searchable parameter"),
@@ -86,12 +86,12 @@ def test_values_stay_in_range_reach_both_ends_and_have_a_position(kind):
 
     assert min(on) >= kind.low
     assert max(on) <= kind.high
-    assert kind.at(0.0) == pytest.approx(kind.low)
-    assert kind.at(1.0) == pytest.approx(kind.high)
+    assert kind.value_at(0.0) == pytest.approx(kind.low)
+    assert kind.value_at(1.0) == pytest.approx(kind.high)
     for value in on[:20]:
-        assert kind.at(kind.place(value)) == pytest.approx(value)
+        assert kind.value_at(kind.position(value)) == pytest.approx(value)
     # Evenly over the scale: a tenth of the draws in the lowest tenth and so on.
-    places = np.array([kind.place(value) for value in on])
+    places = np.array([kind.position(value) for value in on])
     assert abs(places.mean() - 0.5) < 0.06
     assert (len(on) < 400) == (getattr(kind, "may_be_off", False))
 

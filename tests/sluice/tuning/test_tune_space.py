@@ -206,7 +206,7 @@ def test_a_normal_distribution_is_searched_by_its_quantile():
 
     assert list(tune_space(own, BASE)) == ["model.options.scale#quantile"]
     assert decode(own, BASE, {"model.options.scale#quantile": 0.5}) == {"model.options.scale": 10.0}
-    drawn = [parameter.at(place) for place in np.random.default_rng(0).random(4000)]
+    drawn = [parameter.value_at(place) for place in np.random.default_rng(0).random(4000)]
     assert np.mean(drawn) == pytest.approx(10.0, abs=0.1)
     assert np.std(drawn) == pytest.approx(2.0, rel=0.05)
 
@@ -255,6 +255,6 @@ def test_values_are_those_that_tune_itself_draws(function, arguments):
     domain = getattr(tune, function)(*arguments)
     theirs = {round(domain.sample(random_state=rng), 9) for _ in range(800)}
 
-    assert {parameter.at(place) for place in np.linspace(0, 1, 500)} == theirs
+    assert {parameter.value_at(place) for place in np.linspace(0, 1, 500)} == theirs
     assert all(parameter.contains(value) for value in theirs)
     assert (min(theirs), max(theirs)) == (parameter.low, parameter.high)
