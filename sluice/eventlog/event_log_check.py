@@ -49,7 +49,7 @@ def check_event_log(
         return Finding(
             outcome="fail",
             summary=error.what,
-            kind="log validation failed",
+            fault="log validation failed",
             fix=error.fix,
         )
     expected = [{"event": event, **fields} for event, fields in events]
@@ -61,7 +61,7 @@ def check_event_log(
             summary="The log that was read back differs from the written one: "
             f"{len(seen)} of {len(expected)} events were on disk after the flush, and lines "
             f"{lines} differ.",
-            kind="log validation failed",
+            fault="log validation failed",
         )
     return Finding(
         outcome="pass",
@@ -71,7 +71,7 @@ def check_event_log(
 
 
 def _not_writable(error: StorageError) -> Finding:
-    return Finding(outcome="fail", summary=error.what, kind="storage not writable", fix=error.fix)
+    return Finding(outcome="fail", summary=error.what, fault="storage not writable", fix=error.fix)
 
 
 def _one_of_each(

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.findings.responses import FailureKind, respond
+from sluice.findings.catalogue import FaultName, find_fault
 
 Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
 
@@ -38,13 +38,13 @@ class HardExample(Record):
 class Finding:
     """Outcome of one check, before the gate adds its name and run time.
 
-    ``cause`` and ``fix`` default to the response that is registered for ``kind``.
+    ``cause`` and ``fix`` default to those of the fault in the catalogue.
     """
 
     outcome: Outcome
     summary: str
     numbers: Mapping[str, Number] = field(default_factory=dict)
-    kind: FailureKind | None = None
+    fault: FaultName | None = None
     cause: str = ""
     fix: str = ""
     examples: tuple[HardExample, ...] = ()
@@ -52,7 +52,7 @@ class Finding:
     @property
     def response(self) -> tuple[str, str]:
         """The likely cause and the fix; both empty when nothing is wrong."""
-        if self.kind is None:
+        if self.fault is None:
             return self.cause, self.fix
-        known = respond(self.kind)
+        known = find_fault(self.fault)
         return self.cause or known.cause, self.fix or known.fix

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.trace.faults import Fault
+from sluice.findings.catalogue import FaultName
+from sluice.findings.fault import Severity
 from sluice.trace.records.trace import Trace
-
-Severity = Literal["error", "confirm", "warning"]
-"""``error``: certainly wrong; ``confirm``: wrong unless intended; ``warning``: worth checking."""
 
 Number = float | int | str
 
@@ -23,7 +20,7 @@ class TraceFinding(Record):
     """One problem in a training, with its evidence."""
 
     rule: str
-    fault: Fault
+    fault: FaultName
     confidence: float = Field(
         ge=0,
         le=1,
@@ -47,7 +44,7 @@ class RulePolicy:
     priority: int
     """Position of the rule: rules run in ascending order, and findings of equal severity,
     confidence and step are reported in this order."""
-    fault: Fault
+    fault: FaultName
     requires: str
     """Evidence that the rule needs; without it the rule reports nothing."""
     contradicted_by: str

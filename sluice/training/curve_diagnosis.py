@@ -9,25 +9,14 @@ Shape legend: E = epochs, T = epochs of the tail that a trend is fitted to.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.settings import Record, Settings
+from sluice.findings.catalogue import FaultName
 from sluice.training.loop import EpochResult
-
-SymptomKind = Literal[
-    "overfitting",
-    "stopped too early",
-    "underfitting",
-    "loss not decreasing",
-    "explosion",
-    "non-finite loss",
-    "dead units",
-    "fp16 abandoned",
-]
 
 _MIN_EPOCHS = 6
 """Minimum number of epochs for trends: five differences between neighbours."""
@@ -95,7 +84,7 @@ class DiagnosisSettings(Settings):
 class Symptom(Record):
     """One abnormal property of a training."""
 
-    kind: SymptomKind
+    fault: FaultName
     what: str = Field(description="Observation, with numbers and epochs.")
     cause: str
     fix: str = Field(description="What to try first.")
@@ -118,7 +107,7 @@ class CurveDiagnosis(Record):
     def summary(self) -> str:
         """One sentence for reports."""
         if self.symptoms:
-            return " ".join(f"{symptom.kind}: {symptom.what}" for symptom in self.symptoms)
+            return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.enough:
             return f"{self.epochs} epochs are too few for a trend; no gradient exploded."
         return f"No symptom in {self.epochs} epochs."
@@ -191,7 +180,7 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
     if not (clear and gap_clear and gap > 0 and rise > settings.gap_share * decrease > 0):
         return None
     return Symptom(
-        kind="overfitting",
+        fault="overfitting",
         what=f"the validation loss is lowest at epoch {best + 1} ({val_E[best]:.4g}) and "
         f"increases by {rise:.3g} over the {after} epochs after it, while the gap to the "
         f"train loss grows by {gap:.3g}.",
@@ -212,7 +201,7 @@ def _unfinished(
     if not (clear and -change > settings.unfinished_share * decrease > 0):
         return None
     return Symptom(
-        kind="stopped too early",
+        fault="stopped too early",
         what=f"the validation loss still decreases at the last epoch, by {-change:.3g} over the "
         f"last {settings.gap_epochs} ({-change / decrease:.0%} of its total decrease).",
         cause="max_epochs ended the training before it converged.",
@@ -229,7 +218,7 @@ def _not_learning(
     late = float(np.median(train_E[1:]))
     if not learns and not train_E[0] - late > settings.min_loss_decrease * abs(float(train_E[0])):
         return Symptom(
-            kind="loss not decreasing",
+            fault="loss not decreasing",
             what=f"the train loss is {train_E[0]:.4g} in epoch 1, and its median over the later "
             f"epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
             cause="The learning rate is far too low or too high, layers are frozen, or the "
@@ -240,7 +229,7 @@ def _not_learning(
     if trivial_loss is None or not trivial_loss > 0 or learns:
         return None
     return Symptom(
-        kind="underfitting",
+        fault="underfitting",
         what=f"the lowest train loss is {lowest:.4g}, {lowest / trivial_loss:.0%} of the loss of "
         f"the best constant prediction ({trivial_loss:.4g}).",
         cause="The network is too small or too strongly regularised, the learning rate is too "
@@ -276,7 +265,7 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> S
 
 def _not_finite(result: EpochResult) -> Symptom:
     return Symptom(
-        kind="non-finite loss",
+        fault="non-finite loss",
         what=f"at epoch {result.epoch} the train loss is {result.train_loss:.4g} and the "
         f"validation loss {result.val_loss:.4g}; largest gradient norm {result.grad_norm_max:.3g}.",
         cause="The loss takes the logarithm of 0, divides by 0, or overflows on extreme outputs; "
@@ -288,7 +277,7 @@ def _not_finite(result: EpochResult) -> Symptom:
 
 def _exploded(what: str) -> Symptom:
     return Symptom(
-        kind="explosion",
+        fault="explosion",
         what=what,
         cause="The learning rate is too high, clip_norm too large, or a row is far out of range.",
         fix="Divide learning_rate by 3 first, then clip_norm (0.5 to 1 for a Transformer, 5 to 10 "
@@ -303,7 +292,7 @@ def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Sy
     if dead / total <= settings.dead_share:
         return None
     return Symptom(
-        kind="dead units",
+        fault="dead units",
         what=f"{dead} of {total} rectifier neurons ({dead / total:.0%}) are not active on any row.",
         cause="A neuron whose input is never above 0 gets no gradient. A too high learning rate "
         "or a bad initialisation causes that.",
@@ -316,7 +305,7 @@ def _fp16_abandoned(history: Sequence[EpochResult]) -> Symptom | None:
     if not epochs:
         return None
     return Symptom(
-        kind="fp16 abandoned",
+        fault="fp16 abandoned",
         what=f"five consecutive steps overflowed at epoch {epochs[0]}; the rest of the training "
         "used fp32.",
         cause="Gradients or outputs exceed fp16's largest number, 65,504.",

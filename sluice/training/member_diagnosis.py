@@ -29,12 +29,12 @@ _ROWS = 512
 
 
 class MemberSymptom(Record):
-    """One kind of symptom: how many members have it, and its values in the first of them."""
+    """One symptom: how many members have it, and its values in the first of them."""
 
     symptom: Symptom = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
-    members: int = Field(description="Number of members with a symptom of this kind.")
+    members: int = Field(description="Number of members with this fault.")
     of: int = Field(description="Number of members that were analysed.")
     change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
 
@@ -43,7 +43,7 @@ class MemberSymptom(Record):
         """Observation, place, cause and first fix, for reports."""
         s = self.symptom
         return (
-            f"{s.kind} in {self.members} of {self.of} members, such as seed {self.seed} fold "
+            f"{s.fault} in {self.members} of {self.of} members, such as seed {self.seed} fold "
             f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
@@ -51,7 +51,7 @@ class MemberSymptom(Record):
         """Return the observation and the command to run, for the decision on the candidate."""
         s = self.symptom
         observation = (
-            f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
+            f"{s.fault[0].upper()}{s.fault[1:]} in {self.members} of {self.of} trainings: {s.what}"
         )
         if not self.change:
             return f"{observation} {s.fix}"
@@ -102,13 +102,13 @@ def diagnose_members(
             dead_units=_dead(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
-            found.setdefault(symptom.kind, []).append((member, symptom))
+            found.setdefault(symptom.fault, []).append((member, symptom))
     cut_off = _cut_off(members, settings, max_epochs=training.max_epochs)
     if cut_off:
         found["stopped too early"] = cut_off
     return tuple(
         MemberSymptom(
-            change=first_change(seen[0][1].kind, model, training),
+            change=first_change(seen[0][1].fault, model, training),
             symptom=seen[0][1],
             seed=seen[0][0].seed,
             fold_id=seen[0][0].fold_id,
@@ -127,7 +127,7 @@ def _cut_off(
     if len(last) < settings.common_share * len(members):
         return []
     symptom = Symptom(
-        kind="stopped too early",
+        fault="stopped too early",
         what=f"the best epoch is the last one, {max_epochs} of {max_epochs}.",
         cause="max_epochs ended the training before it converged.",
         fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",

@@ -86,7 +86,7 @@ def check_checkpoint(
         return Finding(
             outcome="insufficient",
             summary=f"No checkpoint could be checked: {error.what}",
-            kind="mini training diverged",
+            fault="learning rate too high",
             cause=error.cause,
             fix=error.fix,
         )

@@ -82,7 +82,7 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
     finding = check_resumption(start, num_steps=num_steps, seed=seed, folder=folder)
     if finding.outcome != "pass":
         cause, fix = finding.response
-        kind = StorageError if finding.kind == "storage not writable" else ContractError
+        kind = StorageError if finding.fault == "storage not writable" else ContractError
         raise kind(finding.summary, cause=cause, fix=fix)
 
 

@@ -36,7 +36,7 @@ def not_writable(error: StorageError) -> Finding:
     return Finding(
         outcome="fail",
         summary=error.what,
-        kind="storage not writable",
+        fault="storage not writable",
         cause=error.cause or "The folder of the checkpoints is not writable.",
         fix=error.fix,
     )
@@ -119,7 +119,7 @@ def predictions_differ(difference: StateDifference, unstored: StateDifference | 
 
 def state_differs(name: str, difference: StateDifference) -> Finding:
     """Return the finding that a further state was not restored."""
-    return _mismatch(
+    return _continues_differently(
         f"The state of the {name} was not restored: {difference}.",
         cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
         "its parts differs each time it is built.",
@@ -140,13 +140,13 @@ def continues_differently(
     """
     seen = f"All stored state was restored, but the training continues differently: {changed}."
     if not repeatable:
-        return _mismatch(
+        return _continues_differently(
             f"{seen}{_unstored(unstored)} Resuming it twice gives different results too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
-    return _mismatch(
+    return _continues_differently(
         f"{seen}{_unstored(unstored)}",
         cause="A random state or the position in the data was not restored: a generator of the "
         "model or the data loader, or the global generators.",
@@ -167,8 +167,12 @@ def half_loaded() -> Finding:
 
 def _mismatch(summary: str, *, cause: str, fix: str) -> Finding:
     return Finding(
-        outcome="fail", summary=summary, kind="checkpoint mismatch", cause=cause, fix=fix
+        outcome="fail", summary=summary, fault="checkpoint mismatch", cause=cause, fix=fix
     )
+
+
+def _continues_differently(summary: str, *, cause: str, fix: str) -> Finding:
+    return Finding(outcome="fail", summary=summary, fault="resume state lost", cause=cause, fix=fix)
 
 
 def _unstored(difference: StateDifference | None) -> str:

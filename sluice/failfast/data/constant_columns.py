@@ -51,7 +51,7 @@ def find_constant_features(
         summary=f"{len(constant)} of {len(features)} features are constant in all "
         f"{len(train_rows)} train rows of fold 0: {_format_names(named)}; '{named[0]}' is {value}.",
         numbers={"features": len(features), "constant_features": len(constant)},
-        kind="constant feature",
+        fault="constant column",
     )
 
 
@@ -74,11 +74,7 @@ def find_constant_target(workload: Workload, y: Tensor) -> Finding | None:
         summary=f"All {len(rows)} train targets of fold 0 ('{workload.target_column}') are "
         f"{value}.",
         numbers={"train_examples": len(rows), "distinct_targets": 1},
-        kind="no signal",
-        cause="The target was joined from an empty source or filled with a default, or the train "
-        "rows contain only one class.",
-        fix="Repair the target. If the loss computes its own target, set expects_signal = False "
-        "on the workload.",
+        fault="constant target",
     )
 
 

@@ -39,7 +39,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", kind="raw schema mismatch")
+    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
     if broken is not None:
         return broken
     needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
@@ -60,7 +60,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
             f"(at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} (label "
             f"{raw.index[row]}).",
             numbers=numbers,
-            kind="duplicate rows",
+            fault="duplicate rows",
         )
     if usable < settings.min_rows:
         return Finding(
@@ -68,7 +68,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
             summary=f"At least {settings.min_rows} rows are required, got {usable} of {len(raw)} "
             f"that are complete and not repeated{_emptiest_column(raw, needed, complete)}.",
             numbers=numbers,
-            kind="too few rows",
+            fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
             "mostly empty.",
             fix="Load more rows, fill or omit the column with most gaps, or lower min_rows in the "

@@ -40,7 +40,7 @@ def check_features(
     """
     broken = (
         find_broken_schema(
-            frame, workload.feature_schema, stage="features", kind="feature schema mismatch"
+            frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
         or _missing_columns(workload, frame)
         or _unknown_labels(raw, frame)
@@ -96,7 +96,7 @@ def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
         summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
         f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
         numbers={"missing": len(missing)},
-        kind="missing columns",
+        fault="missing columns",
         fix="Correct feature_columns and target_column, or compute these columns.",
     )
 
@@ -110,7 +110,7 @@ def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
         summary=f"Features must keep the index labels of the raw rows; {unknown.sum()} of "
         f"{len(frame)} are new, first {frame.index[unknown][0]}.",
         numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
-        kind="feature schema mismatch",
+        fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
         fix="Drop rows in compute_features without resetting the index of the others.",
@@ -124,7 +124,7 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
         outcome="fail",
         summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
         numbers={"rows": len(frame)},
-        kind="too few rows",
+        fault="too few rows",
         cause="Windows are longer than the history, or dropna() includes a column that is mostly "
         "empty.",
         fix="Shorten the windows, limit dropna() to the needed columns, or load more rows.",
@@ -138,7 +138,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
             summary="At least one fold is required, plan_folds() returned none for "
             f"{len(frame)} rows.",
             numbers={"rows": len(frame), "folds": 0},
-            kind="too few rows",
+            fault="too few rows",
             cause="The history is too short for the number and size of the folds.",
             fix="Provide more rows, or plan fewer and larger folds.",
         )
@@ -150,7 +150,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
                 summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
                 f"{len(frame)} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
-                kind="too few rows",
+                fault="too few rows",
                 cause="The folds were planned for another table.",
                 fix="Plan the folds from the length of the feature frame.",
             )
@@ -170,7 +170,7 @@ def _unusable(
             return Finding(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
-                kind="shape mismatch",
+                fault="shape mismatch",
                 cause="examples() does not return one x and one y for each of its rows.",
                 fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
                 "row positions in the feature frame.",
@@ -185,7 +185,7 @@ def _unusable(
                     outcome="fail",
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
                     f"the example of row {examples.rows[index]} (label {label}).",
-                    kind="feature schema mismatch",
+                    fault="feature schema mismatch",
                     cause="A feature or target has gaps or overflows, and is not declared in "
                     "feature_schema, which would have reported it.",
                     fix="Fill or drop these rows in compute_features, and declare every feature "
@@ -225,7 +225,7 @@ def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> Finding | Non
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: {name} is {one.dtype} {tuple(one.shape)} in train "
                 f"and {two.dtype} {tuple(two.shape)} in val.",
-                kind="shape mismatch",
+                fault="shape mismatch",
                 cause="examples() encodes each split separately.",
                 fix="Use the same columns, categories and dtype for every split.",
             )

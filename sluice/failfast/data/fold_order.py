@@ -44,7 +44,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding |
                 f"{_format_range(fold.train)} ends at {latest}, and test "
                 f"{_format_range(fold.test)} starts at {earliest}.",
                 numbers={"fold": fold.fold_id},
-                kind="folds out of order",
+                fault="folds out of order",
             )
     return None
 
@@ -63,7 +63,7 @@ def _overlap(frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: R
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
         f"share {len(shared)} rows, first row {shared.start} (label {frame.index[shared.start]}).",
         numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
-        kind="folds overlap",
+        fault="folds overlap",
     )
 
 

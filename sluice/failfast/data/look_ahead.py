@@ -82,7 +82,7 @@ def check_look_ahead(
             summary=f"Feature '{found[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
-            kind="look-ahead",
+            fault="look-ahead",
             cause="compute_features draws random numbers without a seed, or keeps state between "
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
@@ -97,7 +97,7 @@ def check_look_ahead(
         f"changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
-        kind="look-ahead",
+        fault="look-ahead",
         cause=_RENUMBERED if _is_default_index(frame.index) and len(frame) < len(raw) else "",
     )
 

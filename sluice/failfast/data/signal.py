@@ -297,10 +297,10 @@ def _judge(
         return Finding(outcome="pass", summary=seen, numbers=numbers)
     inconclusive = _why_inconclusive(examples)
     if required and not inconclusive:
-        return Finding(outcome="fail", summary=seen, numbers=numbers, kind="no signal")
+        return Finding(outcome="fail", summary=seen, numbers=numbers, fault="shuffled labels")
     why = f" This proves little: {inconclusive}." if inconclusive else ""
     why = why or " The workload expects no signal."
-    return Finding(outcome="warn", summary=seen + why, numbers=numbers, kind="no signal")
+    return Finding(outcome="warn", summary=seen + why, numbers=numbers, fault="shuffled labels")
 
 
 def _why_inconclusive(examples: Examples) -> str:

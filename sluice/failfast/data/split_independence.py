@@ -154,7 +154,7 @@ def _dependent(workload: Workload, split: str, change: str, difference: str, aga
             summary=f"examples() returns different values when it is called twice for the same "
             f"{split} rows: {again}.",
             numbers=numbers,
-            kind="split dependence",
+            fault="split dependence",
             cause="examples() draws random numbers or keeps state, so no run is reproducible.",
             fix="Make examples() a function of frame and rows only; apply augmentation in the "
             "model, in training mode.",
@@ -165,7 +165,7 @@ def _dependent(workload: Workload, split: str, change: str, difference: str, aga
         summary=f"Fold 0, {split}: when {change}, {type(workload).__name__}.examples() returns "
         f"different values in {difference}.",
         numbers=numbers,
-        kind="split dependence",
+        fault="split dependence",
         cause="Inputs or targets use statistics of the whole table, including test rows."
         if whole_table
         else "",

@@ -67,7 +67,7 @@ def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> Finding:
         outcome="fail",
         summary=f"No feature may be a copy of the target: {what}.",
         numbers={"rows": len(frame), "copies": len(copies), "first_copy": copies[0]},
-        kind="target leakage",
+        fault="target leakage",
     )
 
 
@@ -80,7 +80,7 @@ def _near_copies(near: dict[str, float], target: str, min_correlation: float) ->
         f"of {near[first]:.4f} with '{target}', and from {min_correlation:g} on a feature looks "
         f"like a noisy copy{others}.",
         numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
-        kind="target leakage",
+        fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "
         "really explains nearly all of the target.",
         fix=f"Make sure that '{first}' is known before '{target}'; otherwise remove it from "

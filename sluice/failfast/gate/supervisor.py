@@ -22,8 +22,8 @@ from sluice.failfast.gate.process import GateProcess, crash_location
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.gate.timing import check_total_time
 from sluice.failfast.result import CheckResult, GateReport
+from sluice.findings.catalogue import FaultName
 from sluice.findings.finding import Finding
-from sluice.findings.responses import FailureKind
 
 GateEvent = GatePlan | CheckStarted | CheckResult
 STARTUP_LIMIT = TimeLimit(typical_s=30.0, max_s=120.0)
@@ -175,7 +175,7 @@ def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop
     """
     finding = stop.finding
     summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
-    finding = Finding(outcome="fail", summary=summary, kind=finding.kind, fix=finding.fix)
+    finding = Finding(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
     checks = {check.name: check for check in progress.remaining}
     name = progress.running
     if name == RELOADING_DATA and checks:
@@ -209,7 +209,7 @@ def _timeout_finding(what: str, limit: TimeLimit) -> Finding:
     return Finding(
         outcome="fail",
         summary=f"{what} was stopped at the limit of {limit.max_s:g} s, while it was",
-        kind="time limit exceeded",
+        fault="time limit exceeded",
     )
 
 
@@ -225,21 +225,21 @@ def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
             outcome="fail",
             summary=f"The check was stopped at {used / _GIB:.1f} GiB of memory "
             f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the free memory), while it was",
-            kind="out of memory",
+            fault="out of memory",
         )
     )
 
 
 def _crashed(status: int) -> _Stop:
-    kind: FailureKind = "process crashed"
+    fault: FaultName = "process crashed"
     if status == -9:
         what = "Its process was ended by signal 9 (SIGKILL)"
-        kind = "out of memory"
+        fault = "out of memory"
     elif status < 0:
         what = f"Its process was ended by signal {-status} ({_signal_name(-status)})"
     else:
         what = f"Its process ended with status {status} and without a result"
-    return _Stop(Finding(outcome="fail", summary=what, kind=kind))
+    return _Stop(Finding(outcome="fail", summary=what, fault=fault))
 
 
 def _signal_name(number: int) -> str:

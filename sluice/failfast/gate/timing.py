@@ -2,8 +2,8 @@
 
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.result import CheckResult
+from sluice.findings.catalogue import FaultName
 from sluice.findings.finding import Finding, Outcome
-from sluice.findings.responses import FailureKind
 
 WHOLE_GATE_CHECK = "gate_finishes_in_time"
 
@@ -29,11 +29,11 @@ def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     )
 
 
-def _slow(outcome: Outcome, kind: FailureKind, duration: str, finding: Finding) -> Finding:
+def _slow(outcome: Outcome, fault: FaultName, duration: str, finding: Finding) -> Finding:
     return Finding(
         outcome=outcome,
         summary=f"{duration} {finding.summary}",
         numbers=finding.numbers,
-        kind=kind,
+        fault=fault,
         examples=finding.examples,
     )

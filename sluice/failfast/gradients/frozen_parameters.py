@@ -34,7 +34,7 @@ def check_frozen(
             summary=f"{len(undeclared)} of {len(trainable)} parameters are frozen and not "
             f"declared: {format_names(undeclared)}.",
             numbers={"num_undeclared_frozen": len(undeclared)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
         )
     matched = {
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
@@ -47,7 +47,7 @@ def check_frozen(
             summary=f"{_quoted(unmatched)} of frozen_parameters must match a parameter of the "
             f"network, and does not. Its parameters: {format_names(trainable)}.",
             numbers={"num_unmatched_patterns": len(unmatched)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
@@ -58,7 +58,7 @@ def check_frozen(
             summary=f"{_quoted(not_frozen)} of frozen_parameters matches only trainable "
             "parameters.",
             numbers={"num_patterns_without_frozen": len(not_frozen)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
             cause="requires_grad was not set to False, or was set to True again.",
             fix="Set requires_grad to False where the network is built, or remove the pattern.",
         )

@@ -105,7 +105,7 @@ def check_gradient_flow(
         try:
             report = validate_gradients(model.named_parameters(), warn_norm=warn_norm)
         except ContractError as error:
-            return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
+            return Finding(outcome="fail", summary=error.what, fault="non-finite gradient")
         # Measured before any step, which replaces these gradients by those of later batches.
         recurrent = recurrent_gradients(model)
         probe = GradientProbe(model)
@@ -148,7 +148,7 @@ def _frozen(workload: Workload, network: nn.Module) -> Finding | None:
         return Finding(
             outcome="fail",
             summary=f"The model has no trainable parameter ({len(parameters)} are frozen).",
-            kind="no gradients",
+            fault="detached loss",
         )
     return check_frozen(parameters.items(), workload.frozen_parameters)
 
@@ -160,7 +160,7 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
             return Finding(
                 outcome="fail",
                 summary=f"{name} must return a floating-point tensor, got {got}.",
-                kind="invalid loss type",
+                fault="invalid loss type",
             )
     assert isinstance(loss, Tensor)
     assert isinstance(losses, Tensor)
@@ -169,26 +169,26 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
             outcome="fail",
             summary=f"loss() must return one number, got a tensor of {format_shape(loss)} "
             f"for {num_examples} examples.",
-            kind="wrong loss shape",
+            fault="wrong loss shape",
         )
     if tuple(losses.shape) != (num_examples,):
         return Finding(
             outcome="fail",
             summary=f"losses() must return one number per example, ({num_examples},), "
             f"got {format_shape(losses)}.",
-            kind="wrong loss shape",
+            fault="wrong loss shape",
         )
     if not bool(torch.isfinite(loss)):
         return Finding(
             outcome="fail",
             summary=f"The loss of the first batch is {float(loss.detach())}.",
-            kind="non-finite loss",
+            fault="non-finite loss",
         )
     if not loss.requires_grad:
         return Finding(
             outcome="fail",
             summary="The loss does not depend on any trainable parameter.",
-            kind="no gradients",
+            fault="detached loss",
         )
     return None
 
@@ -227,8 +227,7 @@ def _windows_of_one_row(batch: Examples, missing_gradients: MissingGradients) ->
         outcome="warn",
         summary="Inputs are windows of one row, so the recurrent weights "
         f"{format_names(names)} have no effect.",
-        cause="seq_len is 1: a recurrent network has no earlier row in its window.",
-        fix="Raise seq_len, or use another architecture, such as 'linear'.",
+        fault="sequence of one row",
     )
 
 
@@ -240,7 +239,7 @@ def _symmetric(model: nn.Module, probe: GradientProbe) -> Finding | None:
         outcome="fail",
         summary=f"All rows of {format_names(names)} are equal, in both weight and gradient, "
         f"after {probe.num_batches - 1} optimizer steps.",
-        kind="symmetric units",
+        fault="constant initialization",
     )
 
 
@@ -252,7 +251,7 @@ def _large(report: GradientReport, warn_norm: float) -> Finding | None:
         outcome="warn",
         summary=f"{len(report.large)} of {len(report.norms)} gradient norms are above "
         f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
-        kind="explosion",
+        fault="explosion",
     )
 
 

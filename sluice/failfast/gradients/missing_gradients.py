@@ -123,7 +123,7 @@ class _Diagnosis:
             outcome="fail",
             summary=f"{len(cut)} of {self.missing_gradients.num_trainable} trainable parameters "
             f"got no gradient: {format_names(cut)}.{note}",
-            kind="missing gradients",
+            fault="detached subgraph",
         )
 
     def dead(self) -> Finding | None:
@@ -140,12 +140,12 @@ class _Diagnosis:
             o not in self.idle_modules for o in self.zero_layers
         )
         if not blocks_learning:
-            return Finding(outcome="warn", summary=f"{text}.", kind="dead units")
+            return Finding(outcome="warn", summary=f"{text}.", fault="dead units")
         blocked = self._in_order(self.missing_gradients.zero)
         return Finding(
             outcome="fail",
             summary=f"{text}; therefore {format_names(blocked)} get a gradient of exactly 0.",
-            kind="dead units",
+            fault="dead units",
         )
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
@@ -195,7 +195,7 @@ class _Diagnosis:
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
             f"exactly 0 in {self.missing_gradients.num_batches} batches.",
-            kind="zero gradients",
+            fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
             fix="Initialise randomly. Only the last layer of a branch may be initialised at 0.",
@@ -216,7 +216,7 @@ class _Diagnosis:
             outcome="fail",
             summary=f"{len(names)} of {self.missing_gradients.num_trainable} gradients are exactly "
             f"0 in {self.missing_gradients.num_batches} batches: {format_names(names)}.",
-            kind="zero gradients",
+            fault="zero gradients",
         )
 
     def by_design(self) -> Finding | None:
@@ -232,7 +232,7 @@ class _Diagnosis:
             summary=f"{len(remaining)} of {self.missing_gradients.num_trainable} trainable "
             f"parameters got no nonzero gradient in {self.missing_gradients.num_batches} batches: "
             f"{format_names(remaining)}.",
-            kind="zero gradients",
+            fault="zero gradients",
             cause=_BY_DESIGN,
             fix=_IF_INTENDED,
         )

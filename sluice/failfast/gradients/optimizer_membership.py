@@ -84,7 +84,7 @@ def judge_membership(report: OptimizerReport) -> Finding | None:
             summary=f"{len(report.absent)} of {total} trainable parameters are in no parameter "
             f"group: {format_names(report.absent)}.{foreign}",
             numbers=numbers,
-            kind="parameter not in optimizer",
+            fault="parameters not optimized",
         )
     if report.repeated:
         return Finding(
@@ -93,7 +93,7 @@ def judge_membership(report: OptimizerReport) -> Finding | None:
             f"{'is' if len(report.repeated) == 1 else 'are'} listed twice in the parameter groups: "
             f"{format_names(report.repeated)}.",
             numbers=numbers,
-            kind="parameter not in optimizer",
+            fault="parameters not optimized",
             cause="Two name patterns match the same parameter, or a tied parameter was listed "
             "twice.",
             fix="Make the groups of parameter_groups() disjoint.",

@@ -27,7 +27,7 @@ def judge_normalisers(
         return (), Finding(
             outcome="fail",
             summary=error.what,
-            kind="non-finite output",
+            fault="non-finite output",
             cause=error.cause,
             fix=error.fix,
         )
@@ -38,7 +38,7 @@ def judge_normalisers(
         outcome="warn",
         summary=f"The normaliser state of {format_names([found.layer for found in small])} must "
         f"stay above 0; its lowest value is {small[0].lowest:g}.",
-        kind="non-finite output",
+        fault="non-finite output",
         cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
         "overflows.",
         fix="Initialise the stabiliser with the first input gate, as sluice.models.slstm does.",
@@ -53,7 +53,7 @@ def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> Finding | Non
     return Finding(
         outcome="warn",
         summary=f"The forget gate's bias gradient is exactly 0 in {format_names(zero)}.",
-        kind="zero gradients",
+        fault="zero gradients",
         cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
         "output is read before the recurrence has processed a second row.",
         fix="Raise seq_len, or read the output after the last row that this direction processes.",

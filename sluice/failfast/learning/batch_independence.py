@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
+from sluice.findings.catalogue import find_fault
 from sluice.findings.finding import Finding
-from sluice.findings.responses import respond
 from sluice.workloads.workload import Examples
 
 _NUM_SINGLE_EXAMPLES = 8
@@ -100,7 +100,7 @@ def _nondeterministic(
         outcome="fail",
         summary="In eval mode the model must return the same output for the same batch; "
         f"{_largest_difference(output, again, output, batch, settings)} in a second call.",
-        kind="nondeterministic predictions",
+        fault="nondeterministic predictions",
     )
 
 
@@ -115,13 +115,13 @@ def _batch_dependent(
     rows = Examples(x=batch.x[index], y=batch.y[index], rows=batch.rows[index.numpy()])
     apart = "alone" if len(index) < len(batch) else f"with {(len(batch) + 1) // 2} of the batch"
     suspects = _suspects(model)
-    cause = respond("batch dependence").cause
+    cause = find_fault("batch dependence").cause
     return Finding(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
         f"{_largest_difference(output[index], alone, output, rows, settings)} when it is "
         f"predicted {apart}.",
-        kind="batch dependence",
+        fault="batch dependence",
         cause=f"Most likely {suspects}. {cause}" if suspects else "",
     )
 

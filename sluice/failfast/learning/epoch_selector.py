@@ -45,7 +45,7 @@ def check_epoch_selector(select_epoch: SelectEpoch, settings: PocSettings, *, se
             outcome="fail",
             summary=f"{len(wrong)} of {num_cases} answers were wrong ({span}). First: {wrong[0]}.",
             numbers=numbers,
-            kind="wrong epoch selection",
+            fault="wrong epoch selection",
         )
     return Finding(
         outcome="pass",

@@ -49,7 +49,7 @@ def check_instantiation(
             outcome="fail",
             summary=f"The model must return one tensor, got {type(output).__name__} "
             f"for an input of {format_shape(batch.x)}.",
-            kind="shape mismatch",
+            fault="shape mismatch",
         )
     required = workload.output_shape(batch.y)
     if tuple(output.shape) != required:
@@ -59,7 +59,7 @@ def check_instantiation(
             summary=f"The output must have the shape {required} for targets of "
             f"{format_shape(batch.y)}, got {format_shape(output)} for an input of "
             f"{format_shape(batch.x)}.",
-            kind="shape mismatch",
+            fault="shape mismatch",
             cause=cause,
             fix=fix,
         )
@@ -69,7 +69,7 @@ def check_instantiation(
             outcome="fail",
             summary=f"{num_bad} of {output.numel()} output values are not finite: "
             f"{_locate_non_finite(workload, model, batch)}.",
-            kind="non-finite output",
+            fault="non-finite output",
         )
     dependent = find_batch_dependence(model, batch, output, settings, seed=seed)
     if dependent is not None:
@@ -94,7 +94,7 @@ def too_few_examples(num_examples: int, required: int) -> Finding:
         outcome="insufficient",
         summary=f"At least {required} train examples of fold 0 are required, got {num_examples}.",
         numbers={"num_examples": num_examples},
-        kind="too few rows",
+        fault="too few rows",
     )
 
 

@@ -209,14 +209,14 @@ def judge_mini_training(
             f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times the gain "
             f"from knowing the target; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
-            kind="mini training diverged",
+            fault="learning rate too high",
         )
     if not bound.lower > required_loss_decrease(mini.step_share, settings):
         return Finding(
             outcome="warn" if started_below > _PRETRAINED_UNITS_BELOW else "fail",
             summary=seen,
             numbers=numbers,
-            kind="no loss decrease",
+            fault="loss not decreasing",
         )
     if not below <= 0:
         return Finding(outcome="pass", summary=seen, numbers=numbers)
@@ -229,7 +229,7 @@ def judge_mini_training(
         "gain from knowing the target, so it only shows that the outputs approach the target's "
         "level.",
         numbers=numbers,
-        kind="no loss decrease",
+        fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
         "initial outputs are far from the target's level, and approaching it hides what is learned "
         "from the inputs.",
@@ -291,7 +291,7 @@ def _diverged(error: TrainingFailed, index: int) -> Finding:
     return Finding(
         outcome="fail",
         summary=f"Mini training {index + 1}: {error.what}",
-        kind="mini training diverged",
+        fault="learning rate too high",
         cause=error.cause,
         fix=error.fix,
     )

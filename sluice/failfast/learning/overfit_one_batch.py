@@ -98,7 +98,7 @@ def check_overfit_one_batch(
             outcome="fail",
             summary="The loss of these examples does not depend on the output: "
             f"{baseline.problem}.",
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
         )
     if baseline.problem:
         return _not_measured(f"There is no baseline to compare the loss with: {baseline.problem}.")
@@ -219,7 +219,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
             outcome="fail",
             summary=f"{seen} Every step increased the loss.",
             numbers=numbers,
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
             cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
             "losses(). Most often a sign is wrong.",
             fix="Check the sign of loss() against losses(); loss() should be their mean.",
@@ -231,14 +231,14 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
             outcome="fail",
             summary=f"{seen} This is far above even the constant output.",
             numbers=numbers,
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
             cause="The initial outputs are too far from the targets' level to reach it, or loss() "
             "and losses() disagree.",
             fix="Scale the target (scale_target), or check the sign of loss() against losses().",
         )
     if not last.succeeded:
         return Finding(
-            outcome="fail", summary=seen, numbers=numbers, kind="cannot overfit one batch"
+            outcome="fail", summary=seen, numbers=numbers, fault="cannot overfit one batch"
         )
     if first.succeeded:
         return Finding(outcome="pass", summary=seen, numbers=numbers)
@@ -247,7 +247,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
         summary=f"{seen} It could not overfit {first.num_rows} examples: it reached "
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
         numbers=numbers,
-        kind="cannot overfit one batch",
+        fault="cannot overfit one batch",
         cause="The model is very small, or its inputs are nearly equal; it does learn.",
         fix="Increase hidden or layers if the problem needs a larger model.",
     )

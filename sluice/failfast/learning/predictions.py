@@ -57,7 +57,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
         return Finding(
             outcome="insufficient",
             summary=f"At least 2 predictions are required, got {len(output)}.",
-            kind="too few rows",
+            fault="too few rows",
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
@@ -66,7 +66,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
             summary=f"{num_bad} of {output.numel()} predicted values are not finite, first in "
             f"example {int((~torch.isfinite(output)).nonzero()[0, 0])} of {len(output)}.",
             numbers={"num_not_finite": num_bad},
-            kind="non-finite output",
+            fault="non-finite output",
         )
     pair = _comparable(output, y)
     if pair is not None and not _varies(pair.y_NP):
@@ -88,14 +88,14 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
             outcome="fail",
             summary=f"{seen}; at most {limits.explosion_ratio:g} is allowed.",
             numbers=numbers,
-            kind="explosion",
+            fault="explosion",
         )
     if spread.problem:
         return Finding(
             outcome="fail",
             summary=f"{seen}; at least {limits.collapse_ratio:g} is required.",
             numbers=numbers,
-            kind="collapse",
+            fault="collapse",
         )
     return _judge_variety(pair, num_distinct, seen, numbers, limits)
 
@@ -180,7 +180,7 @@ def _constant_targets(output: Tensor) -> Finding:
         summary=f"All {len(output)} held-out targets are equal and define no scale for the "
         f"predictions, which {'vary' if varies else 'are all equal too'}.",
         numbers={"num_examples": len(output), "correlation": 0.0},
-        kind="collapse",
+        fault="collapse",
         cause="The validation rows contain only one class or value.",
         fix="Choose folds whose validation rows cover the whole range of the target.",
     )
@@ -204,14 +204,14 @@ def _judge_variety(
             summary=f"{seen}. Only {num_distinct} of them are distinct; "
             f"at least {limits.min_distinct} are expected.",
             numbers=numbers,
-            kind="few distinct predictions",
+            fault="few distinct predictions",
         )
     if undefined:
         return Finding(
             outcome="warn",
             summary=f"{seen}, because it is undefined.",
             numbers=numbers,
-            kind="few distinct predictions",
+            fault="few distinct predictions",
             cause="No output varies for which the target varies too.",
             fix="Inspect the predictions and targets of the held-out rows.",
         )

@@ -64,6 +64,7 @@ def check_scoring(
             return Finding(
                 outcome="fail" if compared else "warn",
                 summary=f"{seen} It is Sluice's default baseline.",
+                fault="invalid scoring method",
                 cause="The default predicts the mean of the targets, but the outputs of this "
                 "workload have another meaning.",
                 fix="Write baseline() in the workload before an evaluation: it is what a candidate "
@@ -112,7 +113,5 @@ def _failure(summary: str) -> Finding:
     return Finding(
         outcome="fail",
         summary=summary,
-        cause="The method was written for other outputs or targets. It is first called by the "
-        "evaluation, after the training.",
-        fix="Correct the named method of the workload.",
+        fault="invalid scoring method",
     )

@@ -43,7 +43,7 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"),
+    ("fault", "change"),
     [
         ("stopped too early", "training.max_epochs=50"),
         ("explosion", "training.learning_rate=0.00067"),
@@ -53,12 +53,12 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
         ("loss not decreasing", ""),
     ],
 )
-def test_each_kind_has_its_first_change(kind, change):
-    assert first_change(kind, ModelSettings(), TrainSettings()) == change
+def test_each_fault_has_its_first_change(fault, change):
+    assert first_change(fault, ModelSettings(), TrainSettings()) == change
 
 
 def test_the_advice_names_the_setting_and_the_command():
-    symptom = Symptom(kind="stopped too early", what="w.", cause="c.", fix="f.")
+    symptom = Symptom(fault="stopped too early", what="w.", cause="c.", fix="f.")
     found = MemberSymptom(
         symptom=symptom, seed=0, fold_id=0, members=32, of=32, change="training.max_epochs=50"
     )

@@ -116,7 +116,7 @@ DEPENDENT: dict[str, Change] = {
 def test_dependence_on_other_rows_is_detected(name: str) -> None:
     finding = changed(DEPENDENT[name])
 
-    assert (finding.outcome, finding.kind) == ("fail", "split dependence")
+    assert (finding.outcome, finding.fault) == ("fail", "split dependence")
     assert all(finding.response)
 
 

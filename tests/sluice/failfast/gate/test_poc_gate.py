@@ -330,7 +330,7 @@ def test_interruption_by_the_user_is_not_a_failed_check(gate):
 
 def test_a_warning_passes(gate):
     warn = tuple(
-        replace(c, function=lambda _: Finding(outcome="warn", summary="Close.", kind="explosion"))
+        replace(c, function=lambda _: Finding(outcome="warn", summary="Close.", fault="explosion"))
         if c.check_id == "gradient_flow"
         else c
         for c in CHECKS

@@ -49,12 +49,12 @@ REPORTS = {
             outcome="fail",
             summary="The \u03c3 is NaN.",
             numbers={"norm": math.nan, "high": math.inf, "low": -math.inf, "zero": 0},
-            kind="NaN gradients",
+            fault="non-finite gradient",
         ),
         Finding(outcome="skipped", summary="Because of that."),
     ),
     "hard examples": report(Finding(outcome="warn", summary="Look.", examples=(EXAMPLE,))),
-    "insufficient": report(Finding(outcome="insufficient", summary="Few.", kind="too few rows")),
+    "insufficient": report(Finding(outcome="insufficient", summary="Few.", fault="too few rows")),
 }
 
 
