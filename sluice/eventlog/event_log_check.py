@@ -9,7 +9,7 @@ from typing import Any
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import storage_error
 from sluice.eventlog.event_log import EventLog, read_events, validate_log
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 
 def check_event_log(
@@ -20,7 +20,7 @@ def check_event_log(
     config: Mapping[str, Any],
     headline: str,
     clock: Callable[[], datetime],
-) -> Finding:
+) -> CheckOutcome:
     """Write one event of every training type, read them while the log is open, and validate.
 
     Args:
@@ -46,7 +46,7 @@ def check_event_log(
     except StorageError as error:
         return _not_writable(error)
     except ContractError as error:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=error.what,
             fault="log validation failed",
@@ -56,22 +56,24 @@ def check_event_log(
     seen = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
     if seen != expected:
         lines = [n for n, event in enumerate(expected, 1) if seen[n - 1 : n] != [event]]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
             f"{len(seen)} of {len(expected)} events were on disk after the flush, and lines "
             f"{lines} differ.",
             fault="log validation failed",
         )
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{len(events)} events were written, flushed, read back and validated.",
         numbers={"events": len(events)},
     )
 
 
-def _not_writable(error: StorageError) -> Finding:
-    return Finding(outcome="fail", summary=error.what, fault="storage not writable", fix=error.fix)
+def _not_writable(error: StorageError) -> CheckOutcome:
+    return CheckOutcome(
+        outcome="fail", summary=error.what, fault="storage not writable", fix=error.fix
+    )
 
 
 def _one_of_each(

@@ -9,7 +9,7 @@ from sluice.base.error_location import describe_error, is_own_defect, locate_err
 from sluice.base.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
 from sluice.findings.catalogue import FaultName, find_fault
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
 
@@ -51,7 +51,7 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
     )
 
 
-def finding_from_error(error: BaseException) -> Finding:
+def finding_from_error(error: BaseException) -> CheckOutcome:
     """Return a failed finding that names the exception and the line of user code.
 
     A SluiceError keeps its cause, if any, and its fix. A torch error about sizes is reported as a
@@ -60,11 +60,11 @@ def finding_from_error(error: BaseException) -> Finding:
     if isinstance(error, SluiceError):
         is_memory = isinstance(error, OutOfMemory)
         fault: FaultName = "out of memory" if is_memory else "contract violation"
-        return Finding(
+        return CheckOutcome(
             outcome="fail", summary=error.what, fault=fault, cause=error.cause, fix=error.fix
         )
     known = explain_error(error, work="this check")
-    return Finding(
+    return CheckOutcome(
         outcome="fail", summary=known.what, fault=known.fault, cause=known.cause, fix=known.fix
     )
 

@@ -5,33 +5,24 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from sluice.base.settings import Record
 from sluice.findings.catalogue import FaultName
 from sluice.findings.fault import Severity
+from sluice.findings.finding import Finding, Number
 from sluice.trace.records.trace import Trace
-
-Number = float | int | str
-
 
 _CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
 
 
-class TraceFinding(Record):
-    """One problem in a training, with its evidence."""
+class TraceFinding(Finding):
+    """One problem in a training, found by a rule."""
 
-    rule: str
-    fault: FaultName
+    rule: str = Field(description="Name of the rule.")
     confidence: float = Field(
         ge=0,
         le=1,
         description="Probability that the fault is present, regardless of the author's intent.",
     )
-    severity: Severity
     step: int = Field(description="First step at which the problem is visible.")
-    what: str = Field(description="Observation: what happened, where and how often.")
-    cause: str = Field(description="Effect on the training.")
-    fix: str = Field(description="Recommended change.")
-    evidence: dict[str, Number] = Field(description="Numbers behind the observation.")
     contradicted_by: str = Field(description="Condition under which the finding is a false alarm.")
 
 

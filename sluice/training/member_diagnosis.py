@@ -13,8 +13,9 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.settings import Record
 from sluice.data.folds import Fold, RowRange
 from sluice.eventlog.event_log import read_events
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
-from sluice.training.curve_diagnosis import DiagnosisSettings, Symptom, diagnose_curves
+from sluice.training.curve_diagnosis import DiagnosisSettings, diagnose_curves
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
@@ -31,7 +32,7 @@ _ROWS = 512
 class MemberSymptom(Record):
     """One symptom: how many members have it, and its values in the first of them."""
 
-    symptom: Symptom = Field(description="Symptom of the first member that has it.")
+    symptom: Finding = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
     members: int = Field(description="Number of members with this fault.")
@@ -90,7 +91,7 @@ def diagnose_members(
     """
     rows = {fold.fold_id: _some_rows(workload, frame, fold) for fold in folds}
     trivial = {fold_id: _trivial(workload, examples) for fold_id, examples in rows.items()}
-    found: dict[str, list[tuple[Member, Symptom]]] = {}
+    found: dict[str, list[tuple[Member, Finding]]] = {}
     for member in members:
         network = load_member(member, workload, model, store)
         diagnosis = diagnose_curves(
@@ -121,16 +122,15 @@ def diagnose_members(
 
 def _cut_off(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
-) -> list[tuple[Member, Symptom]]:
+) -> list[tuple[Member, Finding]]:
     """Return the members whose best epoch is max_epochs, if they are common."""
     last = [member for member in members if member.best_epoch == max_epochs]
     if len(last) < settings.common_share * len(members):
         return []
-    symptom = Symptom(
-        fault="stopped too early",
+    symptom = Finding.of(
+        "stopped too early",
         what=f"the best epoch is the last one, {max_epochs} of {max_epochs}.",
-        cause="max_epochs ended the training before it converged.",
-        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+        evidence={"max_epochs": max_epochs, "members": len(last)},
     )
     return [(member, symptom) for member in last]
 

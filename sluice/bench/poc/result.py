@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.findings.finding import Outcome
+from sluice.findings.check_outcome import Outcome
 
 Verdict = Literal["caught", "missed", "other check", "wrong response"]
 

@@ -9,7 +9,7 @@ from sluice.failfast.data.constant_columns import find_constant_features, find_c
 from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -19,7 +19,7 @@ def check_features(
     frame: pd.DataFrame,
     folds: tuple[Fold, ...],
     settings: PocSettings,
-) -> Finding:
+) -> CheckOutcome:
     """Check that a feature frame is suitable for training.
 
     Checks the schema, the labels, the number of rows, the folds (within the table, without
@@ -69,7 +69,7 @@ def check_features(
         for finding in found:
             if finding.outcome == outcome:
                 return finding
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{len(frame)} rows, {len(workload.feature_columns)} features; fold 0 has "
         f"{len(train)} train and {len(val)} validation examples, x {tuple(train.x.shape[1:])}, "
@@ -83,7 +83,7 @@ def check_features(
     )
 
 
-def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
+def _missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
     """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
@@ -91,7 +91,7 @@ def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
     missing = [name for name in required if name not in frame.columns]
     if not missing:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
         f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
@@ -101,11 +101,11 @@ def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
     )
 
 
-def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
+def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
     unknown = ~frame.index.isin(raw.index)
     if not unknown.any():
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"Features must keep the index labels of the raw rows; {unknown.sum()} of "
         f"{len(frame)} are new, first {frame.index[unknown][0]}.",
@@ -117,10 +117,10 @@ def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
     )
 
 
-def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
+def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     if len(frame) >= settings.min_rows:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
         numbers={"rows": len(frame)},
@@ -131,9 +131,9 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
     )
 
 
-def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | None:
+def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
     if not folds:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="At least one fold is required, plan_folds() returned none for "
             f"{len(frame)} rows.",
@@ -145,7 +145,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
     for fold in folds:
         last = max(fold.train.stop, fold.val.stop, fold.test.stop)
         if last > len(frame):
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
                 f"{len(frame)} rows of features.",
@@ -159,7 +159,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | No
 
 def _unusable(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding for the first fault in the examples of a fold, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
         wrong = _wrong_form(examples)
@@ -167,7 +167,7 @@ def _unusable(
             wrong = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
             wrong += f"{examples.rows.max()}"
         if wrong:
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
                 fault="shape mismatch",
@@ -181,7 +181,7 @@ def _unusable(
         ):
             if must_be_finite and (index := _first_non_finite(tensor)) is not None:
                 label = frame.index[examples.rows[index]]
-                return Finding(
+                return CheckOutcome(
                     outcome="fail",
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
                     f"the example of row {examples.rows[index]} (label {label}).",
@@ -215,13 +215,13 @@ def _first_non_finite(tensor: Tensor) -> int | None:
     return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
 
 
-def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> Finding | None:
+def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
     """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
     for name in ("x", "y"):
         one, two = getattr(train, name), getattr(val, name)
         alike = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
         if one.dtype != two.dtype or one.ndim != two.ndim or not alike:
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: {name} is {one.dtype} {tuple(one.shape)} in train "
                 f"and {two.dtype} {tuple(two.shape)} in val.",

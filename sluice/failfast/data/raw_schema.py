@@ -6,10 +6,10 @@ from sluice.base.errors import SchemaError
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
 from sluice.findings.catalogue import FaultName
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 
-def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
+def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> CheckOutcome:
     """Compare the raw rows with their declared schema.
 
     Args:
@@ -22,7 +22,7 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
     broken = find_broken_schema(raw, schema, stage="raw", fault="raw schema mismatch")
     if broken is not None:
         return broken
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"All {len(schema.columns)} declared columns are present: {raw.shape[0]} rows x "
         f"{raw.shape[1]} columns.",
@@ -32,7 +32,7 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
 
 def find_broken_schema(
     table: pd.DataFrame, schema: Schema, *, stage: str, fault: FaultName
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a failed finding when a table does not match the schema, or None.
 
     Args:
@@ -43,7 +43,7 @@ def find_broken_schema(
     """
     if not isinstance(table, pd.DataFrame):
         method = {"raw": "load_rows()", "features": "compute_features()"}[stage]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{method} must return a pandas DataFrame, got {type(table).__name__}.",
             fault=fault,
@@ -55,7 +55,7 @@ def find_broken_schema(
     except SchemaError as error:
         names = {str(name) for name in table.columns}
         missing = [name for name in schema.names if name not in names]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=error.what,
             numbers={**_shape(table, schema), "missing": len(missing)},

@@ -5,13 +5,13 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.parameter_names import format_names
 
 
 def check_frozen(
     named_parameters: Iterable[tuple[str, nn.Parameter]], declared: Sequence[str]
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding when frozen and declared parameters differ, or None.
 
     A frozen parameter that matches no pattern fails, and so does a pattern that matches no
@@ -29,7 +29,7 @@ def check_frozen(
         if not trains and not any(_matches(name, pattern) for pattern in declared)
     ]
     if undeclared:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(undeclared)} of {len(trainable)} parameters are frozen and not "
             f"declared: {format_names(undeclared)}.",
@@ -42,7 +42,7 @@ def check_frozen(
     }
     unmatched = [pattern for pattern, found in matched.items() if not found]
     if unmatched:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{_quoted(unmatched)} of frozen_parameters must match a parameter of the "
             f"network, and does not. Its parameters: {format_names(trainable)}.",
@@ -53,7 +53,7 @@ def check_frozen(
         )
     not_frozen = [pattern for pattern, found in matched.items() if all(found)]
     if not_frozen:
-        return Finding(
+        return CheckOutcome(
             outcome="warn",
             summary=f"{_quoted(not_frozen)} of frozen_parameters matches only trainable "
             "parameters.",

@@ -16,7 +16,8 @@ from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
 from sluice.failfast.learning.example_sampling import sample_evenly
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 from sluice.models.settings import ModelSettings
 from sluice.workloads.constant_baseline import (
     constant_baseline_loss,
@@ -61,7 +62,7 @@ def check_overfit_one_batch(
     settings: PocSettings,
     *,
     seed: int,
-) -> Finding:
+) -> CheckOutcome:
     """Overfit a tiny batch; the loss must fall far below that of the best constant output.
 
     Outputs that ignore the input cannot have a lower loss than the best constant output. A loss
@@ -94,7 +95,7 @@ def check_overfit_one_batch(
     candidates = sample_evenly(examples, _CANDIDATE_ROWS)
     baseline = measure_constant_baseline(workload, candidates.y)
     if baseline.problem and not _depends_on_output(workload, candidates):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="The loss of these examples does not depend on the output: "
             f"{baseline.problem}.",
@@ -198,7 +199,7 @@ def _minimise(
     return lowest
 
 
-def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
+def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
     numbers: dict[str, Number] = {
         "num_rows": first.num_rows,
@@ -215,7 +216,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
         f"after {last.steps} of at most {settings.overfit_steps} steps."
     )
     if not last.succeeded and last.steps == 0:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen} Every step increased the loss.",
             numbers=numbers,
@@ -227,7 +228,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
     if not last.succeeded and last.reached > last.baseline_loss + _FAR_RATIO * (
         last.baseline_loss - last.required
     ):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen} This is far above even the constant output.",
             numbers=numbers,
@@ -237,12 +238,12 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
             fix="Scale the target (scale_target), or check the sign of loss() against losses().",
         )
     if not last.succeeded:
-        return Finding(
+        return CheckOutcome(
             outcome="fail", summary=seen, numbers=numbers, fault="cannot overfit one batch"
         )
     if first.succeeded:
-        return Finding(outcome="pass", summary=seen, numbers=numbers)
-    return Finding(
+        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+    return CheckOutcome(
         outcome="warn",
         summary=f"{seen} It could not overfit {first.num_rows} examples: it reached "
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
@@ -253,8 +254,8 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
     )
 
 
-def _not_measured(summary: str) -> Finding:
-    return Finding(
+def _not_measured(summary: str) -> CheckOutcome:
+    return CheckOutcome(
         outcome="insufficient",
         summary=summary,
         cause="The targets do not vary, or losses() needs more than outputs and targets.",

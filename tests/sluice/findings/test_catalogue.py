@@ -21,6 +21,9 @@ SOURCES = {
 }
 """Packages in which the detectors name their faults."""
 
+POSITIONS = {"Finding.of": 0, "_slow": 1}
+"""Functions that receive a fault as positional argument."""
+
 
 def string_values(node: ast.AST) -> Iterator[str]:
     """Yield the strings that an expression can have as its value."""
@@ -41,8 +44,8 @@ def reported_in(folder: str) -> Iterator[str]:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(isinstance(t, ast.Name) and t.id == "fault" for t in targets):
                     yield from string_values(node.value)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "_slow":
-                yield from string_values(node.args[1])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in POSITIONS:
+                yield from string_values(node.args[POSITIONS[ast.unparse(node.func)]])
 
 
 REPORTED = {

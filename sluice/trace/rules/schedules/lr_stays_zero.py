@@ -1,6 +1,7 @@
 """Detects a learning rate that stays at zero."""
 
-from sluice.trace.finding import Rule, Severity, TraceFinding
+from sluice.findings.fault import Severity
+from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
 from sluice.trace.rules._helpers.optimizer_steps import (

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sluice.trace.finding import Rule, Severity, TraceFinding
+from sluice.findings.fault import Severity
+from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.learning_rates import (
     LearningRates,

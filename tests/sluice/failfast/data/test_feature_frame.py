@@ -11,7 +11,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.feature_frame import check_features
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars
@@ -32,19 +32,19 @@ class Table(Signals):
         return self.plant(super().compute_features(raw))
 
 
-def checked(workload: Workload, settings: PocSettings | None = None) -> Finding:
+def checked(workload: Workload, settings: PocSettings | None = None) -> CheckOutcome:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     return check_features(workload, raw, frame, folds, settings or PocSettings())
 
 
-def planted(change, **attributes: object) -> Finding:
+def planted(change, **attributes: object) -> CheckOutcome:
     kind = type("Planted", (Table,), {"plant": staticmethod(change), **attributes})
     return checked(kind())
 
 
-def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> Finding:
+def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> CheckOutcome:
     class Digits(Workload):
         raw_schema = Schema(columns=())
         feature_schema = Schema(columns=())
