@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pydantic import Field
 
+from sluice.base.settings import Settings
 from sluice.findings.catalogue import FaultName
 from sluice.findings.fault import Severity
 from sluice.findings.finding import Finding, Number
@@ -26,8 +28,15 @@ class TraceFinding(Finding):
     contradicted_by: str = Field(description="Condition under which the finding is a false alarm.")
 
 
+class NoThresholds(Settings):
+    """Settings of a rule that has no thresholds."""
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulePolicy:
+class RulePolicy(Generic[SettingsT]):
     """Common description of all rules."""
 
     name: str
@@ -41,6 +50,8 @@ class RulePolicy:
     contradicted_by: str
     abstains: str
     """Condition under which the rule reports nothing although it has the evidence."""
+    settings: SettingsT
+    """Thresholds of the rule; their defaults are calibrated."""
 
     def finding(
         self,
@@ -72,10 +83,10 @@ class RulePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(RulePolicy):
+class Rule(RulePolicy[SettingsT]):
     """Rule about the trace of one process."""
 
-    judge: Callable[["Rule", Trace], tuple[TraceFinding, ...]]
+    judge: Callable[["Rule[SettingsT]", Trace], tuple[TraceFinding, ...]]
 
     def __call__(self, trace: Trace) -> tuple[TraceFinding, ...]:
         """Return the problems in a trace."""
@@ -83,10 +94,10 @@ class Rule(RulePolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRule(RulePolicy):
+class RankRule(RulePolicy[SettingsT]):
     """Rule about all ranks of a distributed run: one trace per rank, in the order of ranks."""
 
-    judge: Callable[["RankRule", Sequence[Trace]], tuple[TraceFinding, ...]]
+    judge: Callable[["RankRule[SettingsT]", Sequence[Trace]], tuple[TraceFinding, ...]]
 
     def __call__(self, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
         """Return the problems between the ranks."""
