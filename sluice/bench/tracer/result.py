@@ -120,6 +120,26 @@ class RunResult(Record):
         return None
 
     @property
+    def is_caught(self) -> bool:
+        """Whether the correct cause is among the reported ones."""
+        return self.place is not None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the correct cause is ranked first."""
+        return self.place == 1
+
+    @property
+    def has_error(self) -> bool:
+        """Whether an error was reported."""
+        return bool(self.causes_of("error"))
+
+    @property
+    def has_warning(self) -> bool:
+        """Whether a warning or a cause to confirm was reported."""
+        return bool(self.causes_of("confirm") or self.causes_of("warning"))
+
+    @property
     def late(self) -> int | None:
         """Steps from the first affected step to the verdict."""
         return None if self.place is None else self.answers[self.place - 1].step - self.starts_at
