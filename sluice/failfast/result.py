@@ -29,7 +29,9 @@ class CheckResult(Record):
     cause: str = Field("", description="Likely cause; empty when nothing is wrong.")
     fix: str = Field("", description="What to do; empty when nothing is wrong.")
     fault: FaultName | None = Field(
-        None, description="Name of the problem in the fault catalogue; null when nothing is wrong."
+        None,
+        description="Name of the problem in the fault catalogue; null when nothing is wrong, and "
+        "for errors that explain themselves.",
     )
     examples: tuple[HardExample, ...] = Field(
         (), description="Rows to inspect, highest loss first."
@@ -63,7 +65,7 @@ class CheckResult(Record):
 
     @property
     def finding(self) -> Finding | None:
-        """The problem that the check found, or None."""
+        """The problem that the check found; None without a fault of the catalogue."""
         if self.fault is None:
             return None
         return Finding(

@@ -58,8 +58,7 @@ def finding_from_error(error: BaseException) -> CheckOutcome:
     shape mismatch.
     """
     if isinstance(error, SluiceError):
-        is_memory = isinstance(error, OutOfMemory)
-        fault: FaultName = "out of memory" if is_memory else "contract violation"
+        fault: FaultName | None = "out of memory" if isinstance(error, OutOfMemory) else None
         return CheckOutcome(
             outcome="fail", summary=error.what, fault=fault, cause=error.cause, fix=error.fix
         )

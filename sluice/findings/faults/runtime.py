@@ -7,7 +7,6 @@ from sluice.findings.fault import Fault
 
 RuntimeFault = Literal[
     "user code raised",
-    "contract violation",
     "bug in Sluice",
     "time limit exceeded",
     "slower than usual",
@@ -27,18 +26,6 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         description="The code of the workload or the model raised an exception.",
         cause="The code of the workload or the model raised an exception.",
         fix="Correct the named line, then run the gate again.",
-        detectors=("POC gate",),
-    ),
-    _fault(
-        id="contract-violation",
-        name="contract violation",
-        severity="error",
-        description="A value does not satisfy a documented requirement of Sluice.",
-        cause=(
-            "The data, a setting or a return value of the workload does not satisfy the "
-            "requirement that the message names."
-        ),
-        fix="Correct the named value, then run again.",
         detectors=("POC gate",),
     ),
     _fault(
