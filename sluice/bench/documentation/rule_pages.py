@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,20 @@ from typing import Any
 from sluice.bench.documentation import markdown
 from sluice.bench.documentation.error_rates import ErrorRates, describe_rates
 from sluice.findings.catalogue import find_fault
-from sluice.trace.finding import RulePolicy
+from sluice.trace.finding import RankRule, Rule
 from sluice.trace.rules.library import RANK_RULES, RULES
+
+AnyRule = Rule[Any] | RankRule[Any]
+
+_ALL_RULES: tuple[AnyRule, ...] = (*RULES, *RANK_RULES)
 
 MAX_EXAMPLE_LINES = 25
 """Maximum length of an example program [lines]."""
 
 
-def rule_place(rule: RulePolicy[Any]) -> tuple[str, str]:
+def rule_place(rule: AnyRule) -> tuple[str, str]:
     """Return topic and module name of a rule."""
-    *_, topic, name = inspect.getmodule(rule.judge).__name__.split(".")  # type: ignore[union-attr]
+    *_, topic, name = rule.judge.__module__.split(".")
     return topic, name
 
 
@@ -30,7 +35,7 @@ def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
         rates: Measured error rates.
     """
     pages = {"rules/README.md": _index()}
-    for rule in (*RULES, *RANK_RULES):
+    for rule in _ALL_RULES:
         topic, name = rule_place(rule)
         example = docs / "rules" / topic / f"{name}.py"
         pages[f"rules/{topic}/{name}.md"] = _rule_page(
@@ -40,13 +45,13 @@ def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
 
 
 def _index() -> str:
-    by_topic: dict[str, list[tuple[str, RulePolicy[Any]]]] = {}
-    for rule in (*RULES, *RANK_RULES):
+    by_topic: dict[str, list[tuple[str, AnyRule]]] = {}
+    for rule in _ALL_RULES:
         topic, name = rule_place(rule)
         by_topic.setdefault(topic, []).append((name, rule))
     parts = [
         "# Rules of the tracer",
-        f"{len(RULES) + len(RANK_RULES)} rules inspect the trace of a training. A rule is named by "
+        f"{len(_ALL_RULES)} rules inspect the trace of a training. A rule is named by "
         "a sentence that is true when there is no problem. When one fault causes others, the "
         "report names the root cause and lists the consequences below it. Faults are described "
         "in the [fault catalogue](../faults/README.md).",
@@ -69,14 +74,14 @@ def _index() -> str:
     return markdown.page(*parts)
 
 
-def _fault_link(rule: RulePolicy[Any]) -> str:
+def _fault_link(rule: AnyRule) -> str:
     return find_fault(rule.fault).documentation.removeprefix("docs/")
 
 
-def _rule_page(rule: RulePolicy[Any], example: str, rates: ErrorRates) -> str:
+def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
     fault = find_fault(rule.fault)
     topic, name = rule_place(rule)
-    about = inspect.getdoc(inspect.getmodule(rule.judge)) or ""
+    about = inspect.getdoc(sys.modules[rule.judge.__module__]) or ""
     thresholds = markdown.settings_rows(rule.settings)
     return markdown.page(
         f"# {markdown.title(rule.name)}",
@@ -105,7 +110,7 @@ def _rule_page(rule: RulePolicy[Any], example: str, rates: ErrorRates) -> str:
     )
 
 
-def _example(rule: RulePolicy[Any], program: str) -> tuple[str, ...]:
+def _example(rule: AnyRule, program: str) -> tuple[str, ...]:
     """Return the paragraphs about the example program of a rule."""
     if not program:
         return ("The fault shows only in a long training, so there is no short example.",)
@@ -122,6 +127,6 @@ def _example(rule: RulePolicy[Any], program: str) -> tuple[str, ...]:
 def rules_by_fault() -> Mapping[str, list[tuple[str, str, str]]]:
     """Return topic, module name and name of every rule, by the fault that it reports."""
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for rule in (*RULES, *RANK_RULES):
+    for rule in _ALL_RULES:
         found.setdefault(rule.fault, []).append((*rule_place(rule), rule.name))
     return found

@@ -1,15 +1,22 @@
 """Gate, tracer and training diagnosis report findings of one type."""
 
+import io
+
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
+from sluice.checks.poc_report import _metadata
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.gate.display import problem_text
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.catalogue import find_fault
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.finding import Finding
 from sluice.trace.finding import TraceFinding
 from sluice.trace.rules.structure.dead_units import DEAD_UNITS
+
+FAILED = CheckOutcome(outcome="fail", summary="Seen.", fault="dead units")
 
 
 def check_result(outcome: CheckOutcome) -> CheckResult:
@@ -69,6 +76,24 @@ def test_a_check_that_does_not_pass_has_a_finding(outcome, severity):
         cause=find_fault("dead units").cause,
         fix="Do.",
         evidence={"units": 4},
+    )
+
+
+def test_the_terminal_names_the_page_about_a_problem():
+    console = Console(file=io.StringIO(), width=100)
+
+    console.print(problem_text(check_result(FAILED)))
+    console.print(problem_text(check_result(CheckOutcome(outcome="fail", summary="Odd."))))
+
+    printed = console.file.getvalue()
+    assert printed.count("see:") == 1
+    assert "docs/faults/network.md#dead-units" in printed
+
+
+def test_the_asset_check_names_the_page_about_a_problem():
+    assert _metadata(check_result(FAILED))["documentation"].endswith("network.md#dead-units")
+    assert "documentation" not in _metadata(
+        check_result(CheckOutcome(outcome="pass", summary="Fine."))
     )
 
 
