@@ -36,8 +36,9 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
 
 def _metadata(item: CheckResult) -> dict[str, Any]:
-    """Return the likely cause and the fix, followed by the numbers."""
-    advice = {"likely cause": item.cause, "fix": item.fix}
+    """Return the likely cause, the fix and the page about the fault, followed by the numbers."""
+    page = "" if item.finding is None else item.finding.documentation
+    advice = {"likely cause": item.cause, "fix": item.fix, "documentation": page}
     return {
         **{name: text for name, text in advice.items() if text},
         "outcome": item.outcome,

@@ -9,7 +9,7 @@ from typing import Any
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import storage_error
 from sluice.eventlog.event_log import EventLog, read_events, validate_log
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 
 def check_event_log(
@@ -20,7 +20,7 @@ def check_event_log(
     config: Mapping[str, Any],
     headline: str,
     clock: Callable[[], datetime],
-) -> Finding:
+) -> CheckOutcome:
     """Write one event of every type of a training, then read and validate the open log.
 
     Args:
@@ -46,32 +46,34 @@ def check_event_log(
     except StorageError as error:
         return _not_writable(error)
     except ContractError as error:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=error.what,
-            kind="log validation failed",
+            fault="log validation failed",
             fix=error.fix,
         )
     expected = [{"event": event, **fields} for event, fields in events]
     read = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
     if read != expected:
         lines = [n for n, event in enumerate(expected, 1) if read[n - 1 : n] != [event]]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
             f"{len(read)} of {len(expected)} events were on disk after the flush, and lines "
             f"{lines} differ.",
-            kind="log validation failed",
+            fault="log validation failed",
         )
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{len(events)} events were written, flushed, read back and validated.",
         numbers={"events": len(events)},
     )
 
 
-def _not_writable(error: StorageError) -> Finding:
-    return Finding(outcome="fail", summary=error.what, kind="storage not writable", fix=error.fix)
+def _not_writable(error: StorageError) -> CheckOutcome:
+    return CheckOutcome(
+        outcome="fail", summary=error.what, fault="storage not writable", fix=error.fix
+    )
 
 
 def _example_events(

@@ -8,7 +8,9 @@ from pydantic import Field
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.config.poc_settings import TimeLimit
-from sluice.findings.finding import Finding, HardExample, Number, Outcome
+from sluice.findings.catalogue import FaultName
+from sluice.findings.check_outcome import CheckOutcome, HardExample, Outcome
+from sluice.findings.finding import Finding, Number
 
 Level = Literal["minimum", "full"]
 
@@ -26,13 +28,18 @@ class CheckResult(Record):
     summary: str = Field(description="What was observed, and where.")
     cause: str = Field("", description="Likely cause; empty when nothing is wrong.")
     fix: str = Field("", description="What to do; empty when nothing is wrong.")
+    fault: FaultName | None = Field(
+        None,
+        description="Name of the problem in the fault catalogue; null when nothing is wrong, and "
+        "for errors that explain themselves.",
+    )
     examples: tuple[HardExample, ...] = Field(
         (), description="Rows to inspect, highest loss first."
     )
 
     @classmethod
     def of(
-        cls, finding: Finding, *, name: str, check_id: str, seconds: float, limit: TimeLimit
+        cls, finding: CheckOutcome, *, name: str, check_id: str, seconds: float, limit: TimeLimit
     ) -> Self:
         """Return the result of a check: its finding with name, time limits, cause and fix."""
         cause, fix = finding.response
@@ -47,6 +54,7 @@ class CheckResult(Record):
             summary=finding.summary,
             cause=cause,
             fix=fix,
+            fault=finding.fault,
             examples=finding.examples,
         )
 
@@ -54,6 +62,20 @@ class CheckResult(Record):
     def passed(self) -> bool:
         """True for a pass or a warning; a check that was skipped did not pass."""
         return self.outcome in ("pass", "warn")
+
+    @property
+    def finding(self) -> Finding | None:
+        """The problem that the check found; None without a fault of the catalogue."""
+        if self.fault is None:
+            return None
+        return Finding(
+            fault=self.fault,
+            severity="warning" if self.outcome == "warn" else "error",
+            what=self.summary,
+            cause=self.cause,
+            fix=self.fix,
+            evidence=self.numbers,
+        )
 
 
 class GateReport(Record):
@@ -81,6 +103,11 @@ class GateReport(Record):
     def blocking_failures(self) -> tuple[CheckResult, ...]:
         """The checks that failed or were inconclusive, without those skipped because of them."""
         return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The problems that the checks found, in the order of the checks."""
+        return tuple(r.finding for r in self.results if r.finding is not None)
 
     @property
     def reason(self) -> str:

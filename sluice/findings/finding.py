@@ -1,58 +1,52 @@
-"""Finding of one check, and the examples that it refers to."""
+"""The finding of a detector: one problem, with cause, fix and evidence."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Self
 
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.findings.responses import FailureKind, respond
-
-Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
-
+from sluice.findings.catalogue import FaultName, find_fault
+from sluice.findings.fault import Severity
 
 Number = float | int | str
 
 
-class UnusualFeature(Record):
-    """One feature of an example whose value is far from the median."""
+class Finding(Record):
+    """One problem that the POC gate, the tracer or the training diagnosis found."""
 
-    feature: str
-    value: float = Field(description="Value of the feature in this row, in the feature's unit.")
-    deviations: float = Field(description="Distance from the median of the examined rows [std].")
+    fault: FaultName
+    severity: Severity
+    what: str = Field(description="Observation: what happened, where and how often.")
+    cause: str = Field(description="Likely cause, or the effect on the training.")
+    fix: str = Field(description="Recommended change.")
+    evidence: dict[str, Number] = Field(description="Numbers behind the observation.")
 
+    @classmethod
+    def of(
+        cls,
+        fault: FaultName,
+        *,
+        what: str,
+        evidence: Mapping[str, Number],
+        cause: str = "",
+        fix: str = "",
+    ) -> Self:
+        """Return a finding with the usual severity of its fault.
 
-class HardExample(Record):
-    """One example with a high loss, and its unusual features."""
-
-    row: str = Field(description="Index label of the row.")
-    loss: float = Field(description="Loss of the example, in the workload's loss unit.")
-    times_median: float = Field(description="Loss of the example divided by the median loss.")
-    unusual_features: tuple[UnusualFeature, ...] = Field(
-        (), description="Most unusual feature first."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Outcome of one check, before the gate adds its name and run time.
-
-    ``cause`` and ``fix`` default to the response that is registered for ``kind``.
-    """
-
-    outcome: Outcome
-    summary: str
-    numbers: Mapping[str, Number] = field(default_factory=dict)
-    kind: FailureKind | None = None
-    cause: str = ""
-    fix: str = ""
-    examples: tuple[HardExample, ...] = ()
+        ``cause`` and ``fix`` default to those of the fault in the catalogue.
+        """
+        entry = find_fault(fault)
+        return cls(
+            fault=fault,
+            severity=entry.severity,
+            what=what,
+            cause=cause or entry.cause,
+            fix=fix or entry.fix,
+            evidence=dict(evidence),
+        )
 
     @property
-    def response(self) -> tuple[str, str]:
-        """The likely cause and the fix; both empty when nothing is wrong."""
-        if self.kind is None:
-            return self.cause, self.fix
-        known = respond(self.kind)
-        return self.cause or known.cause, self.fix or known.fix
+    def documentation(self) -> str:
+        """Path of the section about the fault, relative to the repository."""
+        return find_fault(self.fault).documentation

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.findings.finding import HardExample, UnusualFeature
+from sluice.findings.check_outcome import HardExample, UnusualFeature
 
 _MIN_DEVIATIONS = 2.0
 _MAX_FEATURES = 3

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sluice.base.error_location import describe_error, is_own_defect, locate_error, message_of
 from sluice.base.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
-from sluice.findings.finding import Finding
-from sluice.findings.responses import FailureKind, respond
+from sluice.findings.catalogue import FaultName, find_fault
+from sluice.findings.check_outcome import CheckOutcome
 
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
 
@@ -18,7 +18,7 @@ _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|
 class ErrorExplanation:
     """Message, likely cause and fix for an exception."""
 
-    kind: FailureKind
+    fault: FaultName
     what: str
     cause: str
     fix: str
@@ -34,37 +34,37 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
     if is_out_of_memory(error):
         refused = out_of_memory_error(error, work)
         return ErrorExplanation(
-            kind="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
+            fault="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
         )
-    kind: FailureKind = "user code raised"
+    fault: FaultName = "user code raised"
     if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(message_of(error)):
-        kind = "shape mismatch"
+        fault = "shape mismatch"
     elif is_own_defect(error):
-        kind = "bug in Sluice"
-    response = respond(kind)
-    location = locate_error(error, defect=kind == "bug in Sluice")
+        fault = "bug in Sluice"
+    response = find_fault(fault)
+    location = locate_error(error, defect=fault == "bug in Sluice")
     return ErrorExplanation(
-        kind=kind,
+        fault=fault,
         what=f"{describe_error(error)} (raised {location}).",
         cause=response.cause,
         fix=response.fix,
     )
 
 
-def finding_from_error(error: BaseException) -> Finding:
+def finding_from_error(error: BaseException) -> CheckOutcome:
     """Return a failed finding that names the exception and the line of user code.
 
     A SluiceError keeps its cause, if any, and its fix. A torch error about sizes is reported as a
     shape mismatch.
     """
     if isinstance(error, SluiceError):
-        kind: FailureKind | None = "out of memory" if isinstance(error, OutOfMemory) else None
-        return Finding(
-            outcome="fail", summary=error.what, kind=kind, cause=error.cause, fix=error.fix
+        fault: FaultName | None = "out of memory" if isinstance(error, OutOfMemory) else None
+        return CheckOutcome(
+            outcome="fail", summary=error.what, fault=fault, cause=error.cause, fix=error.fix
         )
     known = explain_error(error, work="this check")
-    return Finding(
-        outcome="fail", summary=known.what, kind=known.kind, cause=known.cause, fix=known.fix
+    return CheckOutcome(
+        outcome="fail", summary=known.what, fault=known.fault, cause=known.cause, fix=known.fix
     )
 
 
@@ -88,7 +88,7 @@ def wrap_user_errors(what: str) -> Iterator[None]:
             raise out_of_memory_error(error, what) from error
         known = explain_error(error, work=what)
         fix = (
-            "Correct that line and start again." if known.kind == "user code raised" else known.fix
+            "Correct that line and start again." if known.fault == "user code raised" else known.fix
         )
         raise ContractError(f"{what} raised {known.what}", cause=known.cause, fix=fix) from error
 
@@ -100,9 +100,9 @@ def training_error(error: Exception) -> SluiceError:
         error: Any exception except subclasses of SluiceError.
     """
     known = explain_error(error, work="a training")
-    if known.kind == "out of memory":
+    if known.fault == "out of memory":
         return OutOfMemory(known.what, cause=known.cause, fix=known.fix)
-    if known.kind == "bug in Sluice":
+    if known.fault == "bug in Sluice":
         return TrainingFailed(known.what, cause=known.cause, fix=known.fix)
     return TrainingFailed(
         known.what,

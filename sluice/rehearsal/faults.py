@@ -10,8 +10,9 @@ import ctypes
 import dataclasses
 import hashlib
 import time
+from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.settings import Record
+from sluice.findings.catalogue import FaultName
 from sluice.registry.stored_code import CodeSource
 from sluice.serving.deployed import DeployedModel
 from sluice.serving.ledger_models import load_from_ledger
@@ -27,7 +29,16 @@ from sluice.serving.ledger_models import load_from_ledger
 InjectedFault = Literal[
     "none", "errors", "latency", "nan", "drift", "quality", "crash", "no_traffic"
 ]
-FAULTS: tuple[InjectedFault, ...] = get_args(InjectedFault)
+FAULT_NAMES: Mapping[InjectedFault, FaultName] = {
+    "errors": "prediction errors",
+    "latency": "slow predictions",
+    "nan": "non-finite output",
+    "drift": "prediction drift",
+    "quality": "lower prediction quality",
+    "crash": "process crashed",
+    "no_traffic": "no traffic",
+}
+"""Name of each injected fault in the catalogue; "none" injects no fault."""
 
 _AFFECTED_SHARE = 0.2
 """Share of the windows affected by errors and NaN."""

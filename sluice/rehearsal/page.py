@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from html import escape
 
 from sluice.base.home import Home
-from sluice.rehearsal.faults import InjectedFault
+from sluice.findings.catalogue import find_fault
+from sluice.rehearsal.faults import FAULT_NAMES, InjectedFault
 from sluice.rehearsal.plots import evidence_png, share_png
 from sluice.rehearsal.result import Rehearsal
 from sluice.rehearsal.served_steps import served_steps
@@ -58,6 +59,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         "</p>",
         f'<div class="card {tone}"><p><b>{escape(rehearsal.summary)}</b></p>'
         f"<p>{escape(FAULT_DESCRIPTIONS[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
+        f"{_documentation(rehearsal.fault)}"
         f"{remedy}{deviations}</div>",
         "<h2>Traffic split</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
@@ -149,3 +151,11 @@ def _image(png: bytes, what: str) -> str:
     return (
         f'<div class="card"><img alt="{escape(what)}" src="data:image/png;base64,{content}"></div>'
     )
+
+
+def _documentation(fault: InjectedFault) -> str:
+    """Return a line with the name of the fault and its page; empty without a fault."""
+    if fault not in FAULT_NAMES:
+        return ""
+    entry = find_fault(FAULT_NAMES[fault])
+    return f'<p class="soft">{escape(entry.name)}: {escape(entry.documentation)}</p>'

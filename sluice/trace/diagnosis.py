@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.trace.faults import EXPLAINS, Fault
+from sluice.findings.catalogue import FaultName
+from sluice.trace.faults import EXPLAINS
 from sluice.trace.finding import TraceFinding
 
 _RANK = {"error": 0, "confirm": 1, "warning": 2}
@@ -14,7 +15,7 @@ _RANK = {"error": 0, "confirm": 1, "warning": 2}
 class Diagnosis(Record):
     """One root cause with its findings and consequences."""
 
-    fault: Fault
+    fault: FaultName
     confidence: float = Field(ge=0, le=1)
     findings: tuple[TraceFinding, ...] = Field(
         min_length=1, description="Findings of this fault, the most severe first."
@@ -41,7 +42,7 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     least as severe. So a warning never hides an error. A ``confirm`` finding may also explain an
     error, if it occurs no later. Every finding belongs to exactly one diagnosis.
     """
-    by_fault: dict[Fault, list[TraceFinding]] = {}
+    by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_order):
         by_fault.setdefault(finding.fault, []).append(finding)
     parents = {fault: _parent(fault, by_fault) for fault in by_fault}
@@ -81,7 +82,7 @@ def _order(finding: TraceFinding) -> tuple[int, float, int]:
     return _RANK[finding.severity], -finding.confidence, finding.step
 
 
-def _parent(fault: Fault, by_fault: dict[Fault, list[TraceFinding]]) -> Fault | None:
+def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
     """Return the most severe fault that explains another one.
 
     Assumes that ``EXPLAINS`` has no cycle.
@@ -103,6 +104,6 @@ def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]
     return strongest <= weakest or (strongest == _RANK["confirm"] and follows)
 
 
-def _root(fault: Fault, parents: dict[Fault, Fault | None]) -> Fault:
+def _root(fault: FaultName, parents: dict[FaultName, FaultName | None]) -> FaultName:
     parent = parents[fault]
     return fault if parent is None else _root(parent, parents)

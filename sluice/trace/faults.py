@@ -1,93 +1,22 @@
-"""Names of the faults that rules report, and which faults can cause which others."""
+"""Which faults can cause which others."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
 
-Fault = Literal[
-    # data
-    "duplicate worker seeds",
-    "repeated epoch order",
-    "missing distributed sampler",
-    "sampler seed mismatch",
-    "label skew across ranks",
-    "shuffled labels",
-    "preprocessing skew",
-    "train-validation leakage",
-    "non-finite input",
-    "constant column",
-    # tokens and masks
-    "EOS token masked",
-    "all targets ignored",
-    "inverted padding mask",
-    "future token leak",
-    "duplicate BOS token",
-    "index out of range",
-    # structure
-    "detached subgraph",
-    "unregistered module",
-    "parameters not optimized",
-    "stale optimizer parameters",
-    "parameter in two optimizers",
-    "unintended freeze",
-    "misspelled requires_grad",
-    "detached loss",
-    "training in evaluation mode",
-    "evaluation in training mode",
-    "tied weights broken",
-    "weights diverge across ranks",
-    # precision
-    "gradient scaler skips steps",
-    "gradient underflow",
-    "updates lost to rounding",
-    "non-finite gradient",
-    "clip before unscale",
-    # order of calls
-    "missing zero_grad",
-    "misplaced zero_grad",
-    "step before backward",
-    "clip after step",
-    "scheduler before optimizer",
-    "unnormalized gradient accumulation",
-    # dynamics
-    "dead units",
-    "constant initialization",
-    "vanishing gradients",
-    "learning rate too high",
-    "schedule ends early",
-    "scheduler stepped per epoch",
-    "learning rate stays zero",
-    "clip norm mismatch",
-    "unstable Adam moments",
-    # loss and selection
-    "logits-probability mix-up",
-    "loss broadcasting",
-    "extreme logits",
-    "resume state lost",
-    "checkpoint not loaded",
-    "stale best checkpoint",
-    # symptoms that a fault above can cause
-    "non-finite loss",
-    "loss not decreasing",
-    "weights not updating",
-    "overfitting",
-]
-"""Name of the problem that a finding reports."""
+from sluice.findings.catalogue import FaultName
 
-FAULTS: tuple[Fault, ...] = get_args(Fault)
-
-_NOT_FINITE: tuple[Fault, ...] = (
+_NOT_FINITE: tuple[FaultName, ...] = (
     "non-finite loss",
     "non-finite gradient",
     "gradient scaler skips steps",
 )
-_NOT_LEARNING: tuple[Fault, ...] = (
+_NOT_LEARNING: tuple[FaultName, ...] = (
     "loss not decreasing",
     "weights not updating",
     "shuffled labels",
 )
-_DEAD: tuple[Fault, ...] = ("vanishing gradients", "dead units")
+_DEAD: tuple[FaultName, ...] = ("vanishing gradients", "dead units")
 
-EXPLAINS: Mapping[Fault, tuple[Fault, ...]] = {
+EXPLAINS: Mapping[FaultName, tuple[FaultName, ...]] = {
     "non-finite input": (
         *_NOT_FINITE,
         *_NOT_LEARNING,

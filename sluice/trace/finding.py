@@ -2,44 +2,41 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, TypeVar
 
 from pydantic import Field
 
-from sluice.base.settings import Record
-from sluice.trace.faults import Fault
+from sluice.base.settings import Settings
+from sluice.findings.catalogue import FaultName
+from sluice.findings.fault import Severity
+from sluice.findings.finding import Finding, Number
 from sluice.trace.records.trace import Trace
-
-Severity = Literal["error", "confirm", "warning"]
-"""``error``: certainly wrong; ``confirm``: wrong unless intended; ``warning``: worth checking."""
-
-Number = float | int | str
-
 
 _CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
 
 
-class TraceFinding(Record):
-    """One problem in a training, with its evidence."""
+class TraceFinding(Finding):
+    """One problem in a training, found by a rule."""
 
-    rule: str
-    fault: Fault
+    rule: str = Field(description="Name of the rule.")
     confidence: float = Field(
         ge=0,
         le=1,
         description="Probability that the fault is present, regardless of the author's intent.",
     )
-    severity: Severity
     step: int = Field(description="First step at which the problem is visible.")
-    what: str = Field(description="Observation: what happened, where and how often.")
-    cause: str = Field(description="Effect on the training.")
-    fix: str = Field(description="Recommended change.")
-    evidence: dict[str, Number] = Field(description="Numbers behind the observation.")
     contradicted_by: str = Field(description="Condition under which the finding is a false alarm.")
 
 
+class NoThresholds(Settings):
+    """Settings of a rule that has no thresholds."""
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulePolicy:
+class RulePolicy(Generic[SettingsT]):
     """Common description of all rules."""
 
     name: str
@@ -47,12 +44,14 @@ class RulePolicy:
     priority: int
     """Position of the rule: rules run in ascending order, and findings of equal severity,
     confidence and step are reported in this order."""
-    fault: Fault
+    fault: FaultName
     requires: str
     """Evidence that the rule needs; without it the rule reports nothing."""
     contradicted_by: str
     abstains: str
     """Condition under which the rule reports nothing although it has the evidence."""
+    settings: SettingsT
+    """Thresholds of the rule; their defaults are calibrated."""
 
     def finding(
         self,
@@ -84,10 +83,10 @@ class RulePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(RulePolicy):
+class Rule(RulePolicy[SettingsT]):
     """Rule about the trace of one process."""
 
-    judge: Callable[["Rule", Trace], tuple[TraceFinding, ...]]
+    judge: Callable[["Rule[SettingsT]", Trace], tuple[TraceFinding, ...]]
 
     def __call__(self, trace: Trace) -> tuple[TraceFinding, ...]:
         """Return the problems in a trace."""
@@ -95,10 +94,10 @@ class Rule(RulePolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRule(RulePolicy):
+class RankRule(RulePolicy[SettingsT]):
     """Rule about all ranks of a distributed run: one trace per rank, in the order of ranks."""
 
-    judge: Callable[["RankRule", Sequence[Trace]], tuple[TraceFinding, ...]]
+    judge: Callable[["RankRule[SettingsT]", Sequence[Trace]], tuple[TraceFinding, ...]]
 
     def __call__(self, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
         """Return the problems between the ranks."""

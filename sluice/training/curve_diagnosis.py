@@ -9,25 +9,14 @@ Shape legend: E = epochs, T = epochs of the tail that a trend is fitted to.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.settings import Record, Settings
+from sluice.findings.finding import Finding
 from sluice.training.loop import EpochResult
-
-SymptomKind = Literal[
-    "overfitting",
-    "stopped too early",
-    "underfitting",
-    "loss not decreasing",
-    "explosion",
-    "non-finite loss",
-    "dead units",
-    "fp16 abandoned",
-]
 
 _MIN_EPOCHS = 6
 """Minimum number of epochs for trends: five differences between neighbours."""
@@ -92,22 +81,13 @@ class DiagnosisSettings(Settings):
     )
 
 
-class Symptom(Record):
-    """One abnormal property of a training."""
-
-    kind: SymptomKind
-    what: str = Field(description="Observation, with numbers and epochs.")
-    cause: str
-    fix: str = Field(description="What to try first.")
-
-
 class CurveDiagnosis(Record):
     """Symptoms of one training's learning curves, most urgent first.
 
     An empty result does not prove a good training.
     """
 
-    symptoms: tuple[Symptom, ...]
+    symptoms: tuple[Finding, ...]
     epochs: int = Field(description="Number of epochs that were analysed.")
     enough: bool = Field(
         description="Whether there are enough epochs for trends; explosions are "
@@ -118,7 +98,7 @@ class CurveDiagnosis(Record):
     def summary(self) -> str:
         """One sentence for reports."""
         if self.symptoms:
-            return " ".join(f"{symptom.kind}: {symptom.what}" for symptom in self.symptoms)
+            return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.enough:
             return f"{self.epochs} epochs are too few for a trend; no gradient exploded."
         return f"No symptom in {self.epochs} epochs."
@@ -177,7 +157,7 @@ def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     return change, abs(change) > _CLEAR_STANDARD_ERRORS * error
 
 
-def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Symptom | None:
+def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     val_E, train_E = _curves(history)
     best = int(val_E.argmin())
     after = len(history) - 1 - best
@@ -190,11 +170,12 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
     decrease = float(train_E[0] - train_E.min())
     if not (clear and gap_clear and gap > 0 and rise > settings.gap_share * decrease > 0):
         return None
-    return Symptom(
-        kind="overfitting",
+    return Finding.of(
+        "overfitting",
         what=f"the validation loss is lowest at epoch {best + 1} ({val_E[best]:.4g}) and "
         f"increases by {rise:.3g} over the {after} epochs after it, while the gap to the "
         f"train loss grows by {gap:.3g}.",
+        evidence={"best_epoch": best + 1, "increase": rise, "gap_increase": gap},
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
         "hidden. The kept weights are those of the best epoch.",
@@ -203,7 +184,7 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
 
 def _unfinished(
     history: Sequence[EpochResult], settings: DiagnosisSettings, max_epochs: int
-) -> Symptom | None:
+) -> Finding | None:
     val_E, _ = _curves(history)
     if len(history) < max_epochs or int(val_E.argmin()) < len(history) - 2:
         return None
@@ -211,27 +192,27 @@ def _unfinished(
     decrease = float(val_E[0] - val_E[-1])
     if not (clear and -change > settings.unfinished_share * decrease > 0):
         return None
-    return Symptom(
-        kind="stopped too early",
+    return Finding.of(
+        "stopped too early",
         what=f"the validation loss still decreases at the last epoch, by {-change:.3g} over the "
         f"last {settings.gap_epochs} ({-change / decrease:.0%} of its total decrease).",
-        cause="max_epochs ended the training before it converged.",
-        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+        evidence={"decrease": -change, "share": -change / decrease},
     )
 
 
 def _not_learning(
     history: Sequence[EpochResult], settings: DiagnosisSettings, trivial_loss: float | None
-) -> Symptom | None:
+) -> Finding | None:
     _, train_E = _curves(history)
     lowest = float(train_E.min())
     learns = trivial_loss is not None and lowest < settings.trivial_share * trivial_loss
     late = float(np.median(train_E[1:]))
     if not learns and not train_E[0] - late > settings.min_loss_decrease * abs(float(train_E[0])):
-        return Symptom(
-            kind="loss not decreasing",
+        return Finding.of(
+            "loss not decreasing",
             what=f"the train loss is {train_E[0]:.4g} in epoch 1, and its median over the later "
             f"epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
+            evidence={"first_loss": float(train_E[0]), "median_loss": late},
             cause="The learning rate is far too low or too high, layers are frozen, or the "
             "features carry no information about the target.",
             fix="Run the learning-rate range test first; then check that every layer requires "
@@ -239,18 +220,15 @@ def _not_learning(
         )
     if trivial_loss is None or not trivial_loss > 0 or learns:
         return None
-    return Symptom(
-        kind="underfitting",
+    return Finding.of(
+        "underfitting",
         what=f"the lowest train loss is {lowest:.4g}, {lowest / trivial_loss:.0%} of the loss of "
         f"the best constant prediction ({trivial_loss:.4g}).",
-        cause="The network is too small or too strongly regularised, the learning rate is too "
-        "low, or the features carry little information about the target.",
-        fix="Double hidden first, set weight_decay and dropout to 0, and run the learning-rate "
-        "range test.",
+        evidence={"lowest_loss": lowest, "constant_loss": trivial_loss},
     )
 
 
-def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Symptom | None:
+def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     for index, result in enumerate(history):
         fp16 = result.skipped_steps > 0
         losses = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
@@ -264,21 +242,24 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> S
         if index and not fp16 and not norm <= limit:
             return _exploded(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
-                f"{limit:.3g} for a loss of {result.train_loss:.3g}."
+                f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
+                result,
             )
         if not fp16 and not norm <= settings.max_gradient_jump * max(before, 1e-12):
             return _exploded(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
-                f"of the epochs before is {before:.3g}."
+                f"of the epochs before is {before:.3g}.",
+                result,
             )
     return None
 
 
-def _not_finite(result: EpochResult) -> Symptom:
-    return Symptom(
-        kind="non-finite loss",
+def _not_finite(result: EpochResult) -> Finding:
+    return Finding.of(
+        "non-finite loss",
         what=f"at epoch {result.epoch} the train loss is {result.train_loss:.4g} and the "
         f"validation loss {result.val_loss:.4g}; largest gradient norm {result.grad_norm_max:.3g}.",
+        evidence={"epoch": result.epoch, "gradient_norm": result.grad_norm_max},
         cause="The loss takes the logarithm of 0, divides by 0, or overflows on extreme outputs; "
         "or the learning rate is too high.",
         fix="Clamp the arguments of log, exp and division in the loss first. If the gradient norm "
@@ -286,41 +267,42 @@ def _not_finite(result: EpochResult) -> Symptom:
     )
 
 
-def _exploded(what: str) -> Symptom:
-    return Symptom(
-        kind="explosion",
+def _exploded(what: str, result: EpochResult) -> Finding:
+    return Finding.of(
+        "explosion",
         what=what,
+        evidence={"epoch": result.epoch, "gradient_norm": result.grad_norm_max},
         cause="The learning rate is too high, clip_norm too large, or a row is far out of range.",
         fix="Divide learning_rate by 3 first, then clip_norm (0.5 to 1 for a Transformer, 5 to 10 "
         "for recurrent networks), and inspect the rows with the highest loss.",
     )
 
 
-def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Symptom | None:
+def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Finding | None:
     if dead_units is None or not dead_units[1]:
         return None
     dead, total = dead_units
     if dead / total <= settings.dead_share:
         return None
-    return Symptom(
-        kind="dead units",
+    return Finding.of(
+        "dead units",
         what=f"{dead} of {total} rectifier neurons ({dead / total:.0%}) are not active on any row.",
+        evidence={"dead_units": dead, "units": total},
         cause="A neuron whose input is never above 0 gets no gradient. A too high learning rate "
         "or a bad initialisation causes that.",
         fix="Divide learning_rate by 3 first, check the initial bias, or use GELU or LeakyReLU.",
     )
 
 
-def _fp16_abandoned(history: Sequence[EpochResult]) -> Symptom | None:
+def _fp16_abandoned(history: Sequence[EpochResult]) -> Finding | None:
     epochs = [r.epoch for r in history if r.skipped_steps and r.precision == "fp32"]
     if not epochs:
         return None
-    return Symptom(
-        kind="fp16 abandoned",
+    return Finding.of(
+        "fp16 abandoned",
         what=f"five consecutive steps overflowed at epoch {epochs[0]}; the rest of the training "
         "used fp32.",
-        cause="Gradients or outputs exceed fp16's largest number, 65,504.",
-        fix="Use bf16, which has the range of fp32; or scale the target.",
+        evidence={"epoch": epochs[0]},
     )
 
 

@@ -13,8 +13,9 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.settings import Record
 from sluice.data.folds import Fold, RowRange
 from sluice.eventlog.event_log import read_events
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
-from sluice.training.curve_diagnosis import DiagnosisSettings, Symptom, diagnose_curves
+from sluice.training.curve_diagnosis import DiagnosisSettings, diagnose_curves
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
@@ -30,12 +31,12 @@ the constant baseline is computed."""
 
 
 class MemberSymptom(Record):
-    """One kind of symptom in a candidate: how many members have it, and an example."""
+    """One fault in a candidate: how many members have it, and an example."""
 
-    symptom: Symptom = Field(description="Symptom of the first member that has it.")
+    symptom: Finding = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
-    members: int = Field(description="Number of members with a symptom of this kind.")
+    members: int = Field(description="Number of members with this fault.")
     of: int = Field(description="Number of members that were analysed.")
     change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
 
@@ -44,7 +45,7 @@ class MemberSymptom(Record):
         """Observation, example member, cause and first fix, for reports."""
         s = self.symptom
         return (
-            f"{s.kind} in {self.members} of {self.of} members, such as seed {self.seed} fold "
+            f"{s.fault} in {self.members} of {self.of} members, such as seed {self.seed} fold "
             f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
@@ -52,7 +53,7 @@ class MemberSymptom(Record):
         """Return the observation and the command to run, for the decision about the candidate."""
         s = self.symptom
         observation = (
-            f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
+            f"{s.fault[0].upper()}{s.fault[1:]} in {self.members} of {self.of} trainings: {s.what}"
         )
         if not self.change:
             return f"{observation} {s.fix}"
@@ -93,7 +94,7 @@ def diagnose_members(
     trivial_losses = {
         fold_id: _trivial_loss(workload, examples) for fold_id, examples in rows.items()
     }
-    members_by_kind: dict[str, list[tuple[Member, Symptom]]] = {}
+    members_by_fault: dict[str, list[tuple[Member, Finding]]] = {}
     for member in members:
         network = load_member(member, workload, model, store)
         diagnosis = diagnose_curves(
@@ -105,35 +106,34 @@ def diagnose_members(
             dead_units=_count_dead_units(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
-            members_by_kind.setdefault(symptom.kind, []).append((member, symptom))
+            members_by_fault.setdefault(symptom.fault, []).append((member, symptom))
     stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
     if stopped_early:
-        members_by_kind["stopped too early"] = stopped_early
+        members_by_fault["stopped too early"] = stopped_early
     return tuple(
         MemberSymptom(
-            change=first_change(affected[0][1].kind, model, training),
+            change=first_change(affected[0][1].fault, model, training),
             symptom=affected[0][1],
             seed=affected[0][0].seed,
             fold_id=affected[0][0].fold_id,
             members=len(affected),
             of=len(members),
         )
-        for affected in sorted(members_by_kind.values(), key=len, reverse=True)
+        for affected in sorted(members_by_fault.values(), key=len, reverse=True)
     )
 
 
 def _stopped_too_early(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
-) -> list[tuple[Member, Symptom]]:
+) -> list[tuple[Member, Finding]]:
     """Return the members whose best epoch is ``max_epochs``, if they are a large enough share."""
     affected = [member for member in members if member.best_epoch == max_epochs]
     if len(affected) < settings.common_share * len(members):
         return []
-    symptom = Symptom(
-        kind="stopped too early",
+    symptom = Finding.of(
+        "stopped too early",
         what=f"the best epoch is the last one, {max_epochs} of {max_epochs}.",
-        cause="max_epochs ended the training before it converged.",
-        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+        evidence={"max_epochs": max_epochs, "members": len(affected)},
     )
     return [(member, symptom) for member in affected]
 

@@ -1,7 +1,7 @@
 """Suggests the setting to change first for each symptom of a training, and its new value."""
 
+from sluice.findings.catalogue import FaultName
 from sluice.models.settings import ModelSettings
-from sluice.training.curve_diagnosis import SymptomKind
 from sluice.training.settings import TrainSettings
 
 _RATE_DIVISOR = 3
@@ -17,18 +17,18 @@ _MAX_DECAY = 10.0
 """Largest weight decay that the settings allow."""
 
 
-def first_change(kind: SymptomKind, model: ModelSettings, training: TrainSettings) -> str:
+def first_change(fault: FaultName, model: ModelSettings, training: TrainSettings) -> str:
     """Return the change to try first, as an override 'key=value'; "" if no change is obvious.
 
     Args:
-        kind: Kind of the symptom.
+        fault: Fault that the learning curves show.
         model: Model settings of the training.
         training: Settings of the training.
 
     >>> first_change("stopped too early", ModelSettings(), TrainSettings(max_epochs=25))
     'training.max_epochs=50'
     """
-    match kind:
+    match fault:
         case "stopped too early":
             return f"training.max_epochs={2 * training.max_epochs}"
         case "explosion" | "non-finite loss" | "dead units":

@@ -480,27 +480,27 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
     ),
     "all weights 0": (
         lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.0)),
-        ("zero gradients", "symmetric units"),
+        ("zero gradients", "constant initialization"),
         "network.1",
     ),
     "all weights 0 before ReLU": (
         lambda: Built(lambda: fill(mlp(nn.ReLU()), 0.0)),
-        ("zero gradients", "symmetric units"),
+        ("zero gradients", "constant initialization"),
         "network.1",
     ),
     "all weights of an LSTM 0": (
         lambda: Built(lambda: fill(Recurrent(nn.LSTM), 0.0)),
-        ("zero gradients", "symmetric units"),
+        ("zero gradients", "constant initialization"),
         "network.core",
     ),
     "all weights constant": (
         lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.05)),
-        ("symmetric units",),
+        ("constant initialization",),
         "network.1.weight",
     ),
     "constant GRU": (
         lambda: Built(lambda: fill(Recurrent(nn.GRU), 0.1)),
-        ("symmetric units",),
+        ("constant initialization",),
         "network.core.weight_ih_l0",
     ),
     "constant layer of a stack": (
@@ -510,12 +510,12 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
                 lambda net: [p.fill_(0.1) for p in net.layers.parameters()],
             )
         ),
-        ("symmetric units",),
+        ("constant initialization",),
         "network.layers.0.weight",
     ),
     "detach in a list of layers": (
         lambda: Built(lambda: Stack(lambda i, x: x.detach() if i == 1 else x)),
-        ("missing gradients",),
+        ("detached subgraph",),
         "network.enter.weight, network.enter.bias, network.layers.0.weight",
     ),
     "rounded": (

@@ -13,7 +13,7 @@ from pydantic import Field
 from scipy.special import kolmogorov, ndtr, ndtri
 
 from sluice.base.settings import Record
-from sluice.bench.gate.error_rates import Rate
+from sluice.bench.planted.rate import Rate
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.reference import DriftReference, build_reference, family_size
 from sluice.drift.report import DriftReport

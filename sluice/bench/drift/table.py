@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.bench.drift.error_rates import SHIFT, DriftRates
-from sluice.bench.gate.error_rates import Rate
+from sluice.bench.planted.rate import Rate
 
 MAX_FALSE_ALARM_RATE, MIN_POWER, _OF_ORACLE = 0.05, 0.95, 0.9
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.bench.gate.naive import NAIVE
 from sluice.bench.gate.scenarios import GateScenario
+from sluice.bench.planted.rate import Rate
 from sluice.evaluation.alpha_spending import settings_for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.estimate import ArmLosses
@@ -19,30 +20,6 @@ from sluice.evaluation.settings import GateSettings
 ORACLE_POWER = 0.8
 _CHUNK = 50
 """Simulations per task of a worker; random draws depend only on the number of the chunk."""
-
-
-class Rate(Record):
-    """A proportion of simulations, with its Wilson interval."""
-
-    count: int = Field(ge=0)
-    total: int = Field(ge=1)
-
-    @property
-    def rate(self) -> float:
-        """The proportion."""
-        return self.count / self.total
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's two-sided 95 % interval."""
-        from scipy.stats import binomtest
-
-        found = binomtest(self.count, self.total).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{100 * self.rate:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 class ScenarioRates(Record):

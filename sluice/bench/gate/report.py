@@ -6,9 +6,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.gate.error_rates import Rate, RetrainingRates, ScenarioRates
+from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
 from sluice.bench.gate.naive import NAIVE
 from sluice.bench.gate.scenarios import GateScenario
+from sluice.bench.planted.rate import Rate
 
 MAX_FAMILY_RATE = 0.05
 """Maximum rate of families of attempts on one window with a false promotion."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 _BATCH_ROWS = 30
 
@@ -121,7 +121,7 @@ class FreshRandomness(Script):
         super().restore(content | {"random": torch.get_rng_state()})
 
 
-def resumes(script: type[Script]) -> Callable[[Path], Finding]:
+def resumes(script: type[Script]) -> Callable[[Path], CheckOutcome]:
     """Return a function that runs the validator in a folder."""
     return lambda folder: check_resumption(
         lambda: script().stoppable(), num_steps=3, seed=0, folder=folder

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from sluice.base.errors import ContractError
 from sluice.eventlog.event_log import validate_log
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.user_code import finding_from_error
 
 _Line = dict[str, object]
 
 
-def third_event_incomplete(folder: Path) -> Finding:
+def third_event_incomplete(folder: Path) -> CheckOutcome:
     """Validate a log whose third epoch has no validation loss."""
 
     def damage(lines: list[_Line]) -> None:
@@ -21,7 +21,7 @@ def third_event_incomplete(folder: Path) -> Finding:
     return _validate(folder, damage)
 
 
-def loss_as_text(folder: Path) -> Finding:
+def loss_as_text(folder: Path) -> CheckOutcome:
     """Validate a log whose second epoch stores its loss as text."""
 
     def damage(lines: list[_Line]) -> None:
@@ -30,7 +30,7 @@ def loss_as_text(folder: Path) -> Finding:
     return _validate(folder, damage)
 
 
-def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> Finding:
+def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> CheckOutcome:
     lines = _healthy()
     damage(lines)
     path = folder / "events.ndjson"
@@ -39,7 +39,9 @@ def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> Finding:
         report = validate_log(path, test_metrics=("sharpe",), headline="sharpe")
     except ContractError as error:
         return finding_from_error(error)
-    return Finding(outcome="pass", summary=f"{sum(report.counts.values())} events are complete.")
+    return CheckOutcome(
+        outcome="pass", summary=f"{sum(report.counts.values())} events are complete."
+    )
 
 
 def _healthy() -> list[_Line]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.bench.poc.setup import PocSetup
-from sluice.findings.finding import Finding, Outcome
+from sluice.findings.check_outcome import CheckOutcome, Outcome
 
 Where = Literal["here", "apart", "unwritable"]
 """In this process, in a child process, or in this process with a folder that is not writable."""
@@ -38,7 +38,7 @@ class PlantedAlone:
     check_id: str
     says: tuple[str, ...]
     advises: str
-    validate: Callable[[Path], Finding]
+    validate: Callable[[Path], CheckOutcome]
     """Runs it on the defect; the folder is for its files."""
     expected: Outcome = "fail"
 

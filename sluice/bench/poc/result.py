@@ -5,7 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.findings.finding import Outcome
+from sluice.bench.planted.rate import Rate
+from sluice.bench.planted.score import PlantedScore, rate_of, score_planted
+from sluice.findings.check_outcome import Outcome
 
 Verdict = Literal["caught", "missed", "other check", "wrong response"]
 
@@ -25,9 +27,14 @@ class DefectResult(Record):
     seconds: float = Field(description="Gate time [s].")
 
     @property
-    def caught(self) -> bool:
+    def is_caught(self) -> bool:
         """Whether the named check failed first, with the expected texts."""
         return self.verdict == "caught"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the named check failed first, with any texts."""
+        return self.verdict in ("caught", "wrong response")
 
 
 class HealthyResult(Record):
@@ -39,39 +46,14 @@ class HealthyResult(Record):
     seconds: float = Field(description="Gate time [s].")
 
     @property
-    def left_alone(self) -> bool:
-        """Whether all checks passed, with or without warnings."""
-        return not self.objections
+    def has_error(self) -> bool:
+        """Whether a check did not pass."""
+        return bool(self.objections)
 
-
-class ExactRate(Record):
-    """A proportion with its exact 95 % interval (Clopper and Pearson)."""
-
-    count: int
-    total: int
-    share: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, count: int, total: int) -> "ExactRate":
-        """Return the share of ``count`` in ``total``, which must not be 0.
-
-        Source:
-            Clopper and Pearson (1934), Biometrika 26(4).
-        """
-        # scipy.special, not scipy.stats: the same quantile without a second of import.
-        from scipy.special import betaincinv
-
-        low = float(betaincinv(count, total - count + 1, 0.025)) if count else 0.0
-        high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
-        return cls(count=count, total=total, share=count / total, low=low, high=high)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count} of {self.total} ({self.share:.1%}, "
-            f"95 % interval {self.low:.1%} to {self.high:.1%})"
-        )
+    @property
+    def has_warning(self) -> bool:
+        """Whether a check warned."""
+        return bool(self.warnings)
 
 
 class BenchmarkReport(Record):
@@ -83,27 +65,17 @@ class BenchmarkReport(Record):
     @property
     def passed(self) -> bool:
         """Whether every defect was found and no healthy set-up failed."""
-        return all(r.caught for r in self.defects) and all(r.left_alone for r in self.healthy)
+        return self.score.is_perfect
 
     @property
-    def caught(self) -> ExactRate:
-        """Defects found by the named check with the right response."""
-        return ExactRate.of(sum(r.caught for r in self.defects), len(self.defects))
+    def score(self) -> PlantedScore:
+        """Rates over both tables."""
+        return score_planted(self.defects, self.healthy)
 
     @property
-    def missed(self) -> ExactRate:
+    def missed(self) -> Rate | None:
         """Defects that no check found."""
-        return ExactRate.of(sum(r.verdict == "missed" for r in self.defects), len(self.defects))
-
-    @property
-    def false_alarms(self) -> ExactRate:
-        """Healthy set-ups that failed."""
-        return ExactRate.of(sum(not r.left_alone for r in self.healthy), len(self.healthy))
-
-    @property
-    def false_warnings(self) -> ExactRate:
-        """Healthy set-ups with a warning."""
-        return ExactRate.of(sum(bool(r.warnings) for r in self.healthy), len(self.healthy))
+        return rate_of(self.defects, lambda result: result.verdict == "missed")
 
     @property
     def seconds(self) -> float:

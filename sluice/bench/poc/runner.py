@@ -1,12 +1,11 @@
 """Runs the tables of entries and compares the gate's results with the expected ones."""
 
-import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sluice.bench.planted.scratch import scratch_folder
 from sluice.bench.poc.defects import DEFECTS
 from sluice.bench.poc.healthy import HEALTHY, Healthy
 from sluice.bench.poc.planted import Defect, Planted, PlantedAlone
@@ -28,7 +27,7 @@ def run_defects(
         folder: Where the checks write; a temporary one when absent. Nothing is left in it.
     """
     for defect in defects[::every]:
-        with _scratch(folder) as place:
+        with scratch_folder(folder) as place:
             yield run_defect(defect, place)
 
 
@@ -43,7 +42,7 @@ def run_healthy(
         folder: Where the checks write; a temporary one when absent. Nothing is left in it.
     """
     for healthy in setups[::every]:
-        with _scratch(folder) as place:
+        with scratch_folder(folder) as place:
             yield run_one_healthy(healthy, place)
 
 
@@ -136,9 +135,3 @@ def _alone(defect: PlantedAlone, folder: Path) -> CheckResult:
 
 def _headline(result: CheckResult) -> str:
     return f"{result.name}: {result.summary}"
-
-
-@contextlib.contextmanager
-def _scratch(folder: Path | None) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="sluice-bench-") as made:
-        yield Path(made)

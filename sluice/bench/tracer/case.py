@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from sluice.trace.faults import Fault
+from sluice.findings.catalogue import FaultName
 
 NetName = Literal["mlp", "cnn", "gru", "transformer"]
 
@@ -41,7 +41,7 @@ class FaultCase:
     """Number in the list of faults."""
     name: str
     program: Program
-    answers: frozenset[Fault]
+    answers: frozenset[FaultName]
     """Causes that count as correct."""
     within: int
     """Maximum number of steps from the first affected step to the step of the finding."""

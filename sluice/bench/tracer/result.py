@@ -6,9 +6,9 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.bench.tracer.case import FaultCase, HealthyCase, NetName
+from sluice.findings.catalogue import FaultName
+from sluice.findings.fault import Severity
 from sluice.trace.diagnosis import Diagnosis
-from sluice.trace.faults import Fault
-from sluice.trace.finding import Severity
 
 Kind = Literal["fault", "twin", "healthy"]
 """A program with a fault, the same program without it, or an unusual healthy program."""
@@ -20,12 +20,12 @@ _EARLY = 1
 class ReportedCause(Record):
     """One cause that the tracer reported."""
 
-    fault: Fault
+    fault: FaultName
     severity: Severity
     step: int
     confidence: float
     what: str
-    explains: tuple[Fault, ...]
+    explains: tuple[FaultName, ...]
 
     @classmethod
     def of(cls, diagnosis: Diagnosis) -> "ReportedCause":
@@ -48,7 +48,7 @@ class RunResult(Record):
     kind: Kind
     net: NetName
     seed: int
-    right: tuple[Fault, ...] = Field(
+    right: tuple[FaultName, ...] = Field(
         description="Causes that count as correct; empty for a healthy run."
     )
     needs: Literal["error", "confirm"]
@@ -118,6 +118,26 @@ class RunResult(Record):
             if answer.fault in self.right and answer.severity in enough:
                 return place
         return None
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether the correct cause is among the reported ones."""
+        return self.place is not None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the correct cause is ranked first."""
+        return self.place == 1
+
+    @property
+    def has_error(self) -> bool:
+        """Whether an error was reported."""
+        return bool(self.causes_of("error"))
+
+    @property
+    def has_warning(self) -> bool:
+        """Whether a warning or a cause to confirm was reported."""
+        return bool(self.causes_of("confirm") or self.causes_of("warning"))
 
     @property
     def late(self) -> int | None:

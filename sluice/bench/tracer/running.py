@@ -4,7 +4,6 @@ The processes are forked from one that has imported torch, which avoids the star
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ import torch
 
 from sluice.base.errors import StorageError
 from sluice.base.settings import Record
+from sluice.bench.planted.scratch import scratch_folder
 from sluice.bench.tracer.baselines import MonitorRecord, alarms_in
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
@@ -125,14 +125,14 @@ def execute_runs(
     with ThreadPoolExecutor(workers) as pool:
         pending = [
             pool.submit(
-                _run,
+                _run_in_scratch,
                 job,
-                folder / f"run-{number}",
+                folder,
                 with_baselines=with_baselines,
                 checks_bits=checks_bits,
                 limit_s=limit_s,
             )
-            for number, job in enumerate(jobs)
+            for job in jobs
         ]
         try:
             for done in as_completed(pending):
@@ -142,27 +142,37 @@ def execute_runs(
                 waiting.cancel()
 
 
+def _run_in_scratch(
+    job: BenchmarkRun, parent: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
+) -> RunResult:
+    with scratch_folder(parent) as folder:
+        return _run(
+            job,
+            folder,
+            with_baselines=with_baselines,
+            checks_bits=checks_bits,
+            limit_s=limit_s,
+        )
+
+
 def _run(
     job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
-    try:
-        outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
-        found = _judged(job, folder / "traced" / "traces", outcomes, failed)
-        if found.failed:
-            return found
-        changed: dict[str, object] = {}
-        if checks_bits:
-            plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
-            digests = [o.digest for o in plain], [o.digest for o in outcomes]
-            # A program that raises has no network to compare.
-            same = digests[0] == digests[1] if all(digests[1]) else None
-            changed |= {"has_same_bits": same, "failed": failed}
-        if with_baselines:
-            alarms, failed = _watched(job, folder, limit_s)
-            changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
-        return found.model_copy(update=changed)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
+    found = _judged(job, folder / "traced" / "traces", outcomes, failed)
+    if found.failed:
+        return found
+    changed: dict[str, object] = {}
+    if checks_bits:
+        plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
+        digests = [o.digest for o in plain], [o.digest for o in outcomes]
+        # A program that raises has no network to compare.
+        same = digests[0] == digests[1] if all(digests[1]) else None
+        changed |= {"has_same_bits": same, "failed": failed}
+    if with_baselines:
+        alarms, failed = _watched(job, folder, limit_s)
+        changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
+    return found.model_copy(update=changed)
 
 
 def _judged(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.bench.gate.error_rates import Rate
+from sluice.bench.planted.rate import Rate
+from sluice.bench.planted.score import rate_of, score_planted
 from sluice.bench.tracer.baselines import BASELINES
 from sluice.bench.tracer.result import Kind, RunResult
 
@@ -124,31 +125,22 @@ def score(runs: Sequence[RunResult]) -> FaultReport:
 
 
 def _figures(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
-    if faulty:
-        caught = [run for run in faulty if run.place is not None]
-        yield TargetRate(name="faults detected", rate=_rate(faulty, _is_caught), target=0.95)
-        yield TargetRate(name="correct cause first", rate=_rate(faulty, _is_first), target=0.90)
-        yield TargetRate(
-            name="correct cause among the first three", rate=_rate(faulty, _is_third), target=0.98
-        )
-        if caught:
-            rate = _rate(caught, lambda run: run.is_in_time)
-            yield TargetRate(name="verdict at the correct step", rate=rate, target=0.95)
-    if healthy:
-        yield TargetRate(
-            name="healthy runs with an error",
-            rate=_rate(healthy, lambda run: bool(run.causes_of("error"))),
-            target=0.01,
-            higher_is_better=False,
-        )
-        yield TargetRate(
-            name="healthy runs with a warning or to confirm",
-            rate=_rate(
-                healthy, lambda run: bool(run.causes_of("confirm") or run.causes_of("warning"))
-            ),
-            target=0.05,
-            higher_is_better=False,
-        )
+    own = score_planted(faulty, healthy)
+    caught = [run for run in faulty if run.is_caught]
+    for name, rate, target in (
+        ("faults detected", own.caught, 0.95),
+        ("correct cause first", own.first, 0.90),
+        ("correct cause among the first three", rate_of(faulty, _is_third), 0.98),
+        ("verdict at the correct step", rate_of(caught, lambda run: run.is_in_time), 0.95),
+    ):
+        if rate is not None:
+            yield TargetRate(name=name, rate=rate, target=target)
+    for name, rate, target in (
+        ("healthy runs with an error", own.false_errors, 0.01),
+        ("healthy runs with a warning or to confirm", own.false_warnings, 0.05),
+    ):
+        if rate is not None:
+            yield TargetRate(name=name, rate=rate, target=target, higher_is_better=False)
     compared = [run for run in (*faulty, *healthy) if run.has_same_bits is not None]
     if compared:
         rate = _rate(compared, lambda run: bool(run.has_same_bits))
@@ -160,12 +152,12 @@ def _fault_score(runs: list[RunResult]) -> FaultScore:
     return FaultScore(
         number=runs[0].number,
         name=runs[0].name,
-        caught=_rate(runs, _is_caught),
-        first=_rate(runs, _is_first),
+        caught=_rate(runs, lambda run: run.is_caught),
+        first=_rate(runs, lambda run: run.is_first),
         third=_rate(runs, _is_third),
         in_time=_rate(runs, lambda run: run.is_in_time),
         late=statistics.median(late) if late else float("nan"),
-        instead=dict(Counter(_said_first(run) for run in runs if not _is_first(run))),
+        instead=dict(Counter(_said_first(run) for run in runs if not run.is_first)),
     )
 
 
@@ -178,7 +170,7 @@ def _silence(runs: list[RunResult]) -> HealthyScore:
         name=runs[0].name,
         kind=runs[0].kind,
         runs=len(runs),
-        errors=sum(bool(run.causes_of("error")) for run in runs),
+        errors=sum(run.has_error for run in runs),
         confirms=sum(bool(run.causes_of("confirm")) for run in runs),
         warnings=sum(bool(run.causes_of("warning")) for run in runs),
         said=dict(said),
@@ -230,14 +222,6 @@ def _by_case(runs: Iterable[RunResult]) -> Iterable[list[RunResult]]:
 
 def _rate(runs: Sequence[RunResult], holds: Callable[[RunResult], bool]) -> Rate:
     return Rate(count=sum(map(holds, runs)), total=len(runs))
-
-
-def _is_caught(run: RunResult) -> bool:
-    return run.place is not None
-
-
-def _is_first(run: RunResult) -> bool:
-    return run.place == 1
 
 
 def _is_third(run: RunResult) -> bool:

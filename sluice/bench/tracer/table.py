@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.gate.error_rates import Rate
+from sluice.bench.planted.lines import result_line
+from sluice.bench.planted.rate import Rate
 from sluice.bench.tracer.result import RunResult
 from sluice.bench.tracer.scoring import (
     BaselineScore,
@@ -47,7 +48,7 @@ def run_line(run: RunResult) -> Text | None:
         what = f"the fault starts at step {run.starts_at}, reported {reported}"
     else:
         return None
-    return Text.assemble((f"{word:<14}", style), f"{run.number:>2} {run.name}{_of(run)}: {what}")
+    return result_line(word, style, f"{run.number:>2} {run.name}{_of(run)}: {what}")
 
 
 def report_page(report: FaultReport) -> RenderableType:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.base.errors import EXIT_GATE_BLOCKED
-from sluice.cli.bench import drift, faults, gate, rollout, serving, trace, training
+from sluice.cli.bench import docs, drift, faults, gate, rollout, serving, trace, training
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results
 
@@ -63,6 +63,7 @@ def register(app: typer.Typer) -> None:
     gate.register(group)
     trace.register(group)
     faults.register(group)
+    docs.register(group)
     rollout.register(group)
     drift.register(group)
     serving.register(group)

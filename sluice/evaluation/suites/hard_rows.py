@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.suites.suite import HighestLoss, Suite, make_suite
 from sluice.evaluation.unseen_members import row_labels
-from sluice.findings.finding import UnusualFeature
+from sluice.findings.check_outcome import UnusualFeature
 from sluice.findings.hard_examples import find_unusual_features
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
-from sluice.findings.finding import UnusualFeature
+from sluice.findings.check_outcome import UnusualFeature
 from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]

@@ -16,7 +16,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
@@ -42,7 +42,7 @@ def check_checkpoint(
     *,
     seed: int,
     folder: Path,
-) -> Finding:
+) -> CheckOutcome:
     """Train, save, load into a new model and train on; compare with an uninterrupted run.
 
     One epoch is trained before the save and one after it, with the real training loop and real
@@ -84,10 +84,10 @@ def check_checkpoint(
         with deterministic():
             return check_resumption(start, num_steps=1, seed=seed, folder=folder)
     except TrainingFailed as error:
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient",
             summary=f"No checkpoint could be checked: {error.what}",
-            kind="mini training diverged",
+            fault="learning rate too high",
             cause=error.cause,
             fix=error.fix,
         )

@@ -24,7 +24,7 @@ from sluice.failfast.checkpoints.training_state import (
     same_bits,
     state_of,
 )
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +82,11 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
     finding = check_resumption(start, num_steps=num_steps, seed=seed, folder=folder)
     if finding.outcome != "pass":
         cause, fix = finding.response
-        kind = StorageError if finding.kind == "storage not writable" else ContractError
+        kind = StorageError if finding.fault == "storage not writable" else ContractError
         raise kind(finding.summary, cause=cause, fix=fix)
 
 
-def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> Finding:
+def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
     """Train, save, train on; load into a new training, train on; compare bit by bit.
 
     After loading, the model, its predictions and every further state must equal the saved ones;
@@ -165,7 +165,7 @@ class _Comparison:
     seed: int
     folder: Path
 
-    def run(self) -> Finding:
+    def run(self) -> CheckOutcome:
         path = self.folder / "checkpoint"
         whole = self._session("whole")
         whole.advance(self.num_steps)

@@ -3,7 +3,7 @@
 from sluice.base.error_location import locate_error
 from sluice.base.errors import SluiceError, StorageError
 from sluice.failfast.checkpoints.training_state import Flat, StateDifference
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 _WRAPPERS = {
     "module.": (
@@ -20,10 +20,10 @@ _MAX_NAMES = 3
 """Maximum number of names in a message."""
 
 
-def round_trips(num_steps: int, *, num_values: int) -> Finding:
+def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
     """Return the finding that the whole state was restored."""
     # The size of the file is left out: it contains times, so it differs from run to run.
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"Saved, loaded into a new model and resumed: predictions, {num_values} stored "
         "values and all later losses are bit-identical; a truncated checkpoint is detected.",
@@ -31,18 +31,18 @@ def round_trips(num_steps: int, *, num_values: int) -> Finding:
     )
 
 
-def not_writable(error: StorageError) -> Finding:
+def not_writable(error: StorageError) -> CheckOutcome:
     """Return the finding that the disk is not writable."""
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=error.what,
-        kind="storage not writable",
+        fault="storage not writable",
         cause=error.cause or "The folder of the checkpoints is not writable.",
         fix=error.fix,
     )
 
 
-def nothing_saved() -> Finding:
+def nothing_saved() -> CheckOutcome:
     """Return the finding that no file was written."""
     return _mismatch(
         "save() must write a checkpoint to its path argument, and did not.",
@@ -51,7 +51,7 @@ def nothing_saved() -> Finding:
     )
 
 
-def load_raised(error: Exception, saved: Flat, fresh: Flat) -> Finding:
+def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     """Return the finding that the checkpoint could not be loaded.
 
     Args:
@@ -77,7 +77,7 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> Finding:
     return _mismatch(f"{seen}{place}.", cause=cause, fix=fix)
 
 
-def model_differs(difference: StateDifference, *, skipped: bool) -> Finding:
+def model_differs(difference: StateDifference, *, skipped: bool) -> CheckOutcome:
     """Return the finding that the model's state was not restored.
 
     Args:
@@ -101,7 +101,9 @@ def model_differs(difference: StateDifference, *, skipped: bool) -> Finding:
     return _mismatch(f"{seen}: {difference}.", cause=cause, fix=fix)
 
 
-def predictions_differ(difference: StateDifference, unstored: StateDifference | None) -> Finding:
+def predictions_differ(
+    difference: StateDifference, unstored: StateDifference | None
+) -> CheckOutcome:
     """Return the finding that predictions differ although all weights are equal.
 
     Args:
@@ -117,9 +119,9 @@ def predictions_differ(difference: StateDifference, unstored: StateDifference | 
     )
 
 
-def state_differs(name: str, difference: StateDifference) -> Finding:
+def state_differs(name: str, difference: StateDifference) -> CheckOutcome:
     """Return the finding that a further state was not restored."""
-    return _mismatch(
+    return _continues_differently(
         f"The state of the {name} was not restored: {difference}.",
         cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
         "its parts differs each time it is built.",
@@ -130,7 +132,7 @@ def state_differs(name: str, difference: StateDifference) -> Finding:
 
 def continues_differently(
     changed: str, unstored: StateDifference | None, *, repeatable: bool
-) -> Finding:
+) -> CheckOutcome:
     """Return the finding that training from equal state continues differently.
 
     Args:
@@ -140,13 +142,13 @@ def continues_differently(
     """
     seen = f"All stored state was restored, but the training continues differently: {changed}."
     if not repeatable:
-        return _mismatch(
+        return _continues_differently(
             f"{seen}{_unstored(unstored)} Resuming it twice gives different results too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
-    return _mismatch(
+    return _continues_differently(
         f"{seen}{_unstored(unstored)}",
         cause="A random state or the position in the data was not restored: a generator of the "
         "model or the data loader, or the global generators.",
@@ -155,7 +157,7 @@ def continues_differently(
     )
 
 
-def half_loaded() -> Finding:
+def half_loaded() -> CheckOutcome:
     """Return the finding that a truncated file is loaded without an error."""
     return _mismatch(
         "A checkpoint truncated to half its size was partially loaded without an error.",
@@ -165,9 +167,15 @@ def half_loaded() -> Finding:
     )
 
 
-def _mismatch(summary: str, *, cause: str, fix: str) -> Finding:
-    return Finding(
-        outcome="fail", summary=summary, kind="checkpoint mismatch", cause=cause, fix=fix
+def _mismatch(summary: str, *, cause: str, fix: str) -> CheckOutcome:
+    return CheckOutcome(
+        outcome="fail", summary=summary, fault="checkpoint mismatch", cause=cause, fix=fix
+    )
+
+
+def _continues_differently(summary: str, *, cause: str, fix: str) -> CheckOutcome:
+    return CheckOutcome(
+        outcome="fail", summary=summary, fault="resume state lost", cause=cause, fix=fix
     )
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from sluice.config.poc_settings import PocSettings
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-12
@@ -19,7 +19,7 @@ _MAX_CONSTANT_SHARE = 0.5
 
 def find_constant_features(
     workload: Workload, frame: pd.DataFrame, train_rows: pd.DataFrame, settings: PocSettings
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding for features that are constant in the train rows, or None.
 
     The finding is a failure. It is a warning where constant values are plausible: in a wide table
@@ -46,16 +46,16 @@ def find_constant_features(
     plausible = len(constant) <= _MAX_CONSTANT_SHARE * len(features) if wide else not not_flags
     named = constant if plausible else (not_flags or constant)
     value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
-    return Finding(
+    return CheckOutcome(
         outcome="warn" if plausible else "fail",
         summary=f"{len(constant)} of {len(features)} features are constant in all "
         f"{len(train_rows)} train rows of fold 0: {_format_names(named)}; '{named[0]}' is {value}.",
         numbers={"features": len(features), "constant_features": len(constant)},
-        kind="constant feature",
+        fault="constant column",
     )
 
 
-def find_constant_target(workload: Workload, y: Tensor) -> Finding | None:
+def find_constant_target(workload: Workload, y: Tensor) -> CheckOutcome | None:
     """Return a finding when all train targets are equal, or None.
 
     The finding is a warning if ``expects_signal`` is False: a loss that computes its own target,
@@ -69,16 +69,12 @@ def find_constant_target(workload: Workload, y: Tensor) -> Finding | None:
     if len(rows) < 2 or not bool((rows == rows[:1]).all()):
         return None
     value = ", ".join(f"{number:g}" for number in rows[0, :5].tolist())
-    return Finding(
+    return CheckOutcome(
         outcome="fail" if workload.expects_signal else "warn",
         summary=f"All {len(rows)} train targets of fold 0 ('{workload.target_column}') are "
         f"{value}.",
         numbers={"train_examples": len(rows), "distinct_targets": 1},
-        kind="no signal",
-        cause="The target was joined from an empty source or filled with a default, or the train "
-        "rows contain only one class.",
-        fix="Repair the target. If the loss computes its own target, set expects_signal = False "
-        "on the workload.",
+        fault="constant target",
     )
 
 

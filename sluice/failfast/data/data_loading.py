@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sluice.config.poc_settings import PocSettings
 from sluice.data.schema import Schema
 from sluice.failfast.data.raw_schema import find_broken_schema
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 _Mask = NDArray[np.bool_]
 
@@ -25,7 +25,7 @@ _NORMAL_CELLS = 2.63
 2 sqrt(pi) / 1.349."""
 
 
-def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> Finding:
+def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> CheckOutcome:
     """Count the rows that are complete and not duplicated.
 
     A row is a duplicate when an earlier row has the same values in all columns (index label
@@ -39,7 +39,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", kind="raw schema mismatch")
+    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
     if broken is not None:
         return broken
     needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
@@ -54,27 +54,27 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     }
     if repeated.sum() > settings.max_duplicate_share * len(raw):
         row = int(repeated.argmax())
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{repeated.sum()} of {len(raw)} rows repeat an earlier row in every column "
             f"(at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} (label "
             f"{raw.index[row]}).",
             numbers=numbers,
-            kind="duplicate rows",
+            fault="duplicate rows",
         )
     if usable < settings.min_rows:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"At least {settings.min_rows} rows are required, got {usable} of {len(raw)} "
             f"that are complete and not repeated{_emptiest_column(raw, needed, complete)}.",
             numbers=numbers,
-            kind="too few rows",
+            fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
             "mostly empty.",
             fix="Load more rows, fill or omit the column with most gaps, or lower min_rows in the "
             "poc settings.",
         )
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{usable} of {len(raw)} rows are complete and not repeated; {settings.min_rows} "
         "are required.",

@@ -16,7 +16,7 @@ from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.learning.example_sampling import sample_evenly
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
 _MAX_READ_ROWS = 256
@@ -29,7 +29,7 @@ def check_features(
     frame: pd.DataFrame,
     folds: tuple[Fold, ...],
     settings: PocSettings,
-) -> Finding:
+) -> CheckOutcome:
     """Check that a feature frame is suitable for training.
 
     Checks the schema, the labels, the number of rows, the folds (within the table, without
@@ -50,7 +50,7 @@ def check_features(
     """
     broken = (
         find_broken_schema(
-            frame, workload.feature_schema, stage="features", kind="feature schema mismatch"
+            frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
         or _missing_columns(workload, frame)
         or _unknown_labels(raw, frame)
@@ -86,7 +86,7 @@ def check_features(
         for finding in found:
             if finding.outcome == outcome:
                 return finding
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{len(frame)} rows, {len(workload.feature_columns)} features; fold 0 has "
         f"{counts[0]} train and {counts[1]} validation examples, x {_example_shape(train.inputs)}, "
@@ -100,7 +100,7 @@ def check_features(
     )
 
 
-def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
+def _missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
     """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
@@ -108,66 +108,66 @@ def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
     missing = [name for name in required if name not in frame.columns]
     if not missing:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
         f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
         numbers={"missing": len(missing)},
-        kind="missing columns",
+        fault="missing columns",
         fix="Correct feature_columns and target_column, or compute these columns.",
     )
 
 
-def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
+def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
     unknown = ~frame.index.isin(raw.index)
     if not unknown.any():
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"Features must keep the index labels of the raw rows; {unknown.sum()} of "
         f"{len(frame)} are new, first {frame.index[unknown][0]}.",
         numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
-        kind="feature schema mismatch",
+        fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
         fix="Drop rows in compute_features without resetting the index of the others.",
     )
 
 
-def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
+def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     if len(frame) >= settings.min_rows:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
         numbers={"rows": len(frame)},
-        kind="too few rows",
+        fault="too few rows",
         cause="Windows are longer than the history, or dropna() includes a column that is mostly "
         "empty.",
         fix="Shorten the windows, limit dropna() to the needed columns, or load more rows.",
     )
 
 
-def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | None:
+def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
     if not folds:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="At least one fold is required, plan_folds() returned none for "
             f"{len(frame)} rows.",
             numbers={"rows": len(frame), "folds": 0},
-            kind="too few rows",
+            fault="too few rows",
             cause="The history is too short for the number and size of the folds.",
             fix="Provide more rows, or plan fewer and larger folds.",
         )
     for fold in folds:
         last = max(fold.train.stop, fold.val.stop, fold.test.stop)
         if last > len(frame):
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
                 f"{len(frame)} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
-                kind="too few rows",
+                fault="too few rows",
                 cause="The folds were planned for another table.",
                 fix="Plan the folds from the length of the feature frame.",
             )
@@ -186,7 +186,7 @@ def _read(examples: Examples) -> Examples:
     return examples if examples.is_in_memory else sample_evenly(examples, _MAX_READ_ROWS)
 
 
-def _unusable_form(fold: Fold, train: Examples, val: Examples) -> Finding | None:
+def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
     """Return a finding for examples of the wrong type, length or rows, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
         wrong = _wrong_form(examples)
@@ -194,10 +194,10 @@ def _unusable_form(fold: Fold, train: Examples, val: Examples) -> Finding | None
             wrong = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
             wrong += f"{examples.rows.max()}"
         if wrong:
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
-                kind="shape mismatch",
+                fault="shape mismatch",
                 cause="examples() does not return one x and one y for each of its rows.",
                 fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
                 "row positions in the feature frame.",
@@ -207,7 +207,7 @@ def _unusable_form(fold: Fold, train: Examples, val: Examples) -> Finding | None
 
 def _unusable_values(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding for non-finite values, or splits of different types or shapes, or None."""
     for split, examples in (("train", train), ("val", val)):
         for name, values, must_be_finite in (
@@ -216,11 +216,11 @@ def _unusable_values(
         ):
             if must_be_finite and (index := _first_non_finite(flat_input(values))) is not None:
                 label = frame.index[examples.rows[index]]
-                return Finding(
+                return CheckOutcome(
                     outcome="fail",
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
                     f"the example of row {examples.rows[index]} (label {label}).",
-                    kind="feature schema mismatch",
+                    fault="feature schema mismatch",
                     cause="A feature or target has gaps or overflows, and is not declared in "
                     "feature_schema, which would have reported it.",
                     fix="Fill or drop these rows in compute_features, and declare every feature "
@@ -253,16 +253,16 @@ def _first_non_finite(tensor: Tensor) -> int | None:
     return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
 
 
-def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> Finding | None:
+def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
     """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
     pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
     for name, (in_train, in_val) in pairs.items():
         if not _alike(in_train, in_val):
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: {name} is {describe_input(in_train)} in train "
                 f"and {describe_input(in_val)} in val.",
-                kind="shape mismatch",
+                fault="shape mismatch",
                 cause="examples() encodes each split separately.",
                 fix="Use the same columns, categories and dtype for every split.",
             )

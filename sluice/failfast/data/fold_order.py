@@ -5,7 +5,7 @@ from typing import Literal
 import pandas as pd
 
 from sluice.data.folds import Fold, RowRange
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 _PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
     ("train", "val"),
@@ -14,7 +14,7 @@ _PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
 )
 
 
-def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | None:
+def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
     """Return a finding for the first fold with overlapping or wrongly ordered splits, or None.
 
     - The train, validation and test splits of a fold must have no row in common. Different folds
@@ -38,13 +38,13 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding |
         latest = _times(frame, fold.train).max()
         earliest = _times(frame, fold.test).min()
         if latest > earliest:
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: train rows must not be later than test rows; train "
                 f"{_format_range(fold.train)} ends at {latest}, and test "
                 f"{_format_range(fold.test)} starts at {earliest}.",
                 numbers={"fold": fold.fold_id},
-                kind="folds out of order",
+                fault="folds out of order",
             )
     return None
 
@@ -54,16 +54,18 @@ def _shared(one: RowRange, two: RowRange) -> RowRange | None:
     return RowRange(start=start, stop=stop) if start < stop else None
 
 
-def _overlap(frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: RowRange) -> Finding:
+def _overlap(
+    frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: RowRange
+) -> CheckOutcome:
     first_rows = _format_range(getattr(fold, first))
     second_rows = _format_range(getattr(fold, second))
     ranges = f"{first} {first_rows} and {second} {second_rows}"
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
         f"share {len(shared)} rows, first row {shared.start} (label {frame.index[shared.start]}).",
         numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
-        kind="folds overlap",
+        fault="folds overlap",
     )
 
 

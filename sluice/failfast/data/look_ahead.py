@@ -12,7 +12,7 @@ from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
 from sluice.failfast.data.look_ahead_sample import LookAheadSample, RowBlock, draw_sample
 from sluice.failfast.data.row_order import change_later_rows, cut_positions, time_order
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
@@ -21,7 +21,7 @@ Compute = Callable[[pd.DataFrame], pd.DataFrame]
 
 def check_look_ahead(
     workload: Workload, raw: pd.DataFrame, frame: pd.DataFrame, settings: PocSettings, *, seed: int
-) -> Finding:
+) -> CheckOutcome:
     """Check whether any feature changes when only later rows change.
 
     If nothing can be compared, the outcome is "insufficient". For limits see ``find_look_ahead``.
@@ -58,13 +58,13 @@ def check_look_ahead(
         "seeing_later_rows": len(found),
     }
     if search.comparisons == 0 or not columns:
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
         )
     if not found:
         one = " One table is sufficient for independent rows (horizon_rows = 0)."
         one = one if independent else ""
-        return Finding(
+        return CheckOutcome(
             outcome="pass",
             summary=f"None of {len(search.compared)} features changed in "
             f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{one}"
@@ -77,12 +77,12 @@ def check_look_ahead(
         tuple(f.column for f in found),
         settings.look_ahead,
     ):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"Feature '{found[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
-            kind="look-ahead",
+            fault="look-ahead",
             cause="compute_features draws random numbers without a seed, or keeps state between "
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
@@ -90,14 +90,14 @@ def check_look_ahead(
     first = found[0]
     others = ", ".join(f"'{f.column}'" for f in found[1:6])
     more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
         f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
         f"changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
-        kind="look-ahead",
+        fault="look-ahead",
         cause=_RENUMBERED if _is_default_index(frame.index) and len(frame) < len(raw) else "",
     )
 

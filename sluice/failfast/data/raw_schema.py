@@ -5,11 +5,11 @@ import pandas as pd
 from sluice.base.errors import SchemaError
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.findings.finding import Finding
-from sluice.findings.responses import FailureKind
+from sluice.findings.catalogue import FaultName
+from sluice.findings.check_outcome import CheckOutcome
 
 
-def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
+def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> CheckOutcome:
     """Compare the raw rows with their declared schema.
 
     Args:
@@ -19,10 +19,10 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
     Cost:
         Reads every declared column once: 0.1 s for 5 columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, schema, stage="raw", kind="raw schema mismatch")
+    broken = find_broken_schema(raw, schema, stage="raw", fault="raw schema mismatch")
     if broken is not None:
         return broken
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"All {len(schema.columns)} declared columns are present: {raw.shape[0]} rows x "
         f"{raw.shape[1]} columns.",
@@ -31,22 +31,22 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:
 
 
 def find_broken_schema(
-    table: pd.DataFrame, schema: Schema, *, stage: str, kind: FailureKind
-) -> Finding | None:
+    table: pd.DataFrame, schema: Schema, *, stage: str, fault: FaultName
+) -> CheckOutcome | None:
     """Return a failed finding when a table does not match the schema, or None.
 
     Args:
         table: Any object; fails if it is not a DataFrame.
         schema: Required schema of the stage.
         stage: "raw" or "features", for the message.
-        kind: Kind of failure unless a column is missing.
+        fault: Fault to report unless a column is missing.
     """
     if not isinstance(table, pd.DataFrame):
         method = {"raw": "load_rows()", "features": "compute_features()"}[stage]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{method} must return a pandas DataFrame, got {type(table).__name__}.",
-            kind=kind,
+            fault=fault,
             cause="The method returns another type of table, or None.",
             fix="Return a pandas DataFrame.",
         )
@@ -55,11 +55,11 @@ def find_broken_schema(
     except SchemaError as error:
         names = {str(name) for name in table.columns}
         missing = [name for name in schema.names if name not in names]
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=error.what,
             numbers={**_shape(table, schema), "missing": len(missing)},
-            kind="missing columns" if missing else kind,
+            fault="missing columns" if missing else fault,
         )
     return None
 

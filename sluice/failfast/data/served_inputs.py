@@ -1,12 +1,12 @@
 """Check that the network is trained on inputs that a client can send."""
 
 from sluice.base.errors import ContractError
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Workload
 
 
-def check_served_inputs(workload: Workload, *, required: bool) -> Finding:
+def check_served_inputs(workload: Workload, *, required: bool) -> CheckOutcome:
     """Check before the training that the inputs have the form that serving requires.
 
     Args:
@@ -22,7 +22,9 @@ def check_served_inputs(workload: Workload, *, required: bool) -> Finding:
     except ContractError as error:
         if required:
             raise
-        return Finding(outcome="pass", summary=f"Not required outside of a pipeline. {error.what}")
-    return Finding(
+        return CheckOutcome(
+            outcome="pass", summary=f"Not required outside of a pipeline. {error.what}"
+        )
+    return CheckOutcome(
         outcome="pass", summary="Inputs are windows of the feature columns, as clients send them."
     )

@@ -18,7 +18,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import flat_input, input_parts
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,9 @@ class SignalTest:
     p_value: float
 
 
-def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed: int) -> Finding:
+def check_signal(
+    train: Examples, settings: PocSettings, *, required: bool, seed: int
+) -> CheckOutcome:
     """Test whether the targets depend on the features, by a permutation test.
 
     Generic ridge regressions predict the targets' ranks and the distance of the ranks from the
@@ -91,7 +93,7 @@ def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed
     if len(chosen) < _MIN_ROWS:
         return too_few_examples(len(chosen), _MIN_ROWS)
     if bool((chosen.targets == chosen.targets[:1]).all()):
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient",
             summary=f"All targets of {len(chosen)} examples are equal.",
             cause="The target column has only one value.",
@@ -294,7 +296,7 @@ def _complete(examples: Examples) -> Examples:
 
 def _judge(
     signal: SignalTest, examples: Examples, settings: PocSettings, *, required: bool
-) -> Finding:
+) -> CheckOutcome:
     numbers: dict[str, float | int | str] = {
         "explained_share": signal.r2,
         "critical_share": signal.critical_r2,
@@ -307,13 +309,15 @@ def _judge(
         f"(p = {signal.p_value:.3g}, at most {settings.signal_alpha:g} is required)."
     )
     if signal.p_value <= settings.signal_alpha:
-        return Finding(outcome="pass", summary=seen, numbers=numbers)
+        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     inconclusive = _why_inconclusive(examples)
     if required and not inconclusive:
-        return Finding(outcome="fail", summary=seen, numbers=numbers, kind="no signal")
+        return CheckOutcome(outcome="fail", summary=seen, numbers=numbers, fault="shuffled labels")
     why = f" This proves little: {inconclusive}." if inconclusive else ""
     why = why or " The workload expects no signal."
-    return Finding(outcome="warn", summary=seen + why, numbers=numbers, kind="no signal")
+    return CheckOutcome(
+        outcome="warn", summary=seen + why, numbers=numbers, fault="shuffled labels"
+    )
 
 
 def _why_inconclusive(examples: Examples) -> str:

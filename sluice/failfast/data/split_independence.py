@@ -11,7 +11,7 @@ from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.rows.protocol import ModelInput, input_length, input_parts, spread_rows
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
@@ -26,7 +26,7 @@ _Part = tuple[str, pd.DataFrame, RowRange]
 
 def check_split_independence(
     workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...], settings: PocSettings
-) -> Finding:
+) -> CheckOutcome:
     """Compute the same examples among fewer rows and compare them with the original ones.
 
     The examples of the train and validation rows of the first fold are computed for all rows,
@@ -68,14 +68,14 @@ def check_split_independence(
                 return _dependent(workload, split, change, difference, again)
     numbers = {"examples_compared": compared}
     if compared == 0:
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient",
             summary="At least one example must be in a split and in a part of it, got none.",
             numbers=numbers,
             cause="There is no fold, or its splits are not much longer than one window.",
             fix="Provide more rows, or shorten seq_len.",
         )
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{compared} examples were equal when computed from fewer rows of their split.",
         numbers=numbers,
@@ -161,26 +161,28 @@ def _differing_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     return np.asarray((~same).any(dim=1))
 
 
-def _dependent(workload: Workload, split: str, change: str, difference: str, again: str) -> Finding:
+def _dependent(
+    workload: Workload, split: str, change: str, difference: str, again: str
+) -> CheckOutcome:
     numbers = {"split": split}
     if again:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"examples() returns different values when it is called twice for the same "
             f"{split} rows: {again}.",
             numbers=numbers,
-            kind="split dependence",
+            fault="split dependence",
             cause="examples() draws random numbers or keeps state, so no run is reproducible.",
             fix="Make examples() a function of frame and rows only; apply augmentation in the "
             "model, in training mode.",
         )
     whole_table = "after the split" in change
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"Fold 0, {split}: when {change}, {type(workload).__name__}.examples() returns "
         f"different values in {difference}.",
         numbers=numbers,
-        kind="split dependence",
+        fault="split dependence",
         cause="Inputs or targets use statistics of the whole table, including test rows."
         if whole_table
         else "",

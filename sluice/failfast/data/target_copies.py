@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.example_sampling import sample_evenly
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
 _Values = NDArray[np.float64]
@@ -22,7 +22,7 @@ _MIN_ROWS = 10
 
 def find_target_copies(
     workload: Workload, frame: pd.DataFrame, train: Examples, settings: PocSettings
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding for features that copy the target, or None.
 
     A copy has the target's name, its values in every row, or a correlation with it of at least
@@ -66,25 +66,25 @@ def find_target_copies(
     return _near_copies(near, target, settings.near_target_copy_correlation) if near else None
 
 
-def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> Finding:
-    return Finding(
+def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
+    return CheckOutcome(
         outcome="fail",
         summary=f"No feature may be a copy of the target: {what}.",
         numbers={"rows": len(frame), "copies": len(copies), "first_copy": copies[0]},
-        kind="target leakage",
+        fault="target leakage",
     )
 
 
-def _near_copies(near: dict[str, float], target: str, min_correlation: float) -> Finding:
+def _near_copies(near: dict[str, float], target: str, min_correlation: float) -> CheckOutcome:
     first = max(near, key=near.__getitem__)
     others = f"; {len(near) - 1} more features do too" if len(near) > 1 else ""
-    return Finding(
+    return CheckOutcome(
         outcome="warn",
         summary=f"A single feature should not nearly equal the target: '{first}' has a correlation "
         f"of {near[first]:.4f} with '{target}', and from {min_correlation:g} on a feature looks "
         f"like a noisy copy{others}.",
         numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
-        kind="target leakage",
+        fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "
         "really explains nearly all of the target.",
         fix=f"Make sure that '{first}' is known before '{target}'; otherwise remove it from "

@@ -23,7 +23,7 @@ from sluice.failfast.learning.overfit_one_batch import check_overfit_one_batch
 from sluice.failfast.learning.predictions import check_predictions
 from sluice.failfast.learning.scoring_check import check_scoring
 from sluice.failfast.result import Level
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.hard_examples import find_hard_examples
 from sluice.training.loop import predict
 
@@ -40,7 +40,7 @@ class GateCheck:
     name: str
     """Statement that is true when the check passes; also the name of the Dagster check."""
     description: str
-    function: Callable[[GateInputs], Finding]
+    function: Callable[[GateInputs], CheckOutcome]
     limit: Callable[[TimeLimits], TimeLimit]
     needs: tuple[str, ...] = ()
     """Names of the prerequisite checks; this check is skipped unless they passed."""
@@ -56,7 +56,7 @@ class GateCheck:
         )
 
 
-def _mini_training(inputs: GateInputs) -> Finding:
+def _mini_training(inputs: GateInputs) -> CheckOutcome:
     mini = inputs.mini
     finding = judge_mini_training(
         mini, inputs.settings, learning_rate=inputs.training.learning_rate
@@ -74,7 +74,7 @@ def _mini_training(inputs: GateInputs) -> Finding:
     return replace(finding, examples=hardest)
 
 
-def _predictions(inputs: GateInputs) -> Finding:
+def _predictions(inputs: GateInputs) -> CheckOutcome:
     if inputs.mini.failed is not None:
         return _no_predictions()
     held_out = inputs.held_out
@@ -83,7 +83,7 @@ def _predictions(inputs: GateInputs) -> Finding:
     )
 
 
-def _scoring(inputs: GateInputs) -> Finding:
+def _scoring(inputs: GateInputs) -> CheckOutcome:
     if inputs.mini.failed is not None:
         return _no_predictions()
     held_out = inputs.held_out
@@ -98,8 +98,8 @@ def _scoring(inputs: GateInputs) -> Finding:
     )
 
 
-def _no_predictions() -> Finding:
-    return Finding(
+def _no_predictions() -> CheckOutcome:
+    return CheckOutcome(
         outcome="insufficient",
         summary="There are no predictions to check, because the mini training ended early.",
         fix="Correct the failure of mini_training_lowers_loss first.",

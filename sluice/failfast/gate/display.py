@@ -15,7 +15,7 @@ from rich.text import Text
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.findings.finding import HardExample, Outcome
+from sluice.findings.check_outcome import HardExample, Outcome
 
 _PLAIN_WIDTH = 140
 """Characters per line in a file or a pipe."""
@@ -119,7 +119,13 @@ def problem_text(result: CheckResult) -> RenderableType:
     parts = Table.grid(padding=(0, 1))
     parts.add_column(no_wrap=True)
     parts.add_column(overflow="fold")
-    texts = (("result:", result.summary), ("cause:", result.cause), ("fix:", result.fix))
+    page = "" if result.finding is None else result.finding.documentation
+    texts = (
+        ("result:", result.summary),
+        ("cause:", result.cause),
+        ("fix:", result.fix),
+        ("see:", page),
+    )
     for label, text in texts:
         if text:
             parts.add_row(f"  {label}", Text(text))

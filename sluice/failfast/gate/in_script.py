@@ -15,7 +15,7 @@ from sluice.failfast.gate.nested import is_inside_gate
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport, Level
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
@@ -155,7 +155,7 @@ def _pickled(values: dict[str, object], name: str) -> bytes | None:
 
 def _nested_report(cls: type, level: Level) -> GateReport:
     """Return the report of a nested call inside the gate's own process: one skipped check."""
-    finding = Finding(
+    finding = CheckOutcome(
         outcome="skipped",
         summary="Skipped: this process belongs to a running gate, which checks one workload.",
         fix="No action is required: the process that called check() first gets the report.",

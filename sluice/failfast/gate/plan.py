@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.result import CheckResult
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class PlannedCheck:
         blocking = (results[name] for name in self.needs if name in results)
         return next((result for result in blocking if not result.passed), None)
 
-    def result(self, finding: Finding, seconds: float) -> CheckResult:
+    def result(self, finding: CheckOutcome, seconds: float) -> CheckResult:
         """Return the result of this check for a finding."""
         return CheckResult.of(
             finding,
@@ -35,9 +35,9 @@ class PlannedCheck:
     def skipped(self, because: CheckResult) -> CheckResult:
         """Return the "skipped" result of this check, because of another result."""
         if because.outcome == "skipped":  # name the root cause, not the chain
-            finding = Finding(outcome="skipped", summary=because.summary, fix=because.fix)
+            finding = CheckOutcome(outcome="skipped", summary=because.summary, fix=because.fix)
             return self.result(finding, 0.0)
-        finding = Finding(
+        finding = CheckOutcome(
             outcome="skipped",
             summary=f"Skipped, because {because.name} did not pass ({because.outcome}).",
             fix=f"Correct {because.name} first.",

@@ -22,8 +22,8 @@ from sluice.failfast.gate.process import GateProcess, crash_location
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.gate.timing import check_total_time
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.findings.finding import Finding
-from sluice.findings.responses import FailureKind
+from sluice.findings.catalogue import FaultName
+from sluice.findings.check_outcome import CheckOutcome
 
 GateEvent = GatePlan | CheckStarted | CheckResult
 STARTUP_LIMIT = TimeLimit(typical_s=30.0, max_s=120.0)
@@ -47,7 +47,7 @@ class GateRun:
 class _Stop:
     """Reason why a process was ended, or ended unexpectedly."""
 
-    finding: Finding
+    finding: CheckOutcome
     whole_gate: bool = False
 
 
@@ -175,7 +175,7 @@ def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop
     """
     finding = stop.finding
     summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
-    finding = Finding(outcome="fail", summary=summary, kind=finding.kind, fix=finding.fix)
+    finding = CheckOutcome(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
     checks = {check.name: check for check in progress.remaining}
     name = progress.running
     if name == RELOADING_DATA and checks:
@@ -205,11 +205,11 @@ def _over_time(progress: _Progress, begun: float) -> _Stop | None:
     return _Stop(_timeout_finding(what, limit)) if now - since > limit.max_s else None
 
 
-def _timeout_finding(what: str, limit: TimeLimit) -> Finding:
-    return Finding(
+def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
+    return CheckOutcome(
         outcome="fail",
         summary=f"{what} was stopped at the limit of {limit.max_s:g} s, while it was",
-        kind="time limit exceeded",
+        fault="time limit exceeded",
     )
 
 
@@ -221,25 +221,25 @@ def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     if used <= limit:
         return None
     return _Stop(
-        Finding(
+        CheckOutcome(
             outcome="fail",
             summary=f"The check was stopped at {used / _GIB:.1f} GiB of memory "
             f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the free memory), while it was",
-            kind="out of memory",
+            fault="out of memory",
         )
     )
 
 
 def _crashed(status: int) -> _Stop:
-    kind: FailureKind = "process crashed"
+    fault: FaultName = "process crashed"
     if status == -9:
         what = "Its process was ended by signal 9 (SIGKILL)"
-        kind = "out of memory"
+        fault = "out of memory"
     elif status < 0:
         what = f"Its process was ended by signal {-status} ({_signal_name(-status)})"
     else:
         what = f"Its process ended with status {status} and without a result"
-    return _Stop(Finding(outcome="fail", summary=what, kind=kind))
+    return _Stop(CheckOutcome(outcome="fail", summary=what, fault=fault))
 
 
 def _signal_name(number: int) -> str:
@@ -251,8 +251,8 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
-def _not_run() -> Finding:
-    return Finding(
+def _not_run() -> CheckOutcome:
+    return CheckOutcome(
         outcome="skipped",
         summary="Skipped, because the time limit of the whole gate was reached.",
         fix="Correct the slow checks first, or raise poc.times.whole_gate.",

@@ -2,13 +2,13 @@
 
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.result import CheckResult
-from sluice.findings.finding import Finding, Outcome
-from sluice.findings.responses import FailureKind
+from sluice.findings.catalogue import FaultName
+from sluice.findings.check_outcome import CheckOutcome, Outcome
 
 WHOLE_GATE_CHECK = "gate_finishes_in_time"
 
 
-def apply_time_limit(finding: Finding, seconds: float, limit: TimeLimit) -> Finding:
+def apply_time_limit(finding: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
     """Return a failure or warning when the check was too slow; a worse outcome is kept."""
     if seconds > limit.max_s and finding.outcome in ("pass", "warn"):
         allowed = f"at most {limit.max_s:g} s is allowed"
@@ -22,18 +22,18 @@ def apply_time_limit(finding: Finding, seconds: float, limit: TimeLimit) -> Find
 def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     """Return the result for the total time of all checks, including the start of the process."""
     finding = apply_time_limit(
-        Finding(outcome="pass", summary="All checks finished."), seconds, limit
+        CheckOutcome(outcome="pass", summary="All checks finished."), seconds, limit
     )
     return CheckResult.of(
         finding, name=WHOLE_GATE_CHECK, check_id="total_time", seconds=seconds, limit=limit
     )
 
 
-def _slow(outcome: Outcome, kind: FailureKind, duration: str, finding: Finding) -> Finding:
-    return Finding(
+def _slow(outcome: Outcome, fault: FaultName, duration: str, finding: CheckOutcome) -> CheckOutcome:
+    return CheckOutcome(
         outcome=outcome,
         summary=f"{duration} {finding.summary}",
         numbers=finding.numbers,
-        kind=kind,
+        fault=fault,
         examples=finding.examples,
     )

@@ -5,13 +5,13 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.parameter_names import format_names
 
 
 def check_frozen(
     named_parameters: Iterable[tuple[str, nn.Parameter]], declared: Sequence[str]
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding when frozen and declared parameters differ, or None.
 
     A frozen parameter that matches no pattern fails, and so does a pattern that matches no
@@ -29,12 +29,12 @@ def check_frozen(
         if not trains and not any(_matches(name, pattern) for pattern in declared)
     ]
     if undeclared:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(undeclared)} of {len(trainable)} parameters are frozen and not "
             f"declared: {format_names(undeclared)}.",
             numbers={"num_undeclared_frozen": len(undeclared)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
         )
     matched = {
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
@@ -42,23 +42,23 @@ def check_frozen(
     }
     unmatched = [pattern for pattern, found in matched.items() if not found]
     if unmatched:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{_quoted(unmatched)} of frozen_parameters must match a parameter of the "
             f"network, and does not. Its parameters: {format_names(trainable)}.",
             numbers={"num_unmatched_patterns": len(unmatched)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
     not_frozen = [pattern for pattern, found in matched.items() if all(found)]
     if not_frozen:
-        return Finding(
+        return CheckOutcome(
             outcome="warn",
             summary=f"{_quoted(not_frozen)} of frozen_parameters matches only trainable "
             "parameters.",
             numbers={"num_patterns_without_frozen": len(not_frozen)},
-            kind="undeclared frozen parameters",
+            fault="unintended freeze",
             cause="requires_grad was not set to False, or was set to True again.",
             fix="Set requires_grad to False where the network is built, or remove the pattern.",
         )

@@ -23,7 +23,8 @@ from sluice.failfast.gradients.recurrent_state import record_normalisers, recurr
 from sluice.failfast.gradients.symmetric_units import symmetric_weights
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 from sluice.models.dropout import require_dropout
 from sluice.models.module_activity import RECTIFIERS, ActivityRecorder, record_activity
 from sluice.models.parameter_names import format_names
@@ -43,7 +44,7 @@ def check_gradient_flow(
     settings: PocSettings,
     *,
     seed: int,
-) -> Finding:
+) -> CheckOutcome:
     """Run one backward pass on one real batch and check the gradients.
 
     Frozen parameters must be declared, and every trainable one must be in one parameter group.
@@ -105,7 +106,7 @@ def check_gradient_flow(
         try:
             report = validate_gradients(model.named_parameters(), warn_norm=warn_norm)
         except ContractError as error:
-            return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
+            return CheckOutcome(outcome="fail", summary=error.what, fault="non-finite gradient")
         # Measured before any step, which replaces these gradients by those of later batches.
         recurrent = recurrent_gradients(model)
         probe = GradientProbe(model)
@@ -142,53 +143,53 @@ def check_gradient_flow(
     )
 
 
-def _frozen(workload: Workload, network: nn.Module) -> Finding | None:
+def _frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     parameters = dict(network.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"The model has no trainable parameter ({len(parameters)} are frozen).",
-            kind="no gradients",
+            fault="detached loss",
         )
     return check_frozen(parameters.items(), workload.frozen_parameters)
 
 
-def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | None:
+def _wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome | None:
     for name, value in (("loss()", loss), ("losses()", losses)):
         if not isinstance(value, Tensor) or not value.is_floating_point():
             got = f"a {value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
-            return Finding(
+            return CheckOutcome(
                 outcome="fail",
                 summary=f"{name} must return a floating-point tensor, got {got}.",
-                kind="invalid loss type",
+                fault="invalid loss type",
             )
     assert isinstance(loss, Tensor)
     assert isinstance(losses, Tensor)
     if loss.numel() != 1:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"loss() must return one number, got a tensor of {format_shape(loss)} "
             f"for {num_examples} examples.",
-            kind="wrong loss shape",
+            fault="wrong loss shape",
         )
     if tuple(losses.shape) != (num_examples,):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"losses() must return one number per example, ({num_examples},), "
             f"got {format_shape(losses)}.",
-            kind="wrong loss shape",
+            fault="wrong loss shape",
         )
     if not bool(torch.isfinite(loss)):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"The loss of the first batch is {float(loss.detach())}.",
-            kind="non-finite loss",
+            fault="non-finite loss",
         )
     if not loss.requires_grad:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="The loss does not depend on any trainable parameter.",
-            kind="no gradients",
+            fault="detached loss",
         )
     return None
 
@@ -217,43 +218,44 @@ def _missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradien
     )
 
 
-def _windows_of_one_row(batch: Examples, missing_gradients: MissingGradients) -> Finding | None:
+def _windows_of_one_row(
+    batch: Examples, missing_gradients: MissingGradients
+) -> CheckOutcome | None:
     names = sorted(missing_gradients.parameters)
     inputs = batch.inputs
     if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != 1 or not names:
         return None
     if not all("weight_hh" in name for name in names):
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="warn",
         summary="Inputs are windows of one row, so the recurrent weights "
         f"{format_names(names)} have no effect.",
-        cause="seq_len is 1: a recurrent network has no earlier row in its window.",
-        fix="Raise seq_len, or use another architecture, such as 'linear'.",
+        fault="sequence of one row",
     )
 
 
-def _symmetric(model: nn.Module, probe: GradientProbe) -> Finding | None:
+def _symmetric(model: nn.Module, probe: GradientProbe) -> CheckOutcome | None:
     names = symmetric_weights(model)
     if not names:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="fail",
         summary=f"All rows of {format_names(names)} are equal, in both weight and gradient, "
         f"after {probe.num_batches - 1} optimizer steps.",
-        kind="symmetric units",
+        fault="constant initialization",
     )
 
 
-def _large(report: GradientReport, warn_norm: float) -> Finding | None:
+def _large(report: GradientReport, warn_norm: float) -> CheckOutcome | None:
     if not report.large:
         return None
     largest, norm = report.largest
-    return Finding(
+    return CheckOutcome(
         outcome="warn",
         summary=f"{len(report.large)} of {len(report.norms)} gradient norms are above "
         f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
-        kind="explosion",
+        fault="explosion",
     )
 
 
@@ -271,8 +273,8 @@ def _numbers(report: GradientReport) -> dict[str, Number]:
 
 
 def _verdict(
-    findings: Sequence[Finding], report: GradientReport, numbers: dict[str, Number]
-) -> Finding:
+    findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, Number]
+) -> CheckOutcome:
     """Return the first failure, else all warnings in one finding, else a pass."""
     failures = [finding for finding in findings if finding.outcome == "fail"]
     if failures:
@@ -281,7 +283,7 @@ def _verdict(
         summaries = " ".join(finding.summary for finding in findings)
         return replace(findings[0], summary=summaries, numbers=numbers)
     largest, norm = report.largest
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{len(report.norms)} trainable parameters have a finite gradient; the largest "
         f"norm is {norm:.4g}, of {largest}.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.module_activity import RECTIFIERS, ModuleActivity
 from sluice.models.parameter_names import format_names
 
@@ -41,7 +41,7 @@ class MissingGradients:
 
 def judge_missing_gradients(
     model: nn.Module, missing_gradients: MissingGradients, activity: Mapping[str, ModuleActivity]
-) -> tuple[Finding, ...]:
+) -> tuple[CheckOutcome, ...]:
     """Return findings about parameters that never get a gradient, failures first.
 
     Healthy designs warn at most: an expert to which no row was routed or that got weight 0, while
@@ -108,7 +108,7 @@ class _Diagnosis:
         }
         """Modules with a weight matrix whose parameters all have gradients of 0."""
 
-    def disconnected(self) -> Finding | None:
+    def disconnected(self) -> CheckOutcome | None:
         """Return a failure for parameters that the loss does not depend on."""
         cut = [
             name
@@ -119,14 +119,14 @@ class _Diagnosis:
             return None
         unused = {owner for owner in map(_parent, cut) if not self._ran(owner)}
         note = f" {format_names(sorted(unused))} never ran." if unused else ""
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(cut)} of {self.missing_gradients.num_trainable} trainable parameters "
             f"got no gradient: {format_names(cut)}.{note}",
-            kind="missing gradients",
+            fault="detached subgraph",
         )
 
-    def dead(self) -> Finding | None:
+    def dead(self) -> CheckOutcome | None:
         """Return a failure for layers whose units are never active; a warning if they learn."""
         seen = (
             self._layer_before_dead_rectifier()
@@ -140,12 +140,12 @@ class _Diagnosis:
             o not in self.idle_modules for o in self.zero_layers
         )
         if not blocks_learning:
-            return Finding(outcome="warn", summary=f"{text}.", kind="dead units")
+            return CheckOutcome(outcome="warn", summary=f"{text}.", fault="dead units")
         blocked = self._in_order(self.missing_gradients.zero)
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{text}; therefore {format_names(blocked)} get a gradient of exactly 0.",
-            kind="dead units",
+            fault="dead units",
         )
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
@@ -180,7 +180,7 @@ class _Diagnosis:
                 )
         return None
 
-    def initialised_at_zero(self) -> Finding | None:
+    def initialised_at_zero(self) -> CheckOutcome | None:
         """Return a failure for zero-initialised layers that no step changes."""
         layers = [
             owner
@@ -191,17 +191,17 @@ class _Diagnosis:
         ]
         if not layers:
             return None
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
             f"exactly 0 in {self.missing_gradients.num_batches} batches.",
-            kind="zero gradients",
+            fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
             fix="Initialise randomly. Only the last layer of a branch may be initialised at 0.",
         )
 
-    def zero_gradients(self) -> Finding | None:
+    def zero_gradients(self) -> CheckOutcome | None:
         """Return a failure for whole layers with a gradient of 0 for another reason."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
         all_zero = self.missing_gradients.zero and not self.with_gradient
@@ -212,14 +212,14 @@ class _Diagnosis:
             if all_zero
             else {name for owner in layers for name in self.trained[owner]}
         )
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(names)} of {self.missing_gradients.num_trainable} gradients are exactly "
             f"0 in {self.missing_gradients.num_batches} batches: {format_names(names)}.",
-            kind="zero gradients",
+            fault="zero gradients",
         )
 
-    def by_design(self) -> Finding | None:
+    def by_design(self) -> CheckOutcome | None:
         """Return a warning for the remaining parameters."""
         missing = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
@@ -227,12 +227,12 @@ class _Diagnosis:
         remaining = self._in_order(self.missing_gradients.zero | missing)
         if not remaining:
             return None
-        return Finding(
+        return CheckOutcome(
             outcome="warn",
             summary=f"{len(remaining)} of {self.missing_gradients.num_trainable} trainable "
             f"parameters got no nonzero gradient in {self.missing_gradients.num_batches} batches: "
             f"{format_names(remaining)}.",
-            kind="zero gradients",
+            fault="zero gradients",
             cause=_BY_DESIGN,
             fix=_IF_INTENDED,
         )

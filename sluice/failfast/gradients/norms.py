@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.findings.responses import respond
+from sluice.findings.catalogue import find_fault
 
 
 class GradientReport(Record):
@@ -63,7 +63,7 @@ def validate_gradients(
             # In double precision: squares of large float32 values overflow.
             norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     if non_finite:
-        response = respond("NaN gradients")
+        response = find_fault("non-finite gradient")
         raise ContractError(
             f"Gradients must be finite, got NaN or infinity in {', '.join(non_finite)} "
             f"({len(non_finite)} of {len(non_finite) + len(norms)} gradients).",

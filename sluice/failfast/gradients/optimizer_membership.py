@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.parameter_names import format_names
 
 
@@ -69,7 +69,7 @@ def validate_optimizer(
     )
 
 
-def judge_membership(report: OptimizerReport) -> Finding | None:
+def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
     """Return a finding when the parameter groups are incomplete or overlap, or None."""
     numbers = {"num_absent": len(report.absent), "num_repeated": len(report.repeated)}
     if report.absent:
@@ -79,21 +79,21 @@ def judge_membership(report: OptimizerReport) -> Finding | None:
             if report.num_foreign
             else ""
         )
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(report.absent)} of {total} trainable parameters are in no parameter "
             f"group: {format_names(report.absent)}.{foreign}",
             numbers=numbers,
-            kind="parameter not in optimizer",
+            fault="parameters not optimized",
         )
     if report.repeated:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{pluralize(len(report.repeated), 'parameter')} "
             f"{'is' if len(report.repeated) == 1 else 'are'} listed twice in the parameter groups: "
             f"{format_names(report.repeated)}.",
             numbers=numbers,
-            kind="parameter not in optimizer",
+            fault="parameters not optimized",
             cause="Two name patterns match the same parameter, or a tied parameter was listed "
             "twice.",
             fix="Make the groups of parameter_groups() disjoint.",

@@ -10,13 +10,14 @@ from sluice.failfast.gradients.recurrent_state import (
     RecurrentGradients,
     normaliser_range,
 )
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 from sluice.models.parameter_names import format_names
 
 
 def judge_normalisers(
     states: Mapping[str, Tensor],
-) -> tuple[tuple[NormaliserRange, ...], Finding | None]:
+) -> tuple[tuple[NormaliserRange, ...], CheckOutcome | None]:
     """Return the range of every normaliser state, and a finding when one is unsuitable.
 
     NaN and infinity fail; a state so small that division by it overflows warns.
@@ -24,36 +25,36 @@ def judge_normalisers(
     try:
         ranges = tuple(normaliser_range(layer, state) for layer, state in states.items())
     except ContractError as error:
-        return (), Finding(
+        return (), CheckOutcome(
             outcome="fail",
             summary=error.what,
-            kind="non-finite output",
+            fault="non-finite output",
             cause=error.cause,
             fix=error.fix,
         )
     small = [found for found in ranges if found.vanishes]
     if not small:
         return ranges, None
-    return ranges, Finding(
+    return ranges, CheckOutcome(
         outcome="warn",
         summary=f"The normaliser state of {format_names([found.layer for found in small])} must "
         f"stay above 0; its lowest value is {small[0].lowest:g}.",
-        kind="non-finite output",
+        fault="non-finite output",
         cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
         "overflows.",
         fix="Initialise the stabiliser with the first input gate, as sluice.models.slstm does.",
     )
 
 
-def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> Finding | None:
+def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome | None:
     """Return a warning when a forget gate has a gradient of exactly 0."""
     zero = [found.layer for found in gradients if found.forget_bias_norm == 0]
     if not zero:
         return None
-    return Finding(
+    return CheckOutcome(
         outcome="warn",
         summary=f"The forget gate's bias gradient is exactly 0 in {format_names(zero)}.",
-        kind="zero gradients",
+        fault="zero gradients",
         cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
         "output is read before the recurrence has processed a second row.",
         fix="Raise seq_len, or read the output after the last row that this direction processes.",

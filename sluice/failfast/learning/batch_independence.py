@@ -9,8 +9,8 @@ from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import slice_input, split_input, spread_rows
 from sluice.failfast.learning.example_sampling import format_shape
-from sluice.findings.finding import Finding
-from sluice.findings.responses import respond
+from sluice.findings.catalogue import find_fault
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples
 
 _NUM_SINGLE_EXAMPLES = 8
@@ -28,7 +28,7 @@ _BATCH_OF_ONE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, Asserti
 
 def find_batch_dependence(
     model: nn.Module, batch: Examples, output: Tensor, settings: PocSettings, *, seed: int
-) -> Finding | None:
+) -> CheckOutcome | None:
     """Return a finding if predictions in eval mode depend on more than their example, or None.
 
     - The same batch, predicted again with another seed of the global generators, must give the
@@ -96,12 +96,12 @@ def _deviation(output: Tensor) -> float:
 
 def _nondeterministic(
     output: Tensor, again: Tensor, batch: Examples, settings: PocSettings
-) -> Finding:
-    return Finding(
+) -> CheckOutcome:
+    return CheckOutcome(
         outcome="fail",
         summary="In eval mode the model must return the same output for the same batch; "
         f"{_largest_difference(output, again, output, batch, settings)} in a second call.",
-        kind="nondeterministic predictions",
+        fault="nondeterministic predictions",
     )
 
 
@@ -112,17 +112,17 @@ def _batch_dependent(
     alone: Tensor,
     batch: Examples,
     settings: PocSettings,
-) -> Finding:
+) -> CheckOutcome:
     rows = batch.take(index)
     apart = "alone" if len(index) < len(batch) else f"with {(len(batch) + 1) // 2} of the batch"
     suspects = _suspects(model)
-    cause = respond("batch dependence").cause
-    return Finding(
+    cause = find_fault("batch dependence").cause
+    return CheckOutcome(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
         f"{_largest_difference(output[index], alone, output, rows, settings)} when it is "
         f"predicted {apart}.",
-        kind="batch dependence",
+        fault="batch dependence",
         cause=f"Most likely {suspects}. {cause}" if suspects else "",
     )
 

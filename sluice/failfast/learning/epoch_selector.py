@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from sluice.config.poc_settings import PocSettings
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 _TestCase = tuple[str, dict[int, float], int | None]
 
 
-def check_epoch_selector(select_epoch: SelectEpoch, settings: PocSettings, *, seed: int) -> Finding:
+def check_epoch_selector(
+    select_epoch: SelectEpoch, settings: PocSettings, *, seed: int
+) -> CheckOutcome:
     """Call the selector with histories whose best epoch is known.
 
     The cases: the best score at every candidate in turn, shuffled scores, ties (the earliest
@@ -41,13 +43,13 @@ def check_epoch_selector(select_epoch: SelectEpoch, settings: PocSettings, *, se
     candidates = settings.selector_epochs
     span = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"
     if wrong:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{len(wrong)} of {num_cases} answers were wrong ({span}). First: {wrong[0]}.",
             numbers=numbers,
-            kind="wrong epoch selection",
+            fault="wrong epoch selection",
         )
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{num_cases} of {num_cases} answers were correct ({span}).",
         numbers=numbers,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.batch_independence import find_batch_dependence
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.settings import ModelSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -21,7 +21,7 @@ def check_instantiation(
     settings: PocSettings,
     *,
     seed: int,
-) -> Finding:
+) -> CheckOutcome:
     """Build the model for the real number of features and run it on one real batch.
 
     The output must be a finite tensor of the shape that the workload declares for the targets,
@@ -45,37 +45,37 @@ def check_instantiation(
     with torch.inference_mode():
         output = model(batch.inputs)
     if not isinstance(output, Tensor):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"The model must return one tensor, got {type(output).__name__} "
             f"for an input of {format_shape(batch.inputs)}.",
-            kind="shape mismatch",
+            fault="shape mismatch",
         )
     required = workload.output_shape(batch.targets)
     if tuple(output.shape) != required:
         cause, fix = _explain_shape(workload, batch, output, required)
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"The output must have the shape {required} for targets of "
             f"{format_shape(batch.targets)}, got {format_shape(output)} for an input of "
             f"{format_shape(batch.inputs)}.",
-            kind="shape mismatch",
+            fault="shape mismatch",
             cause=cause,
             fix=fix,
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{num_bad} of {output.numel()} output values are not finite: "
             f"{_locate_non_finite(workload, model, batch)}.",
-            kind="non-finite output",
+            fault="non-finite output",
         )
     dependent = find_batch_dependence(model, batch, output, settings, seed=seed)
     if dependent is not None:
         return dependent
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"Input {format_shape(batch.inputs)}, output {format_shape(output)}, "
         f"{num_parameters:,} parameters.",
@@ -88,13 +88,13 @@ def check_instantiation(
     )
 
 
-def too_few_examples(num_examples: int, required: int) -> Finding:
+def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
     """Return the finding that there are too few train examples for the check."""
-    return Finding(
+    return CheckOutcome(
         outcome="insufficient",
         summary=f"At least {required} train examples of fold 0 are required, got {num_examples}.",
         numbers={"num_examples": num_examples},
-        kind="too few rows",
+        fault="too few rows",
     )
 
 

@@ -24,7 +24,8 @@ from sluice.failfast.learning.loss_decrease import (
     loss_increases,
     required_loss_decrease,
 )
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
@@ -54,7 +55,7 @@ class MiniTraining:
     baseline: ConstantBaseline
     step_share: float
     """Optimizer steps of one mini training divided by the maximum of the real training."""
-    failed: Finding | None = None
+    failed: CheckOutcome | None = None
     """Finding when there is no result: too few examples, or a non-finite loss."""
 
 
@@ -66,7 +67,7 @@ def check_mini_training(
     settings: PocSettings,
     *,
     seed: int,
-) -> Finding:
+) -> CheckOutcome:
     """Run the mini training and check its losses.
 
     See ``run_mini_training`` and ``judge_mini_training``.
@@ -150,7 +151,7 @@ def run_mini_training(
 
 def judge_mini_training(
     mini: MiniTraining, settings: PocSettings, *, learning_rate: float
-) -> Finding:
+) -> CheckOutcome:
     """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
     All changes are relative to the learnable loss: the distance from the first loss to that of the
@@ -186,7 +187,7 @@ def judge_mini_training(
     first_S, last_S = mini.loss_SE[:, 0], mini.loss_SE[:, -1]
     learnable_S = learnable_loss(first_S, mini.baseline)
     if not bool((learnable_S > 0).all()):
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient",
             summary="The loss is exactly 0 before training, so no decrease can be measured.",
             cause="The loss ignores the output or the target, or the data subset is trivial.",
@@ -203,33 +204,33 @@ def judge_mini_training(
     seen = _describe(mini, bound, settings, learning_rate=learning_rate)
     numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest}
     if not largest <= settings.max_loss_increase_ratio:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen} After epoch {epoch} of seed {seed_index + 1} the loss was "
             f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times the gain "
             f"from knowing the target; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
-            kind="mini training diverged",
+            fault="learning rate too high",
         )
     if not bound.lower > required_loss_decrease(mini.step_share, settings):
-        return Finding(
+        return CheckOutcome(
             outcome="warn" if started_below > _PRETRAINED_UNITS_BELOW else "fail",
             summary=seen,
             numbers=numbers,
-            kind="no loss decrease",
+            fault="loss not decreasing",
         )
     if not below <= 0:
-        return Finding(outcome="pass", summary=seen, numbers=numbers)
+        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     if not below < -_MAX_UNITS_ABOVE:
         seen = f"{seen} It is not yet below that of the constant output."
-        return Finding(outcome="pass", summary=seen, numbers=numbers)
-    return Finding(
+        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+    return CheckOutcome(
         outcome="warn",
         summary=f"{seen} It still exceeds that of the constant output by {-below:.4g} times the "
         "gain from knowing the target, so it only shows that the outputs approach the target's "
         "level.",
         numbers=numbers,
-        kind="no loss decrease",
+        fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
         "initial outputs are far from the target's level, and approaching it hides what is learned "
         "from the inputs.",
@@ -287,11 +288,11 @@ def _needs_more_seeds(
     return bound.mean > required and not bound.lower > required
 
 
-def _diverged(error: TrainingFailed, index: int) -> Finding:
-    return Finding(
+def _diverged(error: TrainingFailed, index: int) -> CheckOutcome:
+    return CheckOutcome(
         outcome="fail",
         summary=f"Mini training {index + 1}: {error.what}",
-        kind="mini training diverged",
+        fault="learning rate too high",
         cause=error.cause,
         fix=error.fix,
     )

@@ -17,7 +17,8 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import ModelInput, flat_input
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
 from sluice.failfast.learning.example_sampling import sample_evenly
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 from sluice.models.settings import ModelSettings
 from sluice.workloads.constant_baseline import (
     constant_baseline_loss,
@@ -62,7 +63,7 @@ def check_overfit_one_batch(
     settings: PocSettings,
     *,
     seed: int,
-) -> Finding:
+) -> CheckOutcome:
     """Overfit a tiny batch; the loss must fall far below that of the best constant output.
 
     Outputs that ignore the input cannot have a lower loss than the best constant output. A loss
@@ -95,11 +96,11 @@ def check_overfit_one_batch(
     candidates = sample_evenly(examples, _CANDIDATE_ROWS)
     baseline = measure_constant_baseline(workload, candidates.targets)
     if baseline.problem and not _depends_on_output(workload, candidates):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary="The loss of these examples does not depend on the output: "
             f"{baseline.problem}.",
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
         )
     if baseline.problem:
         return _not_measured(f"There is no baseline to compare the loss with: {baseline.problem}.")
@@ -200,7 +201,7 @@ def _minimise(
     return lowest
 
 
-def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
+def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
     numbers: dict[str, Number] = {
         "num_rows": first.num_rows,
@@ -217,11 +218,11 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
         f"after {last.steps} of at most {settings.overfit_steps} steps."
     )
     if not last.succeeded and last.steps == 0:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen} Every step increased the loss.",
             numbers=numbers,
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
             cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
             "losses(). Most often a sign is wrong.",
             fix="Check the sign of loss() against losses(); loss() should be their mean.",
@@ -229,34 +230,34 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> Finding:
     if not last.succeeded and last.reached > last.baseline_loss + _FAR_RATIO * (
         last.baseline_loss - last.required
     ):
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen} This is far above even the constant output.",
             numbers=numbers,
-            kind="cannot overfit one batch",
+            fault="cannot overfit one batch",
             cause="The initial outputs are too far from the targets' level to reach it, or loss() "
             "and losses() disagree.",
             fix="Scale the target (scale_target), or check the sign of loss() against losses().",
         )
     if not last.succeeded:
-        return Finding(
-            outcome="fail", summary=seen, numbers=numbers, kind="cannot overfit one batch"
+        return CheckOutcome(
+            outcome="fail", summary=seen, numbers=numbers, fault="cannot overfit one batch"
         )
     if first.succeeded:
-        return Finding(outcome="pass", summary=seen, numbers=numbers)
-    return Finding(
+        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+    return CheckOutcome(
         outcome="warn",
         summary=f"{seen} It could not overfit {first.num_rows} examples: it reached "
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
         numbers=numbers,
-        kind="cannot overfit one batch",
+        fault="cannot overfit one batch",
         cause="The model is very small, or its inputs are nearly equal; it does learn.",
         fix="Increase hidden or layers if the problem needs a larger model.",
     )
 
 
-def _not_measured(summary: str) -> Finding:
-    return Finding(
+def _not_measured(summary: str) -> CheckOutcome:
+    return CheckOutcome(
         outcome="insufficient",
         summary=summary,
         cause="The targets do not vary, or losses() needs more than outputs and targets.",

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sluice.base.settings import Record
 from sluice.config.poc_settings import PocSettings, PredictionSettings
-from sluice.findings.finding import Finding, Number
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
 
 _DECIMALS = 6
 
@@ -32,7 +33,7 @@ class _Comparable:
     y_NP: Tensor
 
 
-def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Finding:
+def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> CheckOutcome:
     """Check the spread, distinctness and target correlation of held-out predictions.
 
     Predictions of the targets' shape are measured in standard deviations of the targets. Class
@@ -54,19 +55,19 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
     """
     limits = settings.predictions
     if len(output) < 2:
-        return Finding(
+        return CheckOutcome(
             outcome="insufficient",
             summary=f"At least 2 predictions are required, got {len(output)}.",
-            kind="too few rows",
+            fault="too few rows",
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{num_bad} of {output.numel()} predicted values are not finite, first in "
             f"example {int((~torch.isfinite(output)).nonzero()[0, 0])} of {len(output)}.",
             numbers={"num_not_finite": num_bad},
-            kind="non-finite output",
+            fault="non-finite output",
         )
     pair = _comparable(output, y)
     if pair is not None and not _varies(pair.y_NP):
@@ -84,18 +85,18 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Findi
             "deviation"
         )
     if spread.problem == "explosion":
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen}; at most {limits.explosion_ratio:g} is allowed.",
             numbers=numbers,
-            kind="explosion",
+            fault="explosion",
         )
     if spread.problem:
-        return Finding(
+        return CheckOutcome(
             outcome="fail",
             summary=f"{seen}; at least {limits.collapse_ratio:g} is required.",
             numbers=numbers,
-            kind="collapse",
+            fault="collapse",
         )
     return _judge_variety(pair, num_distinct, seen, numbers, limits)
 
@@ -173,14 +174,14 @@ def _correlation(pair: _Comparable) -> float:
     return float(((output_NP * y_NP).sum(dim=0)[defined] / norm_P[defined]).mean())
 
 
-def _constant_targets(output: Tensor) -> Finding:
+def _constant_targets(output: Tensor) -> CheckOutcome:
     varies = _varies(output.reshape(len(output), -1))
-    return Finding(
+    return CheckOutcome(
         outcome="warn" if varies else "fail",
         summary=f"All {len(output)} held-out targets are equal and define no scale for the "
         f"predictions, which {'vary' if varies else 'are all equal too'}.",
         numbers={"num_examples": len(output), "correlation": 0.0},
-        kind="collapse",
+        fault="collapse",
         cause="The validation rows contain only one class or value.",
         fix="Choose folds whose validation rows cover the whole range of the target.",
     )
@@ -192,27 +193,29 @@ def _judge_variety(
     seen: str,
     numbers: dict[str, Number],
     limits: PredictionSettings,
-) -> Finding:
+) -> CheckOutcome:
     correlation = math.nan if pair is None else _correlation(pair)
     undefined = pair is not None and not math.isfinite(correlation)
     if pair is not None:
         numbers["correlation"] = 0.0 if undefined else correlation
         seen = f"{seen}; their correlation with the target is {numbers['correlation']:.3g}"
     if num_distinct < min(limits.min_distinct, int(numbers["num_examples"])):
-        return Finding(
+        return CheckOutcome(
             outcome="warn",
             summary=f"{seen}. Only {num_distinct} of them are distinct; "
             f"at least {limits.min_distinct} are expected.",
             numbers=numbers,
-            kind="few distinct predictions",
+            fault="few distinct predictions",
         )
     if undefined:
-        return Finding(
+        return CheckOutcome(
             outcome="warn",
             summary=f"{seen}, because it is undefined.",
             numbers=numbers,
-            kind="few distinct predictions",
+            fault="few distinct predictions",
             cause="No output varies for which the target varies too.",
             fix="Inspect the predictions and targets of the held-out rows.",
         )
-    return Finding(outcome="pass", summary=f"{seen}; {num_distinct} distinct.", numbers=numbers)
+    return CheckOutcome(
+        outcome="pass", summary=f"{seen}; {num_distinct} distinct.", numbers=numbers
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
 from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
 _NEAR_SHARE = 0.5
@@ -25,7 +25,7 @@ def check_scoring(
     fold: Fold,
     *,
     compared: bool,
-) -> Finding:
+) -> CheckOutcome:
     """Call the workload's metrics and baseline in the same way as the evaluation.
 
     Only shape and finiteness of the baseline are checked, because it predicts test rows. Sluice's
@@ -61,9 +61,10 @@ def check_scoring(
         got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
         seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
         if type(workload).baseline is Workload.baseline:
-            return Finding(
+            return CheckOutcome(
                 outcome="fail" if compared else "warn",
                 summary=f"{seen} It is Sluice's default baseline.",
+                fault="invalid scoring method",
                 cause="The default predicts the mean of the targets, but the outputs of this "
                 "workload have another meaning.",
                 fix="Write baseline() in the workload before an evaluation: it is what a candidate "
@@ -76,7 +77,7 @@ def check_scoring(
     note_on_rule = _compare_with_simple_rule(workload, output, held_out, frame, fold)
     undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
     note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
-    return Finding(
+    return CheckOutcome(
         outcome="pass",
         summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out)} held-out rows"
         f"{note}; "
@@ -108,11 +109,9 @@ def _is_number(value: object) -> bool:
     )
 
 
-def _failure(summary: str) -> Finding:
-    return Finding(
+def _failure(summary: str) -> CheckOutcome:
+    return CheckOutcome(
         outcome="fail",
         summary=summary,
-        cause="The method was written for other outputs or targets. It is first called by the "
-        "evaluation, after the training.",
-        fix="Correct the named method of the workload.",
+        fault="invalid scoring method",
     )

@@ -9,13 +9,14 @@ several rules share is in ``sluice.trace.rules._helpers``. Rules run in ascendin
 import pkgutil
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from typing import Any
 
 from sluice.trace import rules
 from sluice.trace.finding import RankRule, Rule, RulePolicy, TraceFinding
 from sluice.trace.records.trace import Trace
 
 
-def _discover() -> Iterator[RulePolicy]:
+def _discover() -> Iterator[RulePolicy[Any]]:
     """Yield the rule of every module in a topic package, in the order of their names."""
     for topic in pkgutil.iter_modules(rules.__path__, rules.__name__ + "."):
         if not topic.ispkg or topic.name.rpartition(".")[2].startswith("_"):
@@ -28,10 +29,12 @@ def _discover() -> Iterator[RulePolicy]:
 
 _DISCOVERED = sorted(_discover(), key=lambda rule: rule.priority)
 
-RULES: tuple[Rule, ...] = tuple(rule for rule in _DISCOVERED if isinstance(rule, Rule))
+RULES: tuple[Rule[Any], ...] = tuple(rule for rule in _DISCOVERED if isinstance(rule, Rule))
 """Rules that inspect one process, in the order in which they run."""
 
-RANK_RULES: tuple[RankRule, ...] = tuple(rule for rule in _DISCOVERED if isinstance(rule, RankRule))
+RANK_RULES: tuple[RankRule[Any], ...] = tuple(
+    rule for rule in _DISCOVERED if isinstance(rule, RankRule)
+)
 """Rules that compare the ranks of a distributed run, in the order in which they run."""
 
 

@@ -34,7 +34,7 @@ def test_a_folder_that_is_not_writable_fails_with_the_fix(check, tmp_path):
 
     finding = check(tmp_path / "file")
 
-    assert (finding.outcome, finding.kind) == ("fail", "storage not writable")
+    assert (finding.outcome, finding.fault) == ("fail", "storage not writable")
     assert str(tmp_path / "file") in finding.summary
     assert finding.response[1]
 
@@ -48,7 +48,7 @@ def test_a_read_only_folder_fails_with_the_fix(check, tmp_path, monkeypatch):
 
     finding = check(tmp_path)
 
-    assert (finding.outcome, finding.kind) == ("fail", "storage not writable")
+    assert (finding.outcome, finding.fault) == ("fail", "storage not writable")
     assert "SLUICE_HOME" in finding.response[1]
 
 
@@ -63,7 +63,7 @@ def test_a_read_only_folder_fails_with_the_fix(check, tmp_path, monkeypatch):
 def test_a_workload_that_cannot_be_logged_fails(check, tmp_path, changes, seen):
     finding = check(tmp_path, **changes)
 
-    assert (finding.outcome, finding.kind) == ("fail", "log validation failed")
+    assert (finding.outcome, finding.fault) == ("fail", "log validation failed")
     assert seen in finding.summary
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_a_log_that_does_not_flush_fails(check, tmp_path, monkeypatch):
 
     finding = check(tmp_path)
 
-    assert finding.kind == "log validation failed"
+    assert finding.fault == "log validation failed"
     assert "3 of 5 events were on disk after the flush, and lines [4, 5] differ" in finding.summary
 
 
@@ -90,5 +90,5 @@ def test_a_log_that_loses_a_field_fails(check, tmp_path, monkeypatch):
 
     finding = check(tmp_path)
 
-    assert (finding.outcome, finding.kind) == ("fail", "log validation failed")
+    assert (finding.outcome, finding.fault) == ("fail", "log validation failed")
     assert "line 4, fold_complete: field 'loss' is missing" in finding.summary

@@ -10,7 +10,7 @@ from sluice.eventlog.event_fields import EVENT_FIELDS
 from sluice.eventlog.event_log import EventLog, read_events, validate_log
 from sluice.eventlog.log_report import inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
-from sluice.findings.responses import respond
+from sluice.findings.catalogue import find_fault
 
 START = {"event": "experiment_start", "architecture": "gru", "features": ["a"], "config": {}}
 FOLD = {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3}
@@ -283,7 +283,7 @@ def test_each_mistake_is_one_problem_of_its_kind_with_its_own_response(tmp_path,
     assert report.torn_line is None
     response = respond_to_log_problem(kind)
     usual = ("missing field", "wrong type")
-    assert (response == respond("log validation failed")) == (kind in usual)
+    assert (response.fix == find_fault("log validation failed").fix) == (kind in usual)
     with pytest.raises(ContractError) as caught:
         validate_log(tmp_path / "log", test_metrics=None, headline=None)
     assert (caught.value.cause, caught.value.fix) == (response.cause, response.fix)

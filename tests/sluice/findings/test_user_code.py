@@ -63,7 +63,7 @@ def test_exception_raised_by_sluice_is_a_bug_in_sluice():
     error = caught(in_sluice)
 
     finding = finding_from_error(error)
-    assert finding.kind == "bug in Sluice"
+    assert finding.fault == "bug in Sluice"
     assert "failfast/learning/example_sampling.py" in finding.summary
     assert "bug in Sluice" in finding.cause
     assert "Please report it" in finding.fix
@@ -80,6 +80,6 @@ def test_an_exception_that_the_users_code_causes_is_the_users(name):
     error = caught(USERS[name])
 
     finding = finding_from_error(error)
-    assert finding.kind == "user code raised"
+    assert finding.fault == "user code raised"
     assert "code of the workload or the model" in finding.response[0]
     assert "Correct the named line" in training_error(error).fix

@@ -41,7 +41,7 @@ def kinds(history, *, max_epochs=30, expects_signal=True, **options):
     found = diagnose_curves(
         history, SETTINGS, max_epochs=max_epochs, expects_signal=expects_signal, **options
     )
-    return [symptom.kind for symptom in found.symptoms]
+    return [symptom.fault for symptom in found.symptoms]
 
 
 FALLING = 0.2 + 0.8 * np.exp(-E / 4)
@@ -62,7 +62,7 @@ def test_a_gap_that_grows_after_the_best_epoch_is_overfitting():
     ).symptoms
 
     assert not others
-    assert symptom.kind == "overfitting"
+    assert symptom.fault == "overfitting"
     assert "epoch 11 (0.3657)" in symptom.what
     assert "increases by 0.36 over the 19 epochs" in symptom.what
     assert "rows first" in symptom.fix
@@ -126,7 +126,7 @@ def test_an_explosion_is_named_with_its_epoch_also_on_few_epochs(change, what):
     history[2] = dataclasses.replace(history[2], **change)
     found = diagnose_curves(history, SETTINGS, max_epochs=30, expects_signal=True)
 
-    assert [s.kind for s in found.symptoms] == ["explosion"]
+    assert [s.fault for s in found.symptoms] == ["explosion"]
     assert what in found.symptoms[0].what
     assert not found.enough
 
@@ -138,7 +138,7 @@ def test_a_loss_that_is_not_finite_is_named_with_what_makes_one(change):
     history[2] = dataclasses.replace(history[2], **change)
     (symptom,) = diagnose_curves(history, SETTINGS, max_epochs=30, expects_signal=True).symptoms
 
-    assert symptom.kind == "non-finite loss"
+    assert symptom.fault == "non-finite loss"
     assert "at epoch 3" in symptom.what
     for word in ("logarithm of 0", "divides by 0", "extreme outputs"):
         assert word in symptom.cause

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
-from sluice.training.curve_diagnosis import DiagnosisSettings, Symptom
+from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.member_diagnosis import MemberSymptom, _cut_off
 from sluice.training.members import Member
 from sluice.training.setting_changes import first_change
@@ -43,7 +44,7 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"),
+    ("fault", "change"),
     [
         ("stopped too early", "training.max_epochs=50"),
         ("explosion", "training.learning_rate=0.00067"),
@@ -53,12 +54,12 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
         ("loss not decreasing", ""),
     ],
 )
-def test_each_kind_has_its_first_change(kind, change):
-    assert first_change(kind, ModelSettings(), TrainSettings()) == change
+def test_each_fault_has_its_first_change(fault, change):
+    assert first_change(fault, ModelSettings(), TrainSettings()) == change
 
 
 def test_the_advice_names_the_setting_and_the_command():
-    symptom = Symptom(kind="stopped too early", what="w.", cause="c.", fix="f.")
+    symptom = Finding.of("stopped too early", what="w.", cause="c.", fix="f.", evidence={})
     found = MemberSymptom(
         symptom=symptom, seed=0, fold_id=0, members=32, of=32, change="training.max_epochs=50"
     )

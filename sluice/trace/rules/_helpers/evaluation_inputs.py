@@ -6,9 +6,6 @@ from typing import TypeVar
 from sluice.trace.records.inputs import InputRecord
 from sluice.trace.records.trace import Trace
 
-_MIN_ROWS = 48
-"""Rows of training inputs, and of evaluation inputs, required for a comparison."""
-
 T = TypeVar("T")
 
 
@@ -21,17 +18,19 @@ def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], 
     return found
 
 
-def input_pairs(trace: Trace) -> Iterator[tuple[int, InputRecord, list[InputRecord]]]:
+def input_pairs(
+    trace: Trace, *, min_rows: int
+) -> Iterator[tuple[int, InputRecord, list[InputRecord]]]:
     """Yield each network with its training inputs and its evaluation inputs.
 
-    Networks with fewer than 48 rows of either, or with generated training inputs, are left out.
+    Networks with fewer rows of either, or with generated training inputs, are left out.
     """
     for network in sorted({f.network for f in trace.inputs}):
         facts = [
             (learning, f) for (learning, _), f in largest_input_records(trace, network).items()
         ]
         learned, judged = (
-            [f for learning, f in facts if learning == wanted and f.num_rows >= _MIN_ROWS]
+            [f for learning, f in facts if learning == wanted and f.num_rows >= min_rows]
             for wanted in (True, False)
         )
         if len(learned) == 1 and judged and not learned[0].is_generated:

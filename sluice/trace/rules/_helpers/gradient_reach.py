@@ -1,17 +1,24 @@
 """Parameters of an optimizer that no gradient reaches."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.records.membership import OptimizerRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import changed_parameters, measurements_of
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
-MIN_MEASURED_STEPS = 2
-"""Measured steps of an optimizer required for a statement about its gradients."""
-_MIN_LATER_MEASURED_STEPS = 5
-"""The same for an optimizer that is not the first one."""
+
+class GradientReachSettings(Settings):
+    """Evidence required for the statement that no gradient reaches a parameter."""
+
+    min_measured_steps: int = Field(2, ge=1, description="Measured steps of the optimizer.")
+    min_later_measured_steps: int = Field(
+        5, ge=1, description="Measured steps of an optimizer that is not the first one."
+    )
 
 
-def never_reached(trace: Trace) -> frozenset[int]:
+def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
     """Return trainable parameters of stepping optimizers that never had a gradient or changed."""
     now = trace.membership
     if now is None:
@@ -21,7 +28,10 @@ def never_reached(trace: Trace) -> frozenset[int]:
     for optimizer in now.optimizers:
         measured = measurements_of(trace, optimizer.index)
         reached |= {p for _, step in measured for p in step.parameters}
-        if optimizer.index in stepping_optimizers(trace) and len(measured) >= MIN_MEASURED_STEPS:
+        if (
+            optimizer.index in stepping_optimizers(trace)
+            and len(measured) >= settings.min_measured_steps
+        ):
             held |= {p for group in optimizer.groups for p in group.parameters}
     # If no parameter was reached, the whole loss is detached, which is another finding.
     if not reached & held:
@@ -30,18 +40,21 @@ def never_reached(trace: Trace) -> frozenset[int]:
     return frozenset((held & trainable) - reached - changed_parameters(trace))
 
 
-def unreached_by(trace: Trace, optimizer: OptimizerRecord, since: int) -> frozenset[int]:
+def unreached_by(
+    trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
+) -> frozenset[int]:
     """Return trainable parameters of one optimizer without a gradient or a change.
 
     Args:
         trace: Trace of one process.
         optimizer: Record of the optimizer.
+        settings: Required evidence.
         since: First step whose parameter samples count.
     """
     now, measured = trace.membership, measurements_of(trace, optimizer.index)
     held = {p for group in optimizer.groups for p in group.parameters}
     reached = {p for _, step in measured for p in step.parameters}
-    if now is None or len(measured) < _MIN_LATER_MEASURED_STEPS or not reached & held:
+    if now is None or len(measured) < settings.min_later_measured_steps or not reached & held:
         return frozenset()
     trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
     return frozenset((held & trainable) - reached - changed_parameters(trace, since))

@@ -4,8 +4,18 @@ import math
 import statistics
 from dataclasses import dataclass
 
-_MAX_LOSSES_BEFORE, _MIN_LOSSES = 64, 16
-"""Number of losses before the jump that are considered; number required before and after it."""
+from pydantic import Field
+
+from sluice.base.settings import Settings
+
+
+class LossJumpSettings(Settings):
+    """Thresholds of a jump of the loss."""
+
+    max_losses_before: int = Field(
+        64, ge=1, description="Losses before the jump that are considered."
+    )
+    min_losses: int = Field(16, ge=1, description="Losses required before and after the jump.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +29,23 @@ class LossJump:
     """Median of the losses from the jump on."""
 
 
-def find_loss_jump(losses: tuple[tuple[int, float], ...]) -> LossJump | None:
+def find_loss_jump(
+    losses: tuple[tuple[int, float], ...], settings: LossJumpSettings
+) -> LossJump | None:
     """Return the first loss that permanently exceeds all losses before it; None without a jump.
 
     Args:
         losses: Step and loss, in the order of steps; a non-finite loss counts as infinite.
+        settings: Thresholds of a jump.
     """
     values = [v if math.isfinite(v) else math.inf for _, v in losses]
-    for i in range(_MIN_LOSSES, len(values) - _MIN_LOSSES):
-        before = values[max(i - _MAX_LOSSES_BEFORE, 0) : i]
+    for i in range(settings.min_losses, len(values) - settings.min_losses):
+        before = values[max(i - settings.max_losses_before, 0) : i]
         highest = max(before)
         if values[i] <= highest:
             continue
         later = values[i:]
-        parts = later[:_MIN_LOSSES], later, later[-_MIN_LOSSES:]
+        parts = later[: settings.min_losses], later, later[-settings.min_losses :]
         if all(statistics.median(part) > highest for part in parts):
             return LossJump(losses[i][0], statistics.median(before), statistics.median(later))
     return None

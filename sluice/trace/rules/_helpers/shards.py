@@ -4,21 +4,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.records.batches import EpochRecord, LoaderRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loaders import loader_epochs, training_loader_indices
 from sluice.trace.rules._helpers.sketches import common_threshold, hash_share_up_to, values_up_to
 
-_MIN_COPY_SHARE = 0.9
-"""Minimum share of common rows for two shards to count as copies."""
-_MAX_SHARD_SHARE = 0.75
-"""Maximum share of the dataset's rows per rank for the dataset to count as divided."""
 
+class ShardSettings(Settings):
+    """Thresholds of the comparison of the rows that ranks receive."""
 
-_MIN_SHARED_ROWS = 8
-"""Rows that two ranks must share: a sampler that evens out the shards repeats a few rows."""
-_MIN_SHARED_SHARE = 0.03
-"""Share of the rows of a rank that must also be on another rank."""
+    min_copy_share: float = Field(
+        0.9, gt=0, le=1, description="Share of common rows from which two shards are copies."
+    )
+    max_shard_share: float = Field(
+        0.75,
+        gt=0,
+        le=1,
+        description="Share of the dataset's rows per rank up to which the dataset is divided.",
+    )
+    min_shared_rows: int = Field(
+        8,
+        ge=1,
+        description="Rows that two ranks must share: a sampler that evens out the shards repeats "
+        "a few rows.",
+    )
+    min_shared_share: float = Field(
+        0.03, gt=0, le=1, description="Share of the rows of a rank that must be on another rank."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,7 @@ class LoaderShards:
 
     loaders: tuple[LoaderRecord, ...]
     epochs: tuple[EpochRecord, ...]
+    settings: ShardSettings
 
     @property
     def overlap(self) -> tuple[int, int]:
@@ -61,7 +77,7 @@ class LoaderShards:
         if any(loader.replicas > 1 for loader in self.loaders):
             return True
         return all(
-            e.is_finished and 0 < e.num_indices < _MAX_SHARD_SHARE * loader.num_rows
+            e.is_finished and 0 < e.num_indices < self.settings.max_shard_share * loader.num_rows
             for e, loader in zip(self.epochs, self.loaders, strict=True)
         )
 
@@ -70,16 +86,18 @@ class LoaderShards:
         """Whether the dataset is not divided: every rank receives the rows of the others."""
         shared, of = self.overlap
         if self.is_divided:
-            return shared >= _MIN_COPY_SHARE * of and self.has_same_order
+            return shared >= self.settings.min_copy_share * of and self.has_same_order
         if all(e.is_finished and e.num_contents >= e.num_indices > 0 for e in self.epochs):
-            return shared >= _MIN_COPY_SHARE * of
+            return shared >= self.settings.min_copy_share * of
         return True
 
     @property
     def is_overlapping(self) -> bool:
         """Whether ranks share more rows than each rank repeats within its own shard."""
         shared, of = self.overlap
-        is_shared = shared >= max(_MIN_SHARED_ROWS, _MIN_SHARED_SHARE * of)
+        is_shared = shared >= max(
+            self.settings.min_shared_rows, self.settings.min_shared_share * of
+        )
         return is_shared and self.repeats < shared / of / 4
 
     @property
@@ -94,7 +112,7 @@ class LoaderShards:
         return max(of - len(seen), 0), of
 
 
-def find_shards(traces: Sequence[Trace]) -> tuple[LoaderShards, ...]:
+def find_shards(traces: Sequence[Trace], settings: ShardSettings) -> tuple[LoaderShards, ...]:
     """Return the first epoch of each loader that all ranks train on."""
     found = []
     for index in sorted(frozenset.intersection(*map(training_loader_indices, traces))):
@@ -103,7 +121,7 @@ def find_shards(traces: Sequence[Trace]) -> tuple[LoaderShards, ...]:
         recorded = tuple(e for e in epochs if e is not None)
         known = tuple(x for x in loaders if x is not None)
         if len(recorded) == len(known) == len(traces):
-            found.append(LoaderShards(known, recorded))
+            found.append(LoaderShards(known, recorded, settings))
     return tuple(found)
 
 

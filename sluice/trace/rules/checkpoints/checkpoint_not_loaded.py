@@ -1,10 +1,10 @@
 """Detects checkpoints of which no key matches the network."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     unmatched = [
         load
         for load in trace.loads
@@ -36,5 +36,6 @@ CHECKPOINT_NOT_LOADED = Rule(
     requires="A call of load_state_dict of a network.",
     contradicted_by="Weights that the program copies itself afterwards.",
     abstains="Some keys matched.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -2,6 +2,9 @@
 
 import os.path
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.environment import FileReadRecord
 from sluice.trace.records.membership import OptimizerRecord
@@ -9,12 +12,19 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import learning_rates
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
 
-_MAX_RATE_CHANGE = 0.1
-"""Relative difference of the learning rates before and after the load that counts as a
-continuation."""
+
+class CheckpointPartiallyLoadedSettings(Settings):
+    """Thresholds of the rule ``CHECKPOINT_PARTIALLY_LOADED``."""
+
+    max_rate_change: float = Field(
+        0.1,
+        gt=0,
+        description="Relative difference of the learning rates before and after the load up to "
+        "which training continues.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for read in trace.reads:
         later = {load.what for load in trace.loads if load.step >= read.step}
@@ -29,7 +39,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             continue
         # Loading one of the two states, or reading a file that this run wrote, continues a training
         # run.
-        is_resume = "optimizer" in later or _is_resume(trace, read)
+        is_resume = "optimizer" in later or _is_resume(rule.settings, trace, read)
         found.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
@@ -45,7 +55,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return tuple(found[:1])
 
 
-def _is_resume(trace: Trace, read: FileReadRecord) -> bool:
+def _is_resume(
+    settings: CheckpointPartiallyLoadedSettings, trace: Trace, read: FileReadRecord
+) -> bool:
     """Whether this run wrote the file, and a new optimizer continues where a similar one stopped.
 
     A second phase has another optimizer, other parameters or another learning rate.
@@ -68,7 +80,7 @@ def _is_resume(trace: Trace, read: FileReadRecord) -> bool:
             if rates[0] is None or rates[1] is None:
                 continue
             last, now = rates[0].at(stopped), rates[1].at(began)
-            if abs(now - last) <= _MAX_RATE_CHANGE * last:
+            if abs(now - last) <= settings.max_rate_change * last:
                 return True
     return False
 
@@ -84,5 +96,6 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     requires="A file that was read with torch.load, and weights that were loaded after it.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
     abstains="No step follows the load.",
+    settings=CheckpointPartiallyLoadedSettings(),
     judge=_judge,
 )

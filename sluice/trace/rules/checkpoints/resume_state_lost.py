@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import Membership, OptimizerRecord, ParameterGroupRecord
 from sluice.trace.records.trace import SchedulerRecord, Trace
@@ -14,14 +17,33 @@ from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, lea
 from sluice.trace.rules._helpers.loaders import training_loader_indices
 from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
 
-_MIN_STEPS_BEFORE = 5
-"""Steps of the first optimizer, which built up a state."""
-_NUM_COMPARED_LOSSES = 5
-"""Number of losses at the start, before and after the restart that are compared."""
-_MAX_RATE_RATIO = 1.1
-"""Ratio of the learning rates of two consecutive steps that counts as continuous."""
-_NUM_REPEATED_RATES, _MIN_RATE_JUMP = 8, 1.5
-"""Number of rates equal to those of the first steps, and the ratio by which they change."""
+
+class ResumeStateLostSettings(Settings):
+    """Thresholds of the rule ``RESUME_STATE_LOST``."""
+
+    min_steps_before: int = Field(
+        5,
+        ge=1,
+        description="Steps of the first optimizer, after which it has a state worth keeping.",
+    )
+    num_compared_losses: int = Field(
+        5, ge=1, description="Losses at the start, before and after the restart that are compared."
+    )
+    max_rate_ratio: float = Field(
+        1.1,
+        gt=1,
+        description="Ratio of the learning rates of two consecutive steps up to which they are "
+        "continuous.",
+    )
+    num_repeated_rates: int = Field(
+        8,
+        ge=2,
+        description="Rates equal to those of the first steps, required for a schedule that runs a "
+        "second time.",
+    )
+    min_rate_jump: float = Field(
+        1.5, gt=1, description="Ratio by which the repeated rates must change."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +119,14 @@ def _loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse)
     return bool(loads) and all(x.object_id != after.fact.index for x in loads)
 
 
-def _rate_continues(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _rate_continues(
+    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> bool:
     """Whether a learning rate that the program sets itself continues from its last value."""
     old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
     if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
         return False
-    return 1 / _MAX_RATE_RATIO < new.values[0] / old.values[-1] < _MAX_RATE_RATIO
+    return 1 / settings.max_rate_ratio < new.values[0] / old.values[-1] < settings.max_rate_ratio
 
 
 def _data(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
@@ -116,19 +140,25 @@ def _data(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
     )
 
 
-def _starts_over(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _starts_over(
+    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> bool:
     """Whether the loss is back at its initial value: another training run, not a resumed one."""
     losses = [(n.step, n.losses[-1]) for n in trace.scalars if n.losses]
     initial = [
-        loss for step, loss in losses if before.first <= step < before.first + _NUM_COMPARED_LOSSES
+        loss
+        for step, loss in losses
+        if before.first <= step < before.first + settings.num_compared_losses
     ]
     last = [
         loss
         for step, loss in losses
-        if before.last - 2 * _NUM_COMPARED_LOSSES < step <= before.last
+        if before.last - 2 * settings.num_compared_losses < step <= before.last
     ]
     now = [
-        loss for step, loss in losses if after.first <= step < after.first + _NUM_COMPARED_LOSSES
+        loss
+        for step, loss in losses
+        if after.first <= step < after.first + settings.num_compared_losses
     ][:1]
     if not (initial and last and now):
         return False
@@ -158,24 +188,31 @@ def _lost_schedule(
     return None
 
 
-def _repeats_first_rates(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _repeats_first_rates(
+    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> bool:
     """Whether rates that the program sets itself repeat those of the first steps."""
     old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
     scheduled = {fact.optimizer for fact in trace.schedulers}
     if old is None or new is None or scheduled & {before.fact.index, after.fact.index}:
         return False
     # The learning rate that the optimizer was created with may be recorded at the first step.
-    repeated = list(zip(new.steps, new.values, strict=True))[:_NUM_REPEATED_RATES]
+    repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
     again = [old.at(before.first + step - after.first) for step, _ in repeated]
     values = [value for _, value in repeated]
-    moves = len(repeated) == _NUM_REPEATED_RATES and 0 < _MIN_RATE_JUMP * min(values) < max(values)
+    moves = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
+        values
+    ) < max(values)
     is_jump = (
-        old.values[-1] > 0 and not 1 / _MIN_RATE_JUMP < values[0] / old.values[-1] < _MIN_RATE_JUMP
+        old.values[-1] > 0
+        and not 1 / settings.min_rate_jump < values[0] / old.values[-1] < settings.min_rate_jump
     )
     return moves and is_jump and all(map(math.isclose, values, again))
 
 
-def _is_same_training(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _is_same_training(
+    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> bool:
     between = range(before.last, after.first)
     was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
     if before.parameters == after.parameters:
@@ -183,26 +220,30 @@ def _is_same_training(trace: Trace, before: _OptimizerUse, after: _OptimizerUse)
     else:
         gone = not before.parameters & after.parameters
         is_same = was_loaded and gone and before.shapes == after.shapes
-    return is_same and not _starts_over(trace, before, after)
+    return is_same and not _starts_over(settings, trace, before, after)
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     uses = _optimizer_uses(trace)
     found = []
     for before, after in itertools.pairwise(uses):
         if before.fact.kind != after.fact.kind or after.first <= before.last:
             continue
-        if count_steps(before.steps) < _MIN_STEPS_BEFORE:
+        if count_steps(before.steps) < rule.settings.min_steps_before:
             continue
         loaded = any(x.what == "optimizer" and x.object_id == after.fact.index for x in trace.loads)
         loaded_elsewhere = _loaded_elsewhere(trace, before, after)
         same_settings = _have_same_settings(
-            before, after, ignore_rate=loaded_elsewhere and _rate_continues(trace, before, after)
+            before,
+            after,
+            ignore_rate=loaded_elsewhere and _rate_continues(rule.settings, trace, before, after),
         )
         schedule = _lost_schedule(trace, before, after) if loaded or same_settings else None
         state = same_settings and not loaded and before.has_state
-        repeats_rates = loaded and _repeats_first_rates(trace, before, after)
-        if not (state or schedule or repeats_rates) or not _is_same_training(trace, before, after):
+        repeats_rates = loaded and _repeats_first_rates(rule.settings, trace, before, after)
+        if not (state or schedule or repeats_rates) or not _is_same_training(
+            rule.settings, trace, before, after
+        ):
             continue
         old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
         jump = (
@@ -246,5 +287,6 @@ RESUME_STATE_LOST = Rule(
     contradicted_by="A second phase that intentionally starts with a fresh state.",
     abstains="The new optimizer has other settings, parameters or data, its state was loaded, or "
     "the loss is back at its initial value.",
+    settings=ResumeStateLostSettings(),
     judge=_judge,
 )

@@ -4,40 +4,88 @@ from collections.abc import Mapping
 from itertools import pairwise
 from statistics import correlation, median
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import ColumnRecord, InputRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_inputs import largest_input_records
 from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
 
-_MIN_ROWS = 200
-"""Training rows required for a finding."""
-_MIN_TABLE_ROWS, _MIN_CONSTANT_COLUMNS, _MIN_CONSTANT_SHARE = 1000, 3, 0.3
-"""Rows, constant columns and their share that indicate a table with a missing part."""
-_MAX_MEAN_DIFFERENCE, _MAX_STD_RATIO = 0.5, 1.5
-"""Difference of the means in standard deviations, and ratio of the standard deviations, of
-equally distributed columns."""
-_MIN_RELATIVE_STD = 0.15
-"""Standard deviation relative to the range of a column in which more than a few rows differ."""
-_MAX_ALONE = 2
-"""Constant columns that count as isolated, such as the sine and cosine of one time."""
-_MAX_NARROW_COLUMNS = 32
-"""Columns of a table in which a single constant column is conclusive."""
-_MAX_STANDARD_MEAN, _STANDARD_STD_RANGE = 0.3, (0.6, 1.6)
-"""Absolute mean, and range of the standard deviation, of a standardized column."""
-_MIN_COLUMNS = 5
-"""Columns required for a finding."""
-_MIN_CORRELATION, _MIN_NEIGHBOR_PAIRS = 0.3, 16
-"""Correlation between the standard deviations of neighboring positions, and number of pairs."""
-_MIN_IMAGE_SIDE = 6
-"""Side of an image [pixels]."""
-_MIN_NEIGHBOR_STD = 0.4
-"""Standard deviation of the neighbors relative to the median one."""
+
+class ConstantColumnSettings(Settings):
+    """Thresholds of the rule ``CONSTANT_COLUMN``."""
+
+    min_rows: int = Field(200, ge=1, description="Training rows required for a finding.")
+    min_table_rows: int = Field(
+        1000, ge=1, description="Rows of a table in which constant columns show a missing part."
+    )
+    min_constant_columns: int = Field(
+        3, ge=1, description="Constant columns that show a missing part of a table."
+    )
+    min_constant_share: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of constant columns that shows a missing part of a table.",
+    )
+    max_mean_difference: float = Field(
+        0.5,
+        gt=0,
+        description="Difference of the means up to which columns are equally distributed [std].",
+    )
+    max_std_ratio: float = Field(
+        1.5,
+        gt=1,
+        description="Ratio of the standard deviations up to which columns are equally distributed.",
+    )
+    min_relative_std: float = Field(
+        0.15,
+        gt=0,
+        description="Standard deviation, relative to the range of a column, in which more than a "
+        "few rows differ.",
+    )
+    max_alone: int = Field(
+        2,
+        ge=1,
+        description="Constant columns that count as isolated, such as the sine and cosine of one "
+        "time.",
+    )
+    max_narrow_columns: int = Field(
+        32, ge=1, description="Columns of a table in which a single constant column is conclusive."
+    )
+    max_standard_mean: float = Field(
+        0.3, gt=0, description="Absolute mean of a standardized column."
+    )
+    standard_std_range: tuple[float, float] = Field(
+        (0.6, 1.6), description="Range of the standard deviation of a standardized column."
+    )
+    min_columns: int = Field(5, ge=2, description="Columns required for a finding.")
+    min_correlation: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Correlation between the standard deviations of neighboring positions from "
+        "which they change gradually.",
+    )
+    min_neighbor_pairs: int = Field(
+        16, ge=2, description="Pairs of neighboring positions required for that correlation."
+    )
+    min_image_side: int = Field(6, ge=2, description="Side of an image [pixels].")
+    min_neighbor_std: float = Field(
+        0.4,
+        gt=0,
+        description="Standard deviation of the neighbors, relative to the median one, from which "
+        "they vary.",
+    )
+
+
 _MAX_SHOWN = 8
 """Number of columns listed in the message."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for network in sorted({f.network for f in trace.inputs}):
         facts = largest_input_records(trace, network)
@@ -45,7 +93,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         evaluated = [f for (learning, _), f in facts.items() if not learning]
         if (
             len(training) != 1
-            or training[0].num_rows < _MIN_ROWS
+            or training[0].num_rows < rule.settings.min_rows
             or training[0].matches_model_output
         ):
             continue
@@ -56,7 +104,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _detect_constant(
-    rule: Rule, trace: Trace, training: InputRecord, evaluated: list[InputRecord]
+    rule: Rule[ConstantColumnSettings],
+    trace: Trace,
+    training: InputRecord,
+    evaluated: list[InputRecord],
 ) -> TraceFinding | None:
     outer = {0, max((c.column for c in training.columns), default=0)}
     constant = [
@@ -67,25 +118,34 @@ def _detect_constant(
     ]
     if (
         not constant
-        or len(training.columns) < _MIN_COLUMNS
+        or len(training.columns) < rule.settings.min_columns
         or len(constant) == len(training.columns)
     ):
         return None
-    is_narrow = len(training.columns) <= _MAX_NARROW_COLUMNS
-    is_table = len(training.shape) == 2 and _has_missing_part(constant, training)
+    is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
+    is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
     for reason, certain in (
         (
             "other columns are constant as well, each at a different value",
             constant if is_table else [],
         ),
-        ("it varies in the evaluation", _vary_in_evaluation(constant, training, evaluated)),
-        ("all others are standardized", constant if _others_are_standard(training) else []),
+        (
+            "it varies in the evaluation",
+            _vary_in_evaluation(rule.settings, constant, training, evaluated),
+        ),
+        (
+            "all others are standardized",
+            constant if _others_are_standard(rule.settings, training) else [],
+        ),
         (
             "the columns on both sides are standardized",
-            [c for c in constant if _is_between(c, training)],
+            [c for c in constant if _is_between(rule.settings, c, training)],
         ),
-        ("no other column is constant", constant if _is_alone(constant, training) else []),
-        ("its neighbors vary", [c for c in constant if _is_hole(c, training)]),
+        (
+            "no other column is constant",
+            constant if _is_alone(rule.settings, constant, training) else [],
+        ),
+        ("its neighbors vary", [c for c in constant if _is_hole(rule.settings, c, training)]),
     ):
         if certain:
             # A scaler also produces a constant 0 for pixels or words that never occur.
@@ -109,67 +169,77 @@ def _detect_constant(
     return None
 
 
-def _has_missing_part(constant: list[ColumnRecord], fact: InputRecord) -> bool:
+def _has_missing_part(
+    settings: ConstantColumnSettings, constant: list[ColumnRecord], fact: InputRecord
+) -> bool:
     """Whether a large part of a narrow table is constant, not only at 0 or only at 1.
 
     A column of ones may be intentional, as may zeros where nothing was counted.
     """
     values = {c.smallest for c in constant}
     return (
-        fact.num_rows >= _MIN_TABLE_ROWS
+        fact.num_rows >= settings.min_table_rows
         and len(fact.columns) == fact.shape[-1]
-        and len(constant) >= max(_MIN_CONSTANT_COLUMNS, _MIN_CONSTANT_SHARE * len(fact.columns))
+        and len(constant)
+        >= max(settings.min_constant_columns, settings.min_constant_share * len(fact.columns))
         and len(values) > 1
         and bool(values - {0.0})
     )
 
 
 def _vary_in_evaluation(
-    constant: list[ColumnRecord], training: InputRecord, evaluated: list[InputRecord]
+    settings: ConstantColumnSettings,
+    constant: list[ColumnRecord],
+    training: InputRecord,
+    evaluated: list[InputRecord],
 ) -> list[ColumnRecord]:
     """Return the columns that vary in an evaluation on similarly distributed rows."""
     for fact in evaluated:
         columns = {c.column: c for c in fact.columns}
-        if fact.num_rows < _MIN_ROWS // 4 or not _is_similarly_distributed(training, columns):
+        if fact.num_rows < settings.min_rows // 4 or not _is_similarly_distributed(
+            settings, training, columns
+        ):
             continue
-        return [c for c in constant if c.column in columns and _varies(columns[c.column])]
+        return [c for c in constant if c.column in columns and _varies(settings, columns[c.column])]
     return []
 
 
-def _varies(column: ColumnRecord) -> bool:
+def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
     width = column.largest - column.smallest
-    return width > 0 and column.std / width > _MIN_RELATIVE_STD
+    return width > 0 and column.std / width > settings.min_relative_std
 
 
-def _is_similarly_distributed(training: InputRecord, evaluated: Mapping[int, ColumnRecord]) -> bool:
+def _is_similarly_distributed(
+    settings: ConstantColumnSettings, training: InputRecord, evaluated: Mapping[int, ColumnRecord]
+) -> bool:
     """Whether most columns have the training distribution: the rows are of the same task."""
     pairs = [(c, evaluated[c.column]) for c in training.columns if c.std and c.column in evaluated]
     similar = [
-        abs(d.mean - c.mean) < _MAX_MEAN_DIFFERENCE * c.std
-        and 1 / _MAX_STD_RATIO < d.std / c.std < _MAX_STD_RATIO
+        abs(d.mean - c.mean) < settings.max_mean_difference * c.std
+        and 1 / settings.max_std_ratio < d.std / c.std < settings.max_std_ratio
         for c, d in pairs
     ]
     return 2 * sum(similar) > len(similar)
 
 
-def _others_are_standard(fact: InputRecord) -> bool:
+def _others_are_standard(settings: ConstantColumnSettings, fact: InputRecord) -> bool:
     remaining = [c for c in fact.columns if c.largest > c.smallest]
-    low, high = _STANDARD_STD_RANGE
-    return all(abs(c.mean) < _MAX_STANDARD_MEAN and low < c.std < high for c in remaining)
+    low, high = settings.standard_std_range
+    return all(abs(c.mean) < settings.max_standard_mean and low < c.std < high for c in remaining)
 
 
-def _is_between(column: ColumnRecord, fact: InputRecord) -> bool:
+def _is_between(settings: ConstantColumnSettings, column: ColumnRecord, fact: InputRecord) -> bool:
     """Whether the column is between two standardized ones, in a table of such and 0/1 columns.
 
     A category without any row is surrounded by other 0/1 columns.
     """
     if len(fact.shape) != 2 or column.smallest:
         return False
-    low, high = _STANDARD_STD_RANGE
+    low, high = settings.standard_std_range
     standardized = {
         c.column
         for c in fact.columns
-        if abs(c.mean) < _MAX_STANDARD_MEAN and low < c.std < high and c.smallest < 0
+        if abs(c.mean) < settings.max_standard_mean and low < c.std < high and c.smallest < 0
     }
     flags = {c.column for c in fact.columns if (c.smallest, c.largest) == (0, 1)}
     constant = {c.column for c in fact.columns if c.smallest == c.largest}
@@ -177,7 +247,9 @@ def _is_between(column: ColumnRecord, fact: InputRecord) -> bool:
     return not remaining and {column.column - 1, column.column + 1} <= standardized
 
 
-def _is_alone(constant: list[ColumnRecord], fact: InputRecord) -> bool:
+def _is_alone(
+    settings: ConstantColumnSettings, constant: list[ColumnRecord], fact: InputRecord
+) -> bool:
     """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
 
     The table must come from a loader. Two constant columns may be the sine and cosine of an hour
@@ -185,36 +257,45 @@ def _is_alone(constant: list[ColumnRecord], fact: InputRecord) -> bool:
     categories without any row.
     """
     positions, values = [c.column for c in constant], {c.smallest for c in constant}
-    if len(constant) > _MAX_ALONE or 0 not in values or len(fact.shape) != 2 or fact.loader < 0:
+    if (
+        len(constant) > settings.max_alone
+        or 0 not in values
+        or len(fact.shape) != 2
+        or fact.loader < 0
+    ):
         return False
     if max(positions) - min(positions) != len(values) - 1:
         return False
-    is_complete = len(fact.columns) == fact.shape[1] <= _MAX_NARROW_COLUMNS
+    is_complete = len(fact.columns) == fact.shape[1] <= settings.max_narrow_columns
     neighbors = {place + side for place in positions for side in (-1, 1)} - set(positions)
     neighbor_values = [c for c in fact.columns if c.column in neighbors]
     has_flag = any((c.smallest, c.largest) == (0, 1) for c in neighbor_values)
-    return is_complete and fact.num_rows >= _MIN_TABLE_ROWS and not has_flag
+    return is_complete and fact.num_rows >= settings.min_table_rows and not has_flag
 
 
-def _is_hole(column: ColumnRecord, fact: InputRecord) -> bool:
+def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, fact: InputRecord) -> bool:
     """Whether a position of an image or curve is constant while both neighbors vary.
 
     Applies where standard deviations change gradually; at the border of an image only one neighbor
     varies.
     """
-    if len(fact.shape) > 2 and min(fact.shape[-2:]) < _MIN_IMAGE_SIDE:
+    if len(fact.shape) > 2 and min(fact.shape[-2:]) < settings.min_image_side:
         return False  # patches or short vectors: adjacent positions are not neighbors
     stds = {c.column: c.std for c in fact.columns}
     neighbor_values = [stds.get(column.column - 1), stds.get(column.column + 1)]
     neighbor_stds = [s for s in neighbor_values if s is not None]
     columns = sorted(stds)
     pairs_of_stds = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
-    if len(neighbor_stds) < 2 or len(pairs_of_stds) < _MIN_NEIGHBOR_PAIRS:
+    if len(neighbor_stds) < 2 or len(pairs_of_stds) < settings.min_neighbor_pairs:
         return False
     one, other = [a for a, _ in pairs_of_stds], [b for _, b in pairs_of_stds]
-    if len(set(one)) < 2 or len(set(other)) < 2 or correlation(one, other) < _MIN_CORRELATION:
+    if (
+        len(set(one)) < 2
+        or len(set(other)) < 2
+        or correlation(one, other) < settings.min_correlation
+    ):
         return False
-    return min(neighbor_stds) > _MIN_NEIGHBOR_STD * median(s for s in stds.values() if s)
+    return min(neighbor_stds) > settings.min_neighbor_std * median(s for s in stds.values() if s)
 
 
 CONSTANT_COLUMN = Rule(
@@ -226,5 +307,6 @@ CONSTANT_COLUMN = Rule(
     abstains="Another network returns rows of this shape, such as an encoder with an inactive "
     "feature; or the column belongs to a raw table, or to the unused border of an image. Several "
     "constant columns among more than 32 standardized ones need confirmation.",
+    settings=ConstantColumnSettings(),
     judge=_judge,
 )

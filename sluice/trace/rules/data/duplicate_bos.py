@@ -1,16 +1,32 @@
 """Detects input rows that start with two BOS tokens."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import network_name
 
-_MIN_BOS_SHARE = 0.98
-"""Share of the rows that start with the BOS token."""
-_MIN_ROWS, _MIN_SHARE, _MIN_CERTAIN_SHARE = 3, 0.02, 0.1
-"""Rows with two BOS tokens: number and share for a question, and share for an error."""
+
+class DuplicateBosSettings(Settings):
+    """Thresholds of the rule ``DUPLICATE_BOS``."""
+
+    min_bos_share: float = Field(
+        0.98, gt=0, le=1, description="Share of the rows that must start with the BOS token."
+    )
+    min_rows: int = Field(3, ge=1, description="Rows with two BOS tokens required for a finding.")
+    min_share: float = Field(
+        0.02, gt=0, le=1, description="Share of rows with two BOS tokens required for a finding."
+    )
+    min_certain_share: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of rows with two BOS tokens from which the finding is an error.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     latest = {f.network: f for f in trace.inputs if f.is_learning and f.num_rows}
     found = []
     statistics = [(f, tokens) for f in latest.values() for tokens in (f.tokens, *f.other_tokens)]
@@ -18,15 +34,15 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         if (
             tokens is None
             or tokens.num_longer
-            or tokens.num_first < _MIN_BOS_SHARE * tokens.num_rows
+            or tokens.num_first < rule.settings.min_bos_share * tokens.num_rows
         ):
             continue
         share = tokens.num_doubled / max(tokens.num_rows, 1)
-        if tokens.num_doubled < _MIN_ROWS or share < _MIN_SHARE:
+        if tokens.num_doubled < rule.settings.min_rows or share < rule.settings.min_share:
             continue
         found.append(
             rule.finding(
-                severity="error" if share >= _MIN_CERTAIN_SHARE else "confirm",
+                severity="error" if share >= rule.settings.min_certain_share else "confirm",
                 step=fact.first_step + 1,
                 what=f"{network_name(trace, fact.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
@@ -49,5 +65,6 @@ DUPLICATE_BOS = Rule(
     requires="Integer inputs that all start with the same token.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",
+    settings=DuplicateBosSettings(),
     judge=_judge,
 )

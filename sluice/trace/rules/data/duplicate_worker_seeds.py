@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loaders import loader_epochs
@@ -53,7 +53,7 @@ def _repeats(by_epoch: dict[int, list[WorkerRandomnessRecord]]) -> bool:
     return is_known and len(states) == 1 and all(map(_is_drawn_from, firsts))
 
 
-def _judge_stream(rule: Rule, trace: Trace, loader: int) -> TraceFinding | None:
+def _judge_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> TraceFinding | None:
     """Compare the batches of a stream: workers that each yield a part may draw equal numbers."""
     facts = [f for f in trace.workers if f.loader == loader and f.content]
     first_epoch = min((f.epoch for f in facts), default=0)
@@ -83,7 +83,7 @@ def _judge_stream(rule: Rule, trace: Trace, loader: int) -> TraceFinding | None:
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     streams = {loader.index for loader in trace.loaders if loader.is_stream}
     found += [
@@ -137,5 +137,6 @@ DUPLICATE_WORKER_SEEDS = Rule(
     abstains="No numbers are drawn from it, each row seeds it, the dataset is a stream whose "
     "workers agree on an order and yield different rows of it, or workers are spawned and not "
     "forked.",
+    settings=NoThresholds(),
     judge=_judge,
 )

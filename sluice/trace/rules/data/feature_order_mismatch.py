@@ -8,37 +8,68 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import InputRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_inputs import consistent_difference, input_pairs
 from sluice.trace.rules._helpers.loss_calls import network_name
 
-_MIN_COLUMNS, _MIN_CHANNELS = 4, 3
-"""Columns, or channels, required: fewer correlations may match another order by chance, as in
-series with a trend."""
-_MIN_DIFFERENCE_RATIO = 6.0
-"""Squared difference of all correlations, relative to the difference expected by chance, from
-which they have changed."""
-_MAX_DIFFERENCE_RATIO, _MAX_REMAINING_SHARE = 3.0, 0.15
-"""The same in the reordered columns: relative to chance, and relative to the original order."""
+
+class FeatureOrderMismatchSettings(Settings):
+    """Thresholds of the rule ``FEATURE_ORDER_MISMATCH``."""
+
+    min_rows: int = Field(
+        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+    )
+    min_columns: int = Field(
+        4,
+        ge=2,
+        description="Columns required for a finding: fewer correlations may match another order "
+        "by chance.",
+    )
+    min_channels: int = Field(3, ge=2, description="Channels of an image required for a finding.")
+    min_difference_ratio: float = Field(
+        6.0,
+        gt=1,
+        description="Squared difference of all correlations, relative to the difference expected "
+        "by chance, from which they have changed.",
+    )
+    max_difference_ratio: float = Field(
+        3.0,
+        gt=0,
+        description="Squared difference in the reordered columns, relative to chance, up to which "
+        "the order is found.",
+    )
+    max_remaining_share: float = Field(
+        0.15,
+        gt=0,
+        le=1,
+        description="Squared difference in the reordered columns, relative to the original order, "
+        "up to which the order is found.",
+    )
+
 
 ColumnOrder = Sequence[int]
 """For each evaluation column, the training column that it corresponds to."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
-    for network, training, evaluated in input_pairs(trace):
-        match = consistent_difference(evaluated, partial(_find_order, training))
+    for network, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
+        match = consistent_difference(evaluated, partial(_find_order, rule.settings, training))
         if match is not None:
             found.append(_build_finding(rule, trace, network, training, *match))
     return tuple(found)
 
 
-def _find_order(training: InputRecord, evaluated: InputRecord) -> ColumnOrder | None:
+def _find_order(
+    settings: FeatureOrderMismatchSettings, training: InputRecord, evaluated: InputRecord
+) -> ColumnOrder | None:
     """Return the order that explains the correlations; None when they have not changed."""
-    min_columns = _MIN_CHANNELS if training.channels else _MIN_COLUMNS
+    min_columns = settings.min_channels if training.channels else settings.min_columns
     trained, evaluated_table = (
         _correlation_matrix(training.correlations),
         _correlation_matrix(evaluated.correlations),
@@ -54,7 +85,7 @@ def _find_order(training: InputRecord, evaluated: InputRecord) -> ColumnOrder | 
     chance = sum((1 - evaluated_table[i][j] ** 2) ** 2 * rows for i, j in pairs)
     order = [*range(num)]
     before = misfit = _misfit(trained, evaluated_table, order)
-    if before < _MIN_DIFFERENCE_RATIO * chance:
+    if before < settings.min_difference_ratio * chance:
         return None
     while True:
         candidates = [
@@ -66,7 +97,8 @@ def _find_order(training: InputRecord, evaluated: InputRecord) -> ColumnOrder | 
             break
         misfit, order = best, swapped
     is_explained = (
-        misfit < _MAX_DIFFERENCE_RATIO * chance and misfit < _MAX_REMAINING_SHARE * before
+        misfit < settings.max_difference_ratio * chance
+        and misfit < settings.max_remaining_share * before
     )
     return order if is_explained else None
 
@@ -96,7 +128,7 @@ def _swapped(order: list[int], i: int, j: int) -> list[int]:
 
 
 def _build_finding(
-    rule: Rule,
+    rule: Rule[FeatureOrderMismatchSettings],
     trace: Trace,
     network: int,
     training: InputRecord,
@@ -130,5 +162,6 @@ FEATURE_ORDER_MISMATCH = Rule(
     contradicted_by="An evaluation whose columns have different correlations for another reason.",
     abstains="Another evaluation of the network matches training, or the network is trained on "
     "several loaders or on the output of another network.",
+    settings=FeatureOrderMismatchSettings(),
     judge=_judge,
 )

@@ -2,6 +2,9 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import LossRecord
 from sluice.trace.records.trace import Trace
@@ -12,19 +15,36 @@ from sluice.trace.rules._helpers.loss_calls import (
     training_losses,
 )
 
-_MIN_ROWS_PER_CLASS, _MIN_ROWS = 20, 200
-"""Rows required for a statement about a class that never occurs: per class, and in total."""
-_MAX_CLASSES = 1000
-"""Number of classes; more outputs are a vocabulary."""
-_MIN_COLUMN_COUNT = 10
-"""Rows of a class that occurs."""
-_MIN_CLAMPED_SHARE = 0.2
-"""Share of all indices; a shared row for rare indices is intentional."""
-_MAX_BUCKETS = 128
-"""Rows of a table that may represent a quantity, whose large values share one bucket."""
+
+class IndexOutOfRangeSettings(Settings):
+    """Thresholds of the rule ``INDEX_OUT_OF_RANGE``."""
+
+    min_rows_per_class: int = Field(
+        20,
+        ge=1,
+        description="Rows per class required for a statement about a class that never occurs.",
+    )
+    min_rows: int = Field(
+        200, ge=1, description="Rows required for a statement about a class that never occurs."
+    )
+    max_classes: int = Field(1000, ge=2, description="Classes; more outputs are a vocabulary.")
+    min_column_count: int = Field(10, ge=1, description="Rows of a class that occurs.")
+    min_clamped_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Share of all indices from which a shared row is no intentional row for rare "
+        "indices.",
+    )
+    max_buckets: int = Field(
+        128,
+        ge=1,
+        description="Rows of a table that may represent a quantity, whose large values share one "
+        "bucket.",
+    )
 
 
-def _outside(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     found = {}
     for fact in trace.out_of_range_indices:
         if fact.kind in found or fact.kind in ("index", "class index", "clamped"):
@@ -48,7 +68,7 @@ def _outside(rule: Rule, trace: Trace) -> list[TraceFinding]:
     return list(found.values())
 
 
-def _wrapped(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect negative indices that select rows which other indices select as well."""
     shared = [f for f in trace.out_of_range_indices if f.kind == "index" and f.num_shared]
     if not shared:
@@ -71,19 +91,19 @@ def _wrapped(rule: Rule, trace: Trace) -> list[TraceFinding]:
     ]
 
 
-def _clamped(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect indices beyond a table, many of them, that the network clamps to its last row."""
     found = []
     facts = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
     for network, rows in sorted({(f.network, f.num_allowed) for f in facts}):
         records = [f for f in facts if (f.network, f.num_allowed) == (network, rows)]
         outside, num = sum(f.num_outside for f in records), sum(f.num_ids for f in records)
-        if outside < _MIN_CLAMPED_SHARE * num or num < _MIN_ROWS:
+        if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
         largest = max(f.largest for f in records)
         found.append(
             rule.finding(
-                severity="error" if rows > _MAX_BUCKETS else "confirm",
+                severity="error" if rows > rule.settings.max_buckets else "confirm",
                 step=records[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table "
                 f"of {rows} rows, and mapped {outside} of {num} ids, those from {rows} on, to "
@@ -99,7 +119,9 @@ def _clamped(rule: Rule, trace: Trace) -> list[TraceFinding]:
     return found
 
 
-def _numbered_from_minus_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _numbered_from_minus_one(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect classes numbered -1 to C - 2.
 
     If -1 meant 'none', the last class would occur as well.
@@ -109,7 +131,7 @@ def _numbered_from_minus_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
         return []
     first, last = facts[0], max(f.largest for f in facts)
     num = sum(f.num_ids for f in facts)
-    if last != first.num_allowed - 2 or num < _MIN_ROWS_PER_CLASS * first.num_allowed:
+    if last != first.num_allowed - 2 or num < rule.settings.min_rows_per_class * first.num_allowed:
         return []  # with few rows, the last class may be missing by chance
     return [
         rule.finding(
@@ -126,7 +148,9 @@ def _numbered_from_minus_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
     ]
 
 
-def _targets_outside_unit_interval(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _targets_outside_unit_interval(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     found = []
@@ -150,17 +174,21 @@ def _targets_outside_unit_interval(rule: Rule, trace: Trace) -> list[TraceFindin
     return found
 
 
-def _numbered_from_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect classes 1 to C - 1 that all occur while class 0 never does."""
     found = []
     for (kind, _), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
-        plain = [f for f in facts if _is_plain(f)]
+        plain = [f for f in facts if _is_plain(rule.settings, f)]
         if not plain or len(plain) < len(facts):
             continue
         classes = plain[0].input_shape[1]
         rows = sum(f.num_supervised for f in plain)
         low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
-        if low != 1 or high != classes - 1 or rows < max(_MIN_ROWS_PER_CLASS * classes, _MIN_ROWS):
+        if (
+            low != 1
+            or high != classes - 1
+            or rows < max(rule.settings.min_rows_per_class * classes, rule.settings.min_rows)
+        ):
             continue
         found.append(
             rule.finding(
@@ -178,7 +206,9 @@ def _numbered_from_one(rule: Rule, trace: Trace) -> list[TraceFinding]:
     return found
 
 
-def _missing_one_hot_column(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _missing_one_hot_column(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect one-hot targets with rows that have no class: one class has no column."""
     found = []
     for (kind, network), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
@@ -209,7 +239,7 @@ def _missing_one_hot_column(rule: Rule, trace: Trace) -> list[TraceFinding]:
     return found
 
 
-def _shifted_columns(rule: Rule, trace: Trace) -> list[TraceFinding]:
+def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
 
     The first or last column is never 1, while rows without a 1 are a class.
@@ -229,7 +259,7 @@ def _shifted_columns(rule: Rule, trace: Trace) -> list[TraceFinding]:
         (*inner,) = counts[1:-1]
         ends = sorted((counts[0], counts[-1]))
         others = [*inner, ends[1]]
-        is_missing = not ends[0] and min(others) >= _MIN_COLUMN_COUNT
+        is_missing = not ends[0] and min(others) >= rule.settings.min_column_count
         if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
             continue
         place, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
@@ -250,18 +280,18 @@ def _shifted_columns(rule: Rule, trace: Trace) -> list[TraceFinding]:
     return found
 
 
-def _is_plain(fact: LossRecord) -> bool:
+def _is_plain(settings: IndexOutOfRangeSettings, fact: LossRecord) -> bool:
     return (
         fact.target_is_integer
         and len(fact.input_shape) == 2
         and fact.tokens is None
         and fact.num_supervised == fact.num_targets
-        and 2 < fact.input_shape[1] <= _MAX_CLASSES
+        and 2 < fact.input_shape[1] <= settings.max_classes
         and not math.isnan(fact.target_smallest)
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     return (
         *_outside(rule, trace),
         *_wrapped(rule, trace),
@@ -282,5 +312,6 @@ INDEX_OUT_OF_RANGE = Rule(
     "is indexed, or looked up by ids that a network receives.",
     contradicted_by="Class 0 is reserved for later use; the last row is for unknown ids.",
     abstains="An index outside the table is excluded by ignore_index.",
+    settings=IndexOutOfRangeSettings(),
     judge=_judge,
 )

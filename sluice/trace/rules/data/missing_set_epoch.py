@@ -2,33 +2,44 @@
 
 import itertools
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.batches import EpochRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loaders import loader_epochs, training_loaders
 
-_MIN_ROWS = 8
-"""Rows of an epoch; fewer may have the same order by chance."""
+
+class MissingSetEpochSettings(Settings):
+    """Thresholds of the rule ``MISSING_SET_EPOCH``."""
+
+    min_rows: int = Field(
+        8,
+        ge=2,
+        description="Rows of an epoch required for a finding; fewer may have the same order by "
+        "chance.",
+    )
 
 
-def _has_an_order(epoch: EpochRecord) -> bool:
-    return len(set(epoch.first)) >= _MIN_ROWS and epoch.num_batches > 1
+def _has_an_order(settings: MissingSetEpochSettings, epoch: EpochRecord) -> bool:
+    return len(set(epoch.first)) >= settings.min_rows and epoch.num_batches > 1
 
 
-def _is_same(one: EpochRecord, other: EpochRecord) -> bool:
+def _is_same(settings: MissingSetEpochSettings, one: EpochRecord, other: EpochRecord) -> bool:
     if one.num_indices == other.num_indices:
         return one.order == other.order
     # One of the epochs was not completed.
     common = min(len(one.first), len(other.first))
-    return common >= _MIN_ROWS and one.first[:common] == other.first[:common]
+    return common >= settings.min_rows and one.first[:common] == other.first[:common]
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for loader in training_loaders(trace):
-        epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(e)]
+        epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(rule.settings, e)]
         pairs = list(itertools.pairwise(epochs))
-        same = [later for one, later in pairs if _is_same(one, later)]
+        same = [later for one, later in pairs if _is_same(rule.settings, one, later)]
         if not loader.shuffles or not same or len(same) < len(pairs) / 2:
             continue
         is_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
@@ -60,5 +71,6 @@ MISSING_SET_EPOCH = Rule(
     requires="Two epochs of a shuffling loader that is used for training.",
     contradicted_by="Two epochs with different orders of row numbers.",
     abstains="An epoch has one batch or fewer than eight rows, or no row numbers.",
+    settings=MissingSetEpochSettings(),
     judge=_judge,
 )

@@ -2,18 +2,26 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import NonFiniteTensorRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
 
-_MAX_STEPS_UNTIL_VISIBLE = 10
-"""Steps within which a non-finite value shows in a loss or gradient."""
+
+class NonfiniteInputSettings(Settings):
+    """Thresholds of the rule ``NONFINITE_INPUT``."""
+
+    max_steps_until_visible: int = Field(
+        10, ge=1, description="Steps within which a non-finite value shows in a loss or gradient."
+    )
 
 
-def _becomes_visible(trace: Trace, step: int) -> bool:
+def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) -> bool:
     """Whether a loss or gradient is not finite soon after a step, or none was recorded there."""
-    window = range(step, step + _MAX_STEPS_UNTIL_VISIBLE + 1)
+    window = range(step, step + settings.max_steps_until_visible + 1)
     losses = [v for n in trace.scalars if n.step in window for v in n.losses]
     grads = [
         v for m in trace.statistics if m.step in window for o in m.optimizers for v in o.grad_norms
@@ -32,7 +40,7 @@ def _first_other_cause(trace: Trace) -> float:
     return min([*grads, *weights, *losses], default=math.inf)
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     until = _first_other_cause(trace)
     for what in ("input", "target"):
@@ -42,7 +50,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             first = (learning or facts)[0]
             reaches_output = any(f.reaches_output for f in learning)
             is_harmful = bool(learning) and (
-                reaches_output or _becomes_visible(trace, first.step + 1)
+                reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
             )
             found.append(_build_finding(rule, trace, first, len(facts), is_harmful=is_harmful))
     return tuple(found)
@@ -53,7 +61,12 @@ def _plural(noun: str, num: int, many: str = "s") -> str:
 
 
 def _build_finding(
-    rule: Rule, trace: Trace, fact: NonFiniteTensorRecord, num: int, *, is_harmful: bool
+    rule: Rule[NonfiniteInputSettings],
+    trace: Trace,
+    fact: NonFiniteTensorRecord,
+    num: int,
+    *,
+    is_harmful: bool,
 ) -> TraceFinding:
     kinds = [
         f"{count} {name}"
@@ -88,5 +101,6 @@ NONFINITE_INPUT = Rule(
     requires="A batch with NaN or infinity: one of the first 64, or one whose loss is not finite.",
     contradicted_by="A network that masks such values itself: its outputs stay finite.",
     abstains="Outputs, losses and gradients stay finite (reported as a warning).",
+    settings=NonfiniteInputSettings(),
     judge=_judge,
 )

@@ -3,18 +3,29 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.batches import EpochRecord, FloatFieldRecord, SketchRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import network_name
 from sluice.trace.rules._helpers.sketches import common_threshold, hash_share_up_to, values_up_to
 
-_MIN_SHARED_SHARE = 0.95
-"""Share of the compared target values that occur in training windows."""
-_MIN_VALUES = 30
-"""Values required for a comparison."""
-_MIN_COMMON_ROWS = 5
-"""Expected number of common rows if the evaluation used training rows."""
+
+class OverlappingWindowsSettings(Settings):
+    """Thresholds of the rule ``OVERLAPPING_WINDOWS``."""
+
+    min_shared_share: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Share of the compared target values that must occur in training windows.",
+    )
+    min_values: int = Field(30, ge=1, description="Values required for a comparison.")
+    min_common_rows: int = Field(
+        5, ge=1, description="Expected number of common rows if the evaluation used training rows."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,7 @@ class _SharedValues:
     of: int
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for network in sorted({f.network for f in trace.rows}):
         training, evaluated = (
@@ -33,7 +44,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         for epoch in evaluated:
             if epoch.loader in loaders:
                 continue
-            shared = _find_shared_target(trace, epoch, [e for e in training if e.step < epoch.step])
+            shared = _find_shared_target(
+                rule.settings, trace, epoch, [e for e in training if e.step < epoch.step]
+            )
             if shared is not None:
                 loaders.add(epoch.loader)  # reported once
                 found.append(_build_finding(rule, trace, network, epoch, shared))
@@ -54,19 +67,24 @@ def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecor
 
 
 def _find_shared_target(
-    trace: Trace, epoch: EpochRecord, training: Sequence[EpochRecord]
+    settings: OverlappingWindowsSettings,
+    trace: Trace,
+    epoch: EpochRecord,
+    training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
     """Return a target whose values are all in training windows; None if there is no such target."""
     inputs = [f for f in epoch.fields if not f.place]
     others = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
     targets = [f for f in others if not inputs or f.values != inputs[0].values]
-    if not targets or not _are_other_rows(trace, epoch, training):
+    if not targets or not _are_other_rows(settings, trace, epoch, training):
         return None
     # If the inputs are new, all values are new.
-    known = [_best_match(field, training) for field in (*targets, *inputs)]
+    known = [_best_match(settings, field, training) for field in (*targets, *inputs)]
     return (
         None
-        if any(k.of < _MIN_VALUES or k.num < _MIN_SHARED_SHARE * k.of for k in known)
+        if any(
+            k.of < settings.min_values or k.num < settings.min_shared_share * k.of for k in known
+        )
         else known[0]
     )
 
@@ -80,7 +98,12 @@ def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> 
     return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
 
 
-def _are_other_rows(trace: Trace, epoch: EpochRecord, training: Sequence[EpochRecord]) -> bool:
+def _are_other_rows(
+    settings: OverlappingWindowsSettings,
+    trace: Trace,
+    epoch: EpochRecord,
+    training: Sequence[EpochRecord],
+) -> bool:
     """Whether an epoch has no training row, although common rows would have been recorded.
 
     Evaluation on training rows is the subject of another rule. An epoch with as many rows as
@@ -94,10 +117,12 @@ def _are_other_rows(trace: Trace, epoch: EpochRecord, training: Sequence[EpochRe
     rows, known = _comparable_values(epoch.contents, [e.contents for e in training])
     share = hash_share_up_to(common_threshold([epoch.contents, *(e.contents for e in training)]))
     coverage = min(len(known) / share / sum(sizes), 1.0)
-    return not rows & known and coverage * len(rows) >= _MIN_COMMON_ROWS
+    return not rows & known and coverage * len(rows) >= settings.min_common_rows
 
 
-def _best_match(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> _SharedValues:
+def _best_match(
+    settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
+) -> _SharedValues:
     """Return the largest number of a field's values that one training field contains.
 
     Inputs are compared with inputs: without augmentation noise, evaluation inputs may equal
@@ -109,7 +134,7 @@ def _best_match(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> _Sh
     ]
     num, of = max(
         ((len(mine & known), len(mine)) for mine, known in pairs),
-        key=lambda pair: pair[0] / pair[1] if pair[1] >= _MIN_VALUES else 0.0,
+        key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
     return _SharedValues(num, of)
@@ -132,7 +157,11 @@ def _comparable_values(
 
 
 def _build_finding(
-    rule: Rule, trace: Trace, network: int, epoch: EpochRecord, shared: _SharedValues
+    rule: Rule[OverlappingWindowsSettings],
+    trace: Trace,
+    network: int,
+    epoch: EpochRecord,
+    shared: _SharedValues,
 ) -> TraceFinding:
     return rule.finding(
         severity="error",
@@ -157,5 +186,6 @@ OVERLAPPING_WINDOWS = Rule(
     contradicted_by="A series that repeats itself bit by bit.",
     abstains="An input is new; rows are equal, or as many as in training; the targets are the "
     "inputs, or repeat in their column; or too few rows were recorded.",
+    settings=OverlappingWindowsSettings(),
     judge=_judge,
 )

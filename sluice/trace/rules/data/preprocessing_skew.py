@@ -6,34 +6,79 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import ColumnRecord, InputRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_inputs import consistent_difference, input_pairs
 from sluice.trace.rules._helpers.loss_calls import network_name
 
-_MIN_COLUMNS = 1
-"""Columns required for a comparison."""
-_MIN_LOG_SCALE = math.log(2.2)
-"""Logarithm of the ratio of the standard deviations."""
-_MIN_SHIFT = 1.0
-"""Difference of the means in standard deviations of the training inputs."""
-_MIN_SHIFT_OF_STRETCHED = 2.5
-"""The same for a column that is also stretched."""
-_MAX_EQUAL_SHIFT, _MAX_EQUAL_LOG_SCALE = 0.3, math.log(1.5)
-"""Shift and scale of a column that is distributed as in training."""
-_MIN_OTHER_COLUMNS = 4
-"""Columns required to decide from the other columns that the rows are from the same
-distribution."""
-_MIN_FAR_SHIFT = 6.0
-"""Shift of a single column in standard deviations: a linear trend reaches 2 in the rows after
-training."""
 
+class PreprocessingSkewSettings(Settings):
+    """Thresholds of the rule ``PREPROCESSING_SKEW``."""
 
-_MAX_RELATIVE_STEP = 1.2
-"""Change between consecutive samples in standard deviations; 1.4 for independent samples."""
-_MAX_DRIFT_LOG_SCALE, _MIN_DRIFT_LOG_SCALE = math.log(8), -math.log(50)
-"""Range of the scale of a series whose level drifts: a short evaluation covers little of it."""
+    min_rows: int = Field(
+        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+    )
+    min_columns: int = Field(1, ge=1, description="Columns required for a comparison.")
+    min_log_scale: float = Field(
+        math.log(2.2),
+        gt=0,
+        description="Logarithm of the ratio of the standard deviations from which a column is "
+        "scaled differently.",
+    )
+    min_shift: float = Field(
+        1.0,
+        gt=0,
+        description="Difference of the means from which a column is shifted [std of the training "
+        "inputs].",
+    )
+    min_shift_of_stretched: float = Field(
+        2.5,
+        gt=0,
+        description="Difference of the means from which a stretched column is shifted as well "
+        "[std].",
+    )
+    max_equal_shift: float = Field(
+        0.3,
+        gt=0,
+        description="Difference of the means up to which a column is distributed as in training "
+        "[std].",
+    )
+    max_equal_log_scale: float = Field(
+        math.log(1.5),
+        gt=0,
+        description="Logarithm of the ratio of the standard deviations up to which a column is "
+        "distributed as in training.",
+    )
+    min_other_columns: int = Field(
+        4,
+        ge=1,
+        description="Columns required to decide from the other columns that the rows are from the "
+        "same distribution.",
+    )
+    min_far_shift: float = Field(
+        6.0,
+        gt=0,
+        description="Shift of a single column that is conclusive [std]; a linear trend reaches 2 "
+        "in the rows after training.",
+    )
+    max_relative_step: float = Field(
+        1.2,
+        gt=0,
+        description="Change between consecutive samples below which the level drifts [std]; 1.4 "
+        "for independent samples.",
+    )
+    max_drift_log_scale: float = Field(
+        math.log(8), description="Largest logarithm of the scale of a series whose level drifts."
+    )
+    min_drift_log_scale: float = Field(
+        -math.log(50),
+        description="Smallest logarithm of the scale of a series whose level drifts: a short "
+        "evaluation covers little of it.",
+    )
 
 
 class _ColumnShift(NamedTuple):
@@ -47,28 +92,33 @@ class _ColumnShift(NamedTuple):
     pairs: list[tuple[ColumnRecord, ColumnRecord]]
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
-    for _, training, evaluated in input_pairs(trace):
-        difference = consistent_difference(evaluated, partial(_find_shift, training))
+    for _, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
+        difference = consistent_difference(evaluated, partial(_find_shift, rule.settings, training))
         if difference is not None:
             found.append(_build_finding(rule, trace, training, *difference))
     return tuple(found)
 
 
-def _find_shift(training: InputRecord, evaluated: InputRecord) -> _ColumnShift | None:
+def _find_shift(
+    settings: PreprocessingSkewSettings, training: InputRecord, evaluated: InputRecord
+) -> _ColumnShift | None:
     """Return how columns, or channels, differ; None when they do not."""
     if training.shape[1:] != evaluated.shape[1:] and (
         training.by_position or training.shape[-1:] != evaluated.shape[-1:]
     ):
         return None
-    return _compare_columns("channel", training.channels, evaluated.channels) or _compare_columns(
-        "column", training.columns, evaluated.columns
-    )
+    return _compare_columns(
+        settings, "channel", training.channels, evaluated.channels
+    ) or _compare_columns(settings, "column", training.columns, evaluated.columns)
 
 
 def _compare_columns(
-    kind: str, one: Sequence[ColumnRecord], others: Sequence[ColumnRecord]
+    settings: PreprocessingSkewSettings,
+    kind: str,
+    one: Sequence[ColumnRecord],
+    others: Sequence[ColumnRecord],
 ) -> _ColumnShift | None:
     other = {c.column: c for c in others}
     pairs = [
@@ -79,38 +129,49 @@ def _compare_columns(
     # Columns with little variation, such as the border of an image, are not informative.
     typical = median(c.std for c, _ in pairs) if pairs else 0.0
     pairs = [(c, d) for c, d in pairs if c.std >= typical / 4]
-    if len(pairs) < _MIN_COLUMNS:
+    if len(pairs) < settings.min_columns:
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
     scale = median(math.log(d.std / c.std) for c, d in pairs)
-    if _is_different(shift, scale, [d for _, d in pairs]):
+    if _is_different(settings, shift, scale, [d for _, d in pairs]):
         return _ColumnShift(kind, shift, scale, pairs)
-    far = [(c, d) for c, d in pairs if _is_far(c, d)] or _rescaled_columns(pairs)
+    far = [(c, d) for c, d in pairs if _is_far(settings, c, d)] or _rescaled_columns(
+        settings, pairs
+    )
     if not far:
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
     return _ColumnShift(kind, shift, median(math.log(d.std / c.std) for c, d in far), far)
 
 
-def _is_different(shift: float, scale: float, evaluated: Sequence[ColumnRecord]) -> bool:
+def _is_different(
+    settings: PreprocessingSkewSettings,
+    shift: float,
+    scale: float,
+    evaluated: Sequence[ColumnRecord],
+) -> bool:
     """Whether columns are shifted, or wider or narrower.
 
     If consecutive samples are similar, as for prices, the level drifts: the level after the
     training rows is, within bounds, no evidence of another preprocessing.
     """
     steps = [d.step / d.std for d in evaluated if not math.isnan(d.step)]
-    if steps and median(steps) < _MAX_RELATIVE_STEP:
-        return shift > _MIN_FAR_SHIFT or not _MIN_DRIFT_LOG_SCALE < scale < _MAX_DRIFT_LOG_SCALE
-    return shift > _MIN_SHIFT or abs(scale) > _MIN_LOG_SCALE
+    if steps and median(steps) < settings.max_relative_step:
+        return (
+            shift > settings.min_far_shift
+            or not settings.min_drift_log_scale < scale < settings.max_drift_log_scale
+        )
+    return shift > settings.min_shift or abs(scale) > settings.min_log_scale
 
 
-def _is_far(one: ColumnRecord, other: ColumnRecord) -> bool:
+def _is_far(settings: PreprocessingSkewSettings, one: ColumnRecord, other: ColumnRecord) -> bool:
     """Whether a column shares no value with training and is further away than any trend."""
     is_disjoint = other.smallest > one.largest or other.largest < one.smallest
-    return is_disjoint and abs(other.mean - one.mean) > _MIN_FAR_SHIFT * one.std
+    return is_disjoint and abs(other.mean - one.mean) > settings.min_far_shift * one.std
 
 
 def _rescaled_columns(
+    settings: PreprocessingSkewSettings,
     pairs: list[tuple[ColumnRecord, ColumnRecord]],
 ) -> list[tuple[ColumnRecord, ColumnRecord]]:
     """Return columns that are both shifted and stretched, while most others are unchanged.
@@ -118,16 +179,17 @@ def _rescaled_columns(
     An example is a logarithm that is applied in one place only. A trend shifts a column and reduces
     its variation in the rows after training; a rise in volatility stretches it.
     """
-    if len(pairs) < _MIN_OTHER_COLUMNS:
+    if len(pairs) < settings.min_other_columns:
         return []
     moves = [(abs(d.mean - c.mean) / c.std, math.log(d.std / c.std)) for c, d in pairs]
     num_unchanged = sum(
-        shift < _MAX_EQUAL_SHIFT and abs(scale) < _MAX_EQUAL_LOG_SCALE for shift, scale in moves
+        shift < settings.max_equal_shift and abs(scale) < settings.max_equal_log_scale
+        for shift, scale in moves
     )
     changed = [
         pair
         for pair, (shift, scale) in zip(pairs, moves, strict=True)
-        if shift > _MIN_SHIFT_OF_STRETCHED and scale > _MIN_LOG_SCALE
+        if shift > settings.min_shift_of_stretched and scale > settings.min_log_scale
     ]
     return changed if 2 * num_unchanged > len(pairs) else []
 
@@ -145,7 +207,7 @@ def _position_of(kind: str, column: ColumnRecord, fact: InputRecord) -> str:
 
 
 def _build_finding(
-    rule: Rule,
+    rule: Rule[PreprocessingSkewSettings],
     trace: Trace,
     training: InputRecord,
     evaluated: InputRecord,
@@ -181,5 +243,6 @@ PREPROCESSING_SKEW = Rule(
     "outside the training range; another evaluation of the network matches training; the network "
     "is trained on several loaders or on the output of another network; or the evaluation inputs "
     "were generated by a network or a sampler.",
+    settings=PreprocessingSkewSettings(),
     judge=_judge,
 )

@@ -5,35 +5,67 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pvariance
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import TargetSampleRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import network_name
 
-_MIN_ROWS = 400
-"""Rows with a target required for a finding."""
-_MIN_STEPS = 30
-"""Steps required for a finding."""
-_MIN_STEPS_WITHOUT_EVALUATION = 100
-"""Steps after which losses at the level of a constant prediction are as conclusive as an
-evaluation, for several classes."""
-_MIN_SIGMAS, _MIN_SIGMAS_TO_ASK = 3.0, 2.0
-"""Standard deviations from which targets depend on the inputs, and from which numbers or two
-classes may: a dependence that explains a hundredth of the variance is lost in the noise but
-valid."""
-_MIN_CLASS_SIGMAS = 4.0
-"""The same for more than two classes: permuted ones exceed 3 by chance once in a hundred."""
-_MIN_LONG_STEPS, _MIN_CONSTANT_RATIO = 300, 0.985
-"""Steps, and ratio to the loss of a constant prediction that the last half of the losses of two
-classes does not fall below. This is as conclusive as an evaluation, because not even
-memorization reduced the loss."""
-_MIN_PRIOR_RATIO = 0.97
-"""Ratio to the loss of the best constant prediction."""
-_MIN_ROWS_PER_CLASS = 10
-"""Rows of the second most frequent class."""
+
+class ShuffledLabelsSettings(Settings):
+    """Thresholds of the rule ``SHUFFLED_LABELS``."""
+
+    min_rows: int = Field(400, ge=2, description="Rows with a target required for a finding.")
+    min_steps: int = Field(30, ge=1, description="Steps required for a finding.")
+    min_steps_without_evaluation: int = Field(
+        100,
+        ge=1,
+        description="Steps after which losses at the level of a constant prediction are as "
+        "conclusive as an evaluation, for several classes.",
+    )
+    min_sigmas: float = Field(
+        3.0,
+        gt=0,
+        description="Dependence from which targets depend on the inputs [std of shuffled targets].",
+    )
+    min_sigmas_to_ask: float = Field(
+        2.0,
+        gt=0,
+        description="Dependence from which numbers or two classes may depend on the inputs, so "
+        "that a finding needs confirmation [std].",
+    )
+    min_class_sigmas: float = Field(
+        4.0,
+        gt=0,
+        description="Dependence from which more than two classes depend on the inputs [std]; "
+        "permuted ones exceed 3 by chance once in a hundred.",
+    )
+    min_long_steps: int = Field(
+        300,
+        ge=1,
+        description="Steps after which the losses of two classes are as conclusive as an "
+        "evaluation.",
+    )
+    min_constant_ratio: float = Field(
+        0.985,
+        gt=0,
+        description="Ratio to the loss of a constant prediction that the last half of the losses "
+        "of two classes must not fall below.",
+    )
+    min_prior_ratio: float = Field(
+        0.97,
+        gt=0,
+        description="Ratio to the loss of the best constant prediction from which a loss is at "
+        "its level.",
+    )
+    min_rows_per_class: int = Field(
+        10, ge=1, description="Rows of the second most frequent class required for a finding."
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found: dict[int, TraceFinding] = {}
     for network, phase in sorted({(p.network, p.phase) for p in trace.target_samples}):
         pairs = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
@@ -50,14 +82,23 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _detect_independence(
-    rule: Rule, trace: Trace, network: int, pairs: Sequence[TargetSampleRecord], *, since: int
+    rule: Rule[ShuffledLabelsSettings],
+    trace: Trace,
+    network: int,
+    pairs: Sequence[TargetSampleRecord],
+    *,
+    since: int,
 ) -> TraceFinding | None:
     targets = [t for p in pairs for t in p.targets]
     num_steps = trace.num_steps - since
-    if len(targets) < _MIN_ROWS or num_steps < _MIN_STEPS or len(set(targets)) < 2:
+    if (
+        len(targets) < rule.settings.min_rows
+        or num_steps < rule.settings.min_steps
+        or len(set(targets)) < 2
+    ):
         return None
     kind, is_class = pairs[0].kind, pairs[0].is_class
-    if is_class and Counter(targets).most_common(2)[1][1] < _MIN_ROWS_PER_CLASS:
+    if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
         return None
     class_priors = [p.prior for p in pairs if p.prior is not None]
     prior = fmean(class_priors) if class_priors else _constant_loss(kind, targets)
@@ -66,20 +107,29 @@ def _detect_independence(
     ]
     later = [e.mean for e in passes if e.step > since]
     evaluation_losses = later or [e.mean for e in passes]
-    if prior is None or any(not v >= _MIN_PRIOR_RATIO * prior for v in evaluation_losses):
+    if prior is None or any(
+        not v >= rule.settings.min_prior_ratio * prior for v in evaluation_losses
+    ):
         return None
     losses = _losses(trace, since)
-    if not evaluation_losses and (not losses or fmean(losses) < _MIN_PRIOR_RATIO * prior):
+    if not evaluation_losses and (
+        not losses or fmean(losses) < rule.settings.min_prior_ratio * prior
+    ):
         return None
     has_classes = is_class and len(set(targets)) > 2
     deviations = _dependence(pairs, targets)
-    if not deviations < (_MIN_CLASS_SIGMAS if has_classes else _MIN_SIGMAS):
+    if not deviations < (
+        rule.settings.min_class_sigmas if has_classes else rule.settings.min_sigmas
+    ):
         return None
-    is_plain = has_classes or deviations < _MIN_SIGMAS_TO_ASK
-    is_conclusive = has_classes and num_steps >= _MIN_STEPS_WITHOUT_EVALUATION
+    is_plain = has_classes or deviations < rule.settings.min_sigmas_to_ask
+    is_conclusive = has_classes and num_steps >= rule.settings.min_steps_without_evaluation
     if losses and len(set(targets)) == 2:
         late = fmean(losses[len(losses) // 2 :])
-        is_conclusive = num_steps >= _MIN_LONG_STEPS and late >= _MIN_CONSTANT_RATIO * prior
+        is_conclusive = (
+            num_steps >= rule.settings.min_long_steps
+            and late >= rule.settings.min_constant_ratio * prior
+        )
     is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_plain
     name = network_name(trace, network)
     seen = (
@@ -151,5 +201,6 @@ SHUFFLED_LABELS = Rule(
     contradicted_by="A relation that does not affect distances between rows, such as parity.",
     abstains="An evaluation was better than the best constant prediction, or targets have the "
     "same order in each batch.",
+    settings=ShuffledLabelsSettings(),
     judge=_judge,
 )

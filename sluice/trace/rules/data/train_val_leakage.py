@@ -3,29 +3,54 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import RowsRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import network_name
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
-_MIN_SHARED_ROWS = 3
-_MIN_SHARED_SHARE = 0.005
-"""Shared rows required for a finding: number, and share of the evaluation rows."""
-_MIN_FULL_SHARE = 0.85
-"""Share of the rows from which a set counts as entirely shared."""
-_MIN_CHANCE_RATIO = 3.0
-"""Ratio of the shared rows to those expected by chance."""
-_MAJORITY = 0.5
-"""Share from which rows are the majority."""
-_MAX_PART_SHARE = 0.6
-"""Share of the training rows up to which an evaluation on training rows only is a failed split."""
-_MAX_HELD_OUT_RATIO = 2
-"""Ratio of evaluation rows to training rows that no held-out part reaches."""
-_MIN_LOOP_STEPS = 8
-"""Consecutive steps with forward passes on different rows: these compute targets and are no
-evaluation. Also the minimum number of steps with passes on single rows, and their maximum number
-per step."""
+
+class TrainValLeakageSettings(Settings):
+    """Thresholds of the rule ``TRAIN_VAL_LEAKAGE``."""
+
+    min_shared_rows: int = Field(3, ge=1, description="Shared rows required for a finding.")
+    min_shared_share: float = Field(
+        0.005, gt=0, le=1, description="Share of the evaluation rows that must be shared."
+    )
+    min_full_share: float = Field(
+        0.85,
+        gt=0,
+        le=1,
+        description="Share of the rows from which a set counts as entirely shared.",
+    )
+    min_chance_ratio: float = Field(
+        3.0, gt=1, description="Ratio of the shared rows to those expected by chance."
+    )
+    majority_share: float = Field(
+        0.5, gt=0, le=1, description="Share from which rows are the majority."
+    )
+    max_part_share: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="Share of the training rows up to which an evaluation on training rows only "
+        "is a failed split.",
+    )
+    max_held_out_ratio: int = Field(
+        2,
+        gt=1,
+        description="Ratio of evaluation rows to training rows that no held-out part reaches.",
+    )
+    min_loop_steps: int = Field(
+        8,
+        ge=1,
+        description="Consecutive steps with forward passes on different rows that compute targets "
+        "and are no evaluation; also the steps with passes on single rows, and their "
+        "maximum number per step.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +68,7 @@ class _Overlap:
     expected_by_chance: float
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for network in sorted({f.network for f in trace.rows}):
         training = [f for f in trace.rows if f.network == network and f.is_learning]
@@ -51,7 +76,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         num_optimizers = max(len(stepping_optimizers(trace)), 1)
         facts = [
             *training,
-            *_without_loop(_without_single_rows(evaluated), num_optimizers=num_optimizers),
+            *_without_loop(
+                rule.settings,
+                _without_single_rows(rule.settings, evaluated),
+                num_optimizers=num_optimizers,
+            ),
         ]
         loaders = {f.loader for f in training}
         if not training:
@@ -61,7 +90,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
                 trace,
                 training,
                 _without_training(
-                    [f for f in facts if not f.is_learning and f.loader == loader], training
+                    rule.settings,
+                    [f for f in facts if not f.is_learning and f.loader == loader],
+                    training,
                 ),
             )
             for loader in sorted({f.loader for f in facts if not f.is_learning})
@@ -75,19 +106,23 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return tuple(found)
 
 
-def _without_single_rows(evaluation: list[RowsRecord]) -> list[RowsRecord]:
+def _without_single_rows(
+    settings: TrainValLeakageSettings, evaluation: list[RowsRecord]
+) -> list[RowsRecord]:
     """Drop passes on one row, few of them at each of many steps: choices of the next action.
 
     A row-by-row evaluation has all its passes at few steps.
     """
     alone = [fact for fact in evaluation if fact.num_rows == 1]
     steps = {fact.step for fact in alone}
-    if len(steps) < _MIN_LOOP_STEPS or len(alone) > _MIN_LOOP_STEPS * len(steps):
+    if len(steps) < settings.min_loop_steps or len(alone) > settings.min_loop_steps * len(steps):
         return evaluation
     return [fact for fact in evaluation if fact.num_rows > 1]
 
 
-def _without_loop(evaluation: list[RowsRecord], *, num_optimizers: int) -> list[RowsRecord]:
+def _without_loop(
+    settings: TrainValLeakageSettings, evaluation: list[RowsRecord], *, num_optimizers: int
+) -> list[RowsRecord]:
     """Drop forward passes that belong to training: at consecutive steps on different rows.
 
     Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
@@ -102,12 +137,14 @@ def _without_loop(evaluation: list[RowsRecord], *, num_optimizers: int) -> list[
         for neighbor in range(step - num_optimizers, step + num_optimizers + 1)
         if neighbor in rows and rows[neighbor] != rows[step]
     }
-    if len(inside) < _MIN_LOOP_STEPS:
+    if len(inside) < settings.min_loop_steps:
         return evaluation
     return [fact for fact in evaluation if fact.step not in inside]
 
 
-def _without_training(evaluation: list[RowsRecord], training: list[RowsRecord]) -> list[RowsRecord]:
+def _without_training(
+    settings: TrainValLeakageSettings, evaluation: list[RowsRecord], training: list[RowsRecord]
+) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
 
     They consist of training rows and contain most of these; leaked rows are few of the training
@@ -118,11 +155,15 @@ def _without_training(evaluation: list[RowsRecord], training: list[RowsRecord]) 
     covered: set[int] = set()
     for fact in evaluation:
         shared = training_rows.intersection(fact.rows)
-        if len(shared) < _MAJORITY * len(set(fact.rows)):
+        if len(shared) < settings.majority_share * len(set(fact.rows)):
             remaining.append(fact)
         else:
             covered |= shared
-    return remaining if remaining and len(covered) >= _MAJORITY * len(training_rows) else evaluation
+    return (
+        remaining
+        if remaining and len(covered) >= settings.majority_share * len(training_rows)
+        else evaluation
+    )
 
 
 def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]) -> _Overlap:
@@ -181,7 +222,7 @@ def _count_duplicates(facts: Iterable[RowsRecord]) -> tuple[int, int]:
 
 
 def _build_finding(
-    rule: Rule,
+    rule: Rule[TrainValLeakageSettings],
     trace: Trace,
     network: int,
     training: list[RowsRecord],
@@ -191,22 +232,22 @@ def _build_finding(
 ) -> TraceFinding | None:
     num = len(overlap.shared)
     if (
-        num < _MIN_SHARED_ROWS
-        or overlap.share < _MIN_SHARED_SHARE
-        or num <= _MIN_CHANCE_RATIO * overlap.expected_by_chance
+        num < rule.settings.min_shared_rows
+        or overlap.share < rule.settings.min_shared_share
+        or num <= rule.settings.min_chance_ratio * overlap.expected_by_chance
     ):
         return None
     rows = {row for f in training for row in f.rows}
-    if len(overlap.shared) > _MIN_FULL_SHARE * len(rows):
+    if len(overlap.shared) > rule.settings.min_full_share * len(rows):
         return None  # an evaluation on all rows, including the training set
     num_rows_of_pass = overlap.num_in_largest_pass
     num_shared_of_pass = num / overlap.num_evaluated * num_rows_of_pass
-    is_larger = num_rows_of_pass > _MAX_HELD_OUT_RATIO * len(rows)
-    if is_larger and num_shared_of_pass > _MAJORITY * len(rows):
+    is_larger = num_rows_of_pass > rule.settings.max_held_out_ratio * len(rows)
+    if is_larger and num_shared_of_pass > rule.settings.majority_share * len(rows):
         return None  # the same, in one pass of which only the first rows were recorded
-    is_fully_shared = overlap.share >= _MIN_FULL_SHARE
+    is_fully_shared = overlap.share >= rule.settings.min_full_share
     # A part of the training rows, used as a held-out set by mistake.
-    is_part = is_only and is_fully_shared and num < _MAX_PART_SHARE * len(rows)
+    is_part = is_only and is_fully_shared and num < rule.settings.max_part_share * len(rows)
     if is_fully_shared and not is_only:
         return None  # the training score, next to a validation set
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
@@ -236,5 +277,6 @@ TRAIN_VAL_LEAKAGE = Rule(
     abstains="As many rows within a batch are equal, for values that repeat; all rows are shared "
     "and another evaluation has new rows; the evaluation contains all rows; or it has different "
     "rows at consecutive steps, or single rows at many steps.",
+    settings=TrainValLeakageSettings(),
     judge=_judge,
 )

@@ -1,11 +1,11 @@
 """Detects data parallel training that calls the network inside its wrapper."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import learning_forwards
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     latest = {wrapper.index: wrapper for wrapper in trace.wrappers}
     is_manual = any(wrapper.network < 0 and wrapper.index < 0 for wrapper in trace.wrappers)
     if trace.start.world_size < 2 or is_manual:
@@ -47,5 +47,6 @@ DDP_BYPASSED = Rule(
     requires="A data parallel wrapper and a step of the network inside it.",
     contradicted_by="Gradients that the program averages over ranks itself.",
     abstains="There is one rank, or the program reduces gradients itself.",
+    settings=NoThresholds(),
     judge=_judge,
 )

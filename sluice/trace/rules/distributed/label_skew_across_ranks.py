@@ -3,21 +3,40 @@
 import math
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import RankRule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.shards import find_shards, synchronizes_gradients
-
-_MIN_EXPECTED_COUNT = 5.0
-"""Expected count of a label per rank for the label to be included."""
-_MIN_EXPECTED_MISSING = 20.0
-"""Expected count of a label from which its absence on a rank is reported."""
-_MIN_DISTANCE = 0.2
-"""Total variation distance of a rank's labels from those of all ranks."""
-_MIN_SIGMAS = 5.0
-"""Standard deviations of the test statistic."""
+from sluice.trace.rules._helpers.shards import ShardSettings, find_shards, synchronizes_gradients
 
 
-def _sigmas(counts: Sequence[Sequence[int]]) -> float:
+class LabelSkewAcrossRanksSettings(Settings):
+    """Thresholds of the rule ``LABEL_SKEW_ACROSS_RANKS``."""
+
+    min_expected_count: float = Field(
+        5.0, gt=0, description="Expected count of a label per rank for the label to be included."
+    )
+    min_expected_missing: float = Field(
+        20.0,
+        gt=0,
+        description="Expected count of a label from which its absence on a rank is reported.",
+    )
+    min_distance: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Total variation distance of a rank's labels from those of all ranks.",
+    )
+    min_sigmas: float = Field(
+        5.0, gt=0, description="Standard deviations of the test statistic required for a finding."
+    )
+    shards: ShardSettings = Field(
+        ShardSettings(), description="Comparison of the rows that ranks receive."
+    )
+
+
+def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
     """Return the deviation of counts (ranks, labels) from one distribution, in standard deviations.
 
     Pearson's statistic, transformed to a normal variable.
@@ -30,7 +49,7 @@ def _sigmas(counts: Sequence[Sequence[int]]) -> float:
     )
     total = sum(of_rank)
     included = [
-        i for i, n in enumerate(of_label) if n * min(of_rank) / total >= _MIN_EXPECTED_COUNT
+        i for i, n in enumerate(of_label) if n * min(of_rank) / total >= settings.min_expected_count
     ]
     freedom = (len(included) - 1) * (len(counts) - 1)
     if freedom < 1:
@@ -44,9 +63,11 @@ def _sigmas(counts: Sequence[Sequence[int]]) -> float:
     return (math.cbrt(statistic / freedom) - 1 + spread) / math.sqrt(spread)
 
 
-def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+def _judge(
+    rule: RankRule[LabelSkewAcrossRanksSettings], traces: Sequence[Trace]
+) -> tuple[TraceFinding, ...]:
     found = []
-    for shard in find_shards(traces):
+    for shard in find_shards(traces, rule.settings.shards):
         labels = sorted({label for e in shard.epochs for label in dict(e.labels)})
         counts = [[dict(e.labels).get(label, 0) for label in labels] for e in shard.epochs]
         sizes = [sum(row) for row in counts]
@@ -57,14 +78,14 @@ def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
             sum(abs(n / size - p) for n, p in zip(row, pooled, strict=True)) / 2
             for row, size in zip(counts, sizes, strict=True)
         )
-        sigmas = _sigmas(counts)
-        if not (sigmas > _MIN_SIGMAS and distance > _MIN_DISTANCE):
+        sigmas = _sigmas(rule.settings, counts)
+        if not (sigmas > rule.settings.min_sigmas and distance > rule.settings.min_distance):
             continue
         missing = [
             f"rank {rank} has no label {label}"
             for rank, (row, size) in enumerate(zip(counts, sizes, strict=True))
             for label, n, p in zip(labels, row, pooled, strict=True)
-            if n == 0 and p * size >= _MIN_EXPECTED_MISSING
+            if n == 0 and p * size >= rule.settings.min_expected_missing
         ]
         example = f", such as: {missing[0]}" if missing else ""
         found.append(
@@ -91,5 +112,6 @@ LABEL_SKEW_ACROSS_RANKS = RankRule(
     contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
     abstains="There are more than 64 labels, fewer than five rows of each, or the difference is "
     "due to chance.",
+    settings=LabelSkewAcrossRanksSettings(),
     judge=_judge,
 )

@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import RankRule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.shards import find_shards, synchronizes_gradients
+from sluice.trace.rules._helpers.shards import ShardSettings, find_shards, synchronizes_gradients
 
-_MIN_STEPS = 3
-"""Steps at which all ranks must have had the same inputs."""
+
+class MissingDistributedSamplerSettings(Settings):
+    """Thresholds of the rule ``MISSING_DISTRIBUTED_SAMPLER``."""
+
+    min_steps: int = Field(
+        3, ge=1, description="Steps at which all ranks must have had the same inputs."
+    )
+    shards: ShardSettings = Field(
+        ShardSettings(), description="Comparison of the rows that ranks receive."
+    )
 
 
 def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
@@ -28,10 +39,12 @@ def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
     return (same[0], len(same)) if same and len(same) == len(steps) else (0, 0)
 
 
-def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+def _judge(
+    rule: RankRule[MissingDistributedSamplerSettings], traces: Sequence[Trace]
+) -> tuple[TraceFinding, ...]:
     found = []
     averages_gradients = synchronizes_gradients(traces)
-    shards = find_shards(traces)
+    shards = find_shards(traces, rule.settings.shards)
     for shard in shards:
         if not shard.is_overlapping or not shard.are_copies:
             continue
@@ -56,7 +69,7 @@ def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
     # The first tensor of a batch may have few distinct values; the recorded inputs include the
     # rest.
     first, steps = (0, 0) if found else _same_inputs(traces)
-    if steps >= _MIN_STEPS:
+    if steps >= rule.settings.min_steps:
         found.append(
             rule.finding(
                 severity="error" if averages_gradients else "confirm",
@@ -79,5 +92,6 @@ MISSING_DISTRIBUTED_SAMPLER = RankRule(
     requires="The traces of two ranks that train on a loader, or recorded inputs.",
     contradicted_by="Ranks that share the work on one row, as in tensor parallel training.",
     abstains="Ranks sample rows with replacement, or random augmentation changes every row.",
+    settings=MissingDistributedSamplerSettings(),
     judge=_judge,
 )

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from sluice.trace.finding import RankRule, TraceFinding
+from sluice.trace.finding import NoThresholds, RankRule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.shards import synchronizes_gradients
 
 
-def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
     by_rank = [{(p.optimizer, p.step): p for p in trace.rank_weights} for trace in traces]
     common = sorted(frozenset.intersection(*(frozenset(states) for states in by_rank)))
     found = []
@@ -49,5 +49,6 @@ RANKS_DIVERGE = RankRule(
     "two ranks.",
     contradicted_by="Equal weights at a later step.",
     abstains="Parameters are sharded, or ranks synchronize only periodically.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -2,14 +2,27 @@
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import RankRule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.shards import find_shards, synchronizes_gradients
+from sluice.trace.rules._helpers.shards import ShardSettings, find_shards, synchronizes_gradients
 
 
-def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
+class SamplerSeedMismatchSettings(Settings):
+    """Thresholds of the rule ``SAMPLER_SEED_MISMATCH``."""
+
+    shards: ShardSettings = Field(
+        ShardSettings(), description="Comparison of the rows that ranks receive."
+    )
+
+
+def _judge(
+    rule: RankRule[SamplerSeedMismatchSettings], traces: Sequence[Trace]
+) -> tuple[TraceFinding, ...]:
     found = []
-    for shard in find_shards(traces):
+    for shard in find_shards(traces, rule.settings.shards):
         seeds = [loader.seed for loader in shard.loaders if loader.replicas > 1]
         differ = len(set(seeds)) > 1 and all(loader.shuffles for loader in shard.loaders)
         if not (shard.is_overlapping and not shard.are_copies):
@@ -42,5 +55,6 @@ SAMPLER_SEED_MISMATCH = RankRule(
     requires="The traces of two ranks that train on a loader.",
     contradicted_by="Shards that intentionally overlap.",
     abstains="The rows are not divided, or random augmentation changes every row.",
+    settings=SamplerSeedMismatchSettings(),
     judge=_judge,
 )

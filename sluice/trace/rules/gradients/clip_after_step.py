@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_MIN_LATE_CLIPS = 2
-"""Late clippings required for a finding."""
+
+class ClipAfterStepSettings(Settings):
+    """Thresholds of the rule ``CLIP_AFTER_STEP``."""
+
+    min_late_clips: int = Field(2, ge=1, description="Late clippings required for a finding.")
 
 
 @dataclass(slots=True)
@@ -40,12 +46,12 @@ def _clips(trace: Trace) -> dict[int, _Clips]:
     return found
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found, clips = [], _clips(trace)
     for optimizer in stepping_optimizers(trace):
         own = clips.get(optimizer, _Clips())
         late, useful, first_step = own.late, own.useful, own.first_step
-        if late < _MIN_LATE_CLIPS or useful:
+        if late < rule.settings.min_late_clips or useful:
             continue
         found.append(
             rule.finding(
@@ -68,5 +74,6 @@ CLIP_AFTER_STEP = Rule(
     requires="Two calls of clip_grad_norm_ or clip_grad_value_.",
     contradicted_by="A clipping of the same parameters between backward() and step().",
     abstains="Some clippings are between backward() and step().",
+    settings=ClipAfterStepSettings(),
     judge=_judge,
 )

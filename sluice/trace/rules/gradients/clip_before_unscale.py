@@ -3,6 +3,9 @@
 import math
 from statistics import median
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import measurements_of
@@ -15,11 +18,27 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_SAMPLES, _MIN_CONSTANT_SHARE, _MAX_RELATIVE_DEVIATION = 5, 0.8, 0.01
-"""Manual clipping: number of sampled gradient norms, share of them at one value, and relative
-deviation up to which two norms count as equal."""
-_MIN_CLIP_NORM, _MAX_CLIP_NORM, _MAX_RESULTING_NORM = 0.01, 1000.0, 0.01
-"""Range of usual clipping limits, and the norm after unscaling that is too small to train with."""
+
+class ClipBeforeUnscaleSettings(Settings):
+    """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``."""
+
+    min_samples: int = Field(
+        5, ge=1, description="Sampled gradient norms required to detect manual clipping."
+    )
+    min_constant_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of the sampled gradient norms at one value that shows manual clipping.",
+    )
+    max_relative_deviation: float = Field(
+        0.01, gt=0, description="Relative deviation up to which two norms are equal."
+    )
+    min_clip_norm: float = Field(0.01, gt=0, description="Smallest usual clipping limit.")
+    max_clip_norm: float = Field(1000.0, gt=0, description="Largest usual clipping limit.")
+    max_resulting_norm: float = Field(
+        0.01, gt=0, description="Norm after unscaling that is too small to train with."
+    )
 
 
 def _is_scaled(step: OptimizerStep) -> bool:
@@ -35,7 +54,9 @@ def _is_scaled(step: OptimizerStep) -> bool:
     )
 
 
-def _detect_manual_clipping(rule: Rule, trace: Trace, optimizer: int) -> TraceFinding | None:
+def _detect_manual_clipping(
+    rule: Rule[ClipBeforeUnscaleSettings], trace: Trace, optimizer: int
+) -> TraceFinding | None:
     """Detect a constant norm that is a plausible limit only if it includes the loss scale."""
     scales = {n.step: n.scale for n in trace.scalars if n.scale}
     sampled = [
@@ -43,23 +64,28 @@ def _detect_manual_clipping(rule: Rule, trace: Trace, optimizer: int) -> TraceFi
         for step, own in measurements_of(trace, optimizer)
         if step in scales and own.grad_norms
     ]
-    if len(sampled) < _MIN_SAMPLES or not all(math.isfinite(norm) for _, norm, _ in sampled):
+    if len(sampled) < rule.settings.min_samples or not all(
+        math.isfinite(norm) for _, norm, _ in sampled
+    ):
         return None
     # Clipping may begin in the middle of the run.
-    limit = median(norm * scale for _, norm, scale in sampled[-_MIN_SAMPLES:])
+    limit = median(norm * scale for _, norm, scale in sampled[-rule.settings.min_samples :])
     is_constant = [
-        abs(norm * scale - limit) <= _MAX_RELATIVE_DEVIATION * limit for _, norm, scale in sampled
+        abs(norm * scale - limit) <= rule.settings.max_relative_deviation * limit
+        for _, norm, scale in sampled
     ]
     sampled = sampled[is_constant.index(True) :] if True in is_constant else []
     constant = [
         sample
         for sample in sampled
-        if abs(sample[1] * sample[2] - limit) <= _MAX_RELATIVE_DEVIATION * limit
+        if abs(sample[1] * sample[2] - limit) <= rule.settings.max_relative_deviation * limit
     ]
-    is_rare = len(constant) < max(_MIN_SAMPLES, _MIN_CONSTANT_SHARE * len(sampled))
-    if is_rare or not _MIN_CLIP_NORM <= limit <= _MAX_CLIP_NORM:
+    is_rare = len(constant) < max(
+        rule.settings.min_samples, rule.settings.min_constant_share * len(sampled)
+    )
+    if is_rare or not rule.settings.min_clip_norm <= limit <= rule.settings.max_clip_norm:
         return None
-    if max(norm for _, norm, _ in constant) > _MAX_RESULTING_NORM:
+    if max(norm for _, norm, _ in constant) > rule.settings.max_resulting_norm:
         return None
     step, norm, scale = constant[0]
     return rule.finding(
@@ -76,7 +102,7 @@ def _detect_manual_clipping(rule: Rule, trace: Trace, optimizer: int) -> TraceFi
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
@@ -113,5 +139,6 @@ CLIP_BEFORE_UNSCALE = Rule(
     "a scaled loss.",
     contradicted_by="A call of GradScaler.unscale_ between backward() and the clipping.",
     abstains="The scaler is disabled.",
+    settings=ClipBeforeUnscaleSettings(),
     judge=_judge,
 )

@@ -2,21 +2,34 @@
 
 from statistics import median
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_MIN_CLIPS = 30
-"""Clippings by norm required for a finding."""
-_MIN_CLIPPED_SHARE = 0.98
-"""Share of the clippings in which the norm exceeds the limit."""
-_MIN_NORM_RATIO = 100.0
-"""Median ratio of the gradient norm to the limit."""
+
+class ClipNormMismatchSettings(Settings):
+    """Thresholds of the rule ``CLIP_NORM_MISMATCH``."""
+
+    min_clips: int = Field(30, ge=1, description="Clippings by norm required for a finding.")
+    min_clipped_share: float = Field(
+        0.98,
+        gt=0,
+        le=1,
+        description="Share of the clippings in which the norm must exceed the limit.",
+    )
+    min_norm_ratio: float = Field(
+        100.0, gt=1, description="Median ratio of the gradient norm to the limit."
+    )
+
+
 _GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD", "Rprop"})
 """Optimizers whose step grows with the gradient; others normalize it."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     kinds = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
     found = []
     for optimizer in stepping_optimizers(trace):
@@ -26,11 +39,17 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             for c in n.clips
             if c.optimizer == optimizer and c.max_norm > 0
         ]
-        if len(clips) < _MIN_CLIPS or kinds.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS:
+        if (
+            len(clips) < rule.settings.min_clips
+            or kinds.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS
+        ):
             continue
         clipped = [step for step, norm, max_norm in clips if norm > max_norm]
         typical = median(norm / max_norm for _, norm, max_norm in clips)
-        if not (len(clipped) >= _MIN_CLIPPED_SHARE * len(clips) and typical > _MIN_NORM_RATIO):
+        if not (
+            len(clipped) >= rule.settings.min_clipped_share * len(clips)
+            and typical > rule.settings.min_norm_ratio
+        ):
             continue
         found.append(
             rule.finding(
@@ -57,5 +76,6 @@ CLIP_NORM_MISMATCH = Rule(
     requires="Thirty clippings by norm.",
     contradicted_by="A limit that intentionally fixes the length of every step.",
     abstains="The optimizer normalizes the size of gradients, as Adam does.",
+    settings=ClipNormMismatchSettings(),
     judge=_judge,
 )

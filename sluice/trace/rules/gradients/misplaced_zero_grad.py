@@ -1,5 +1,8 @@
 """Detects gradients that are cleared between backward() and the optimizer step."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import changed_parameters, values_by_parameter
@@ -12,8 +15,16 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_STEPS = 2
-"""Steps required; a single one may be an intentionally dropped batch."""
+
+class MisplacedZeroGradSettings(Settings):
+    """Thresholds of the rule ``MISPLACED_ZERO_GRAD``."""
+
+    min_steps: int = Field(
+        2,
+        ge=1,
+        description="Steps without gradients required for a finding; a single one may be an "
+        "intentionally dropped batch.",
+    )
 
 
 def _is_cleared(step: OptimizerStep) -> bool:
@@ -52,14 +63,14 @@ def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]
     return tuple(found)
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         found_empty = tuple(filter(_is_cleared, steps))
         if not steps:
             steps = found_empty = _cleared_closures(trace, optimizer)
-        if count_steps(found_empty) < _MIN_STEPS:
+        if count_steps(found_empty) < rule.settings.min_steps:
             continue
         found.append(
             rule.finding(
@@ -86,5 +97,6 @@ MISPLACED_ZERO_GRAD = Rule(
     requires="Two steps with a backward pass before them.",
     contradicted_by="A gradient that is present when the step begins.",
     abstains="The optimizer has a closure, and its weights change.",
+    settings=MisplacedZeroGradSettings(),
     judge=_judge,
 )

@@ -1,5 +1,8 @@
 """Detects gradients that are never cleared between steps."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import (
@@ -10,11 +13,19 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_STEPS = 2
-"""Minimum number of such steps; a single one may be the end of intended gradient accumulation."""
+
+class MissingZeroGradSettings(Settings):
+    """Thresholds of the rule ``MISSING_ZERO_GRAD``."""
+
+    min_steps: int = Field(
+        2,
+        ge=1,
+        description="Steps with old gradients required for a finding; a single one may be the end "
+        "of gradient accumulation.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
@@ -22,7 +33,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         carried = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
         num, of = count_steps(carried), count_steps(steps)
         # The first step has no earlier gradients.
-        if num < _MIN_STEPS or num < (of - 1) / 2 or any(s.before("grad") for s in steps):
+        if (
+            num < rule.settings.min_steps
+            or num < (of - 1) / 2
+            or any(s.before("grad") for s in steps)
+        ):
             continue
         found.append(
             rule.finding(
@@ -47,5 +62,6 @@ MISSING_ZERO_GRAD = Rule(
     contradicted_by="An intentional sum over steps, such as a custom momentum.",
     abstains="The program sets gradients itself (torch.autograd.grad), or the optimizer has a "
     "closure.",
+    settings=MissingZeroGradSettings(),
     judge=_judge,
 )

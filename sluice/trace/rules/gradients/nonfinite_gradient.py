@@ -2,7 +2,7 @@
 
 import math
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import measurements_of, parameter_names, step_losses
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
@@ -47,7 +47,7 @@ def _nearest(trace: Trace, bad: list[int]) -> int:
     return max(bad, key=lambda p: (place.get(p, -1), p))
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     found = _first(trace)
     if found is None:
         return ()
@@ -82,5 +82,6 @@ NONFINITE_GRADIENT = Rule(
     requires="The gradients of a backward pass of a finite loss.",
     contradicted_by="A loss that was not finite before.",
     abstains="The loss went through a gradient scaler, which may overflow.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -1,5 +1,8 @@
 """Detects optimizer steps before the backward pass of their batch."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import (
@@ -11,10 +14,18 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_STEPS = 2
-"""Early steps required for a finding."""
-_MIN_EARLY_SHARE = 0.9
-"""Share of all steps; a rare early step may be intentional, such as after a dropped batch."""
+
+class StepBeforeBackwardSettings(Settings):
+    """Thresholds of the rule ``STEP_BEFORE_BACKWARD``."""
+
+    min_steps: int = Field(2, ge=1, description="Early steps required for a finding.")
+    min_early_share: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of all steps that must be early; a rare early step may be intentional, "
+        "such as after a dropped batch.",
+    )
 
 
 def _has_nothing_new(step: OptimizerStep) -> bool:
@@ -34,14 +45,16 @@ def _splits_a_pass(step: OptimizerStep) -> bool:
     return bool(forwards) and step.last_backward < forwards[-1] and not is_inside
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
         empty = tuple(filter(_has_nothing_new, steps))
         split = tuple(s for s in steps if _splits_a_pass(s) and not s.before("grad"))
         early = empty if count_steps(empty) >= count_steps(split) else split
-        if count_steps(early) < max(_MIN_STEPS, _MIN_EARLY_SHARE * (count_steps(steps) - 1)):
+        if count_steps(early) < max(
+            rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
+        ):
             continue
         new = "no new gradient" if early is empty else "the gradients of the previous batch"
         found.append(
@@ -66,5 +79,6 @@ STEP_BEFORE_BACKWARD = Rule(
     requires="Two steps.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
     abstains="The optimizer has a closure, or fewer than nine in ten steps are early.",
+    settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

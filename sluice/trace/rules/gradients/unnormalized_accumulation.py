@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import TraceEvent
 from sluice.trace.records.trace import Trace
@@ -14,10 +17,22 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_MANUAL_PASSES = 3
-"""Backward passes per step required when no known loss function was called."""
-_MAX_SHARED_ROWS = 0.25
-"""Share of the rows of a batch that another batch may repeat (sampling with replacement)."""
+
+class UnnormalizedAccumulationSettings(Settings):
+    """Thresholds of the rule ``UNNORMALIZED_ACCUMULATION``."""
+
+    min_manual_passes: int = Field(
+        3,
+        ge=2,
+        description="Backward passes per step required when no known loss function was called.",
+    )
+    max_shared_row_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Share of the rows of a batch that another batch may repeat, as in sampling "
+        "with replacement.",
+    )
 
 
 def _groups(step: OptimizerStep) -> list[list[TraceEvent]]:
@@ -67,7 +82,7 @@ def _is_summed(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
     return bool(loaders) or (may_lack_loader and len(networks) == 1)
 
 
-def _have_different_rows(trace: Trace) -> bool:
+def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trace) -> bool:
     """Whether the batches before a step had different rows, not the same rows for several tasks."""
     by_step: dict[tuple[int, int], list[set[int]]] = {}
     for fact in trace.rows:
@@ -75,21 +90,21 @@ def _have_different_rows(trace: Trace) -> bool:
             by_step.setdefault((fact.step, fact.network), []).append(set(fact.rows))
     several = [rows for rows in by_step.values() if len(rows) > 1]
     return bool(several) and all(
-        len(one & other) <= _MAX_SHARED_ROWS * len(one)
+        len(one & other) <= settings.max_shared_row_share * len(one)
         for rows in several
         for i, one in enumerate(rows)
         for other in rows[:i]
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     learning = [f for f in trace.losses if f.is_learning]
     kinds = {f.kind for f in learning}
     # A constant target per loss is normal for real and generated rows.
     has_targets = any(f.target_smallest < f.target_largest for f in learning)
     is_manual = not learning
-    may_lack_loader = (has_targets or is_manual) and _have_different_rows(trace)
+    may_lack_loader = (has_targets or is_manual) and _have_different_rows(rule.settings, trace)
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         summed = tuple(s for s in steps if _is_summed(s, may_lack_loader=may_lack_loader))
@@ -103,7 +118,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         if (
             not summed
             or count_steps(summed) < count_steps(several) / 2
-            or (is_manual and num_batches < _MIN_MANUAL_PASSES)
+            or (is_manual and num_batches < rule.settings.min_manual_passes)
         ):
             continue
         found.append(
@@ -132,5 +147,6 @@ UNNORMALIZED_ACCUMULATION = Rule(
     abstains="The loss is divided, weighted or a sum; the program changes gradients before the "
     "step; the backward passes belong to several tasks or networks; or they alternate with other "
     "steps.",
+    settings=UnnormalizedAccumulationSettings(),
     judge=_judge,
 )

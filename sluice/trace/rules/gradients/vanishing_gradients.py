@@ -1,5 +1,8 @@
 """Detects gradients that vanish in the layers far from the loss."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import (
@@ -9,18 +12,27 @@ from sluice.trace.rules._helpers.measurements import (
 )
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_MIN_COUNT = 4
-"""Measured steps, and weights per step, required for a finding."""
 
-_MAX_RATIO = 1e-6
-"""Smallest gradient-to-weight norm ratio, relative to the largest one of the step."""
+class VanishingGradientsSettings(Settings):
+    """Thresholds of the rule ``VANISHING_GRADIENTS``."""
+
+    min_count: int = Field(
+        4, ge=1, description="Measured steps, and weights per step, required for a finding."
+    )
+    max_ratio: float = Field(
+        1e-6,
+        gt=0,
+        description="Smallest ratio of gradient norm to weight norm, relative to the largest one "
+        "of the step, that is reported.",
+    )
+
 
 _PARAMETRIZED = ".parametrizations."
 """Part of the name of a parametrized weight. The direction of a weight-normalized tensor has no
 gradient along itself, and none at all if it is a single number."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = parameter_names(trace)
     found = []
     for optimizer in stepping_optimizers(trace):
@@ -36,13 +48,13 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             ratios = {
                 i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in places
             }
-            if len(ratios) < _MIN_COUNT:
+            if len(ratios) < rule.settings.min_count:
                 continue
             smallest = min(ratios, key=lambda i: ratios[i])
-            if 0 < ratios[smallest] < _MAX_RATIO * max(ratios.values()):
+            if 0 < ratios[smallest] < rule.settings.max_ratio * max(ratios.values()):
                 share = ratios[smallest] / max(ratios.values())
                 shown.append((step, measured_step.parameters[smallest], share))
-        if len(shown) < max(_MIN_COUNT, 0.8 * len(measured)):
+        if len(shown) < max(rule.settings.min_count, 0.8 * len(measured)):
             continue
         step, parameter, share = shown[0]
         found.append(
@@ -71,5 +83,6 @@ VANISHING_GRADIENTS = Rule(
     contradicted_by="A gradient of this weight as large as the others, relative to the size of "
     "the weights.",
     abstains="Gradients are exactly zero (other rules report that), or the weight is parametrized.",
+    settings=VanishingGradientsSettings(),
     judge=_judge,
 )

@@ -2,28 +2,40 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
 
-_MAX_LOGIT = 10.0
-"""Largest absolute logit that is normal at the start."""
-_MIN_LOSS_RATIO = 2.0
-"""Ratio of the loss to the loss of equal probabilities for all classes."""
-_NUM_FIRST_STEPS = 4
-"""Number of steps that count as the start of training."""
+
+class ExtremeLogitsSettings(Settings):
+    """Thresholds of the rule ``EXTREME_LOGITS``."""
+
+    max_logit: float = Field(
+        10.0, gt=0, description="Largest absolute logit that is normal at the start."
+    )
+    min_loss_ratio: float = Field(
+        2.0,
+        gt=0,
+        description="Ratio of the loss to the loss of equal probabilities for all classes.",
+    )
+    num_first_steps: int = Field(4, ge=1, description="Steps that count as the start of training.")
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for facts in by_function(training_losses(trace, "cross_entropy")).values():
-        early = [f for f in facts if f.step < _NUM_FIRST_STEPS and len(f.input_shape) > 1]
+        early = [
+            f for f in facts if f.step < rule.settings.num_first_steps and len(f.input_shape) > 1
+        ]
         wide = [
             f
             for f in early
-            if max(abs(f.smallest), abs(f.largest)) > _MAX_LOGIT
+            if max(abs(f.smallest), abs(f.largest)) > rule.settings.max_logit
             and f.reduction == "mean"
-            and f.value > _MIN_LOSS_RATIO * math.log(f.input_shape[1])
+            and f.value > rule.settings.min_loss_ratio * math.log(f.input_shape[1])
         ]
         if not wide:
             continue
@@ -53,5 +65,6 @@ EXTREME_LOGITS = Rule(
     requires="A call of cross_entropy in the first four steps.",
     contradicted_by="A network that was pretrained on other classes.",
     abstains="The logits are large and correct.",
+    settings=ExtremeLogitsSettings(),
     judge=_judge,
 )

@@ -2,17 +2,32 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS, LossRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
 
-_TOLERANCE = 1e-3
-"""Tolerance for row sums of 1 and for the bounds of probabilities."""
-_MIN_CALLS = 4
-"""Calls required when only the values, not the producing function, indicate the fault."""
-_MIN_LOG_SUM_DEVIATION = 0.1
-"""Deviation from 1 of the sum of exponentiated log-probabilities."""
+
+class LogitsProbabilityMixupSettings(Settings):
+    """Thresholds of the rule ``LOGITS_PROBABILITY_MIXUP``."""
+
+    tolerance: float = Field(
+        1e-3, gt=0, description="Tolerance for row sums of 1 and for the bounds of probabilities."
+    )
+    min_calls: int = Field(
+        4,
+        ge=1,
+        description="Calls required when only the values, not the producing function, indicate "
+        "the fault.",
+    )
+    min_log_sum_deviation: float = Field(
+        0.1, gt=0, description="Deviation from 1 of the sum of exponentiated log-probabilities."
+    )
+
+
 _KINDS = (
     "cross_entropy",
     "nll_loss",
@@ -24,11 +39,11 @@ _KINDS = (
 )
 
 
-def _is_probability(fact: LossRecord) -> bool:
+def _is_probability(settings: LogitsProbabilityMixupSettings, fact: LossRecord) -> bool:
     return (
-        fact.smallest >= -_TOLERANCE
-        and abs(fact.min_row_sum - 1) < _TOLERANCE
-        and abs(fact.max_row_sum - 1) < _TOLERANCE
+        fact.smallest >= -settings.tolerance
+        and abs(fact.min_row_sum - 1) < settings.tolerance
+        and abs(fact.max_row_sum - 1) < settings.tolerance
     )
 
 
@@ -36,7 +51,9 @@ def _is_in_unit(fact: LossRecord) -> bool:
     return fact.smallest >= 0 and fact.largest <= 1
 
 
-def _wrong(fact: LossRecord) -> tuple[str, str, bool] | None:
+def _wrong(
+    settings: LogitsProbabilityMixupSettings, fact: LossRecord
+) -> tuple[str, str, bool] | None:
     """Return the received input, the expected input, and whether one call is conclusive."""
     producer = fact.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
@@ -44,7 +61,7 @@ def _wrong(fact: LossRecord) -> tuple[str, str, bool] | None:
         name = "sigmoid" if is_sigmoid else "softmax"
         return f"outputs of a {name} in [0, 1]", "logits", True
     if fact.kind == "cross_entropy":
-        if is_softmax or _is_probability(fact):
+        if is_softmax or _is_probability(settings, fact):
             return "probabilities that sum to 1", "logits", is_softmax
         if is_sigmoid:
             return "outputs of a sigmoid in [0, 1]", "logits", True
@@ -58,12 +75,12 @@ def _wrong(fact: LossRecord) -> tuple[str, str, bool] | None:
         if is_softmax:
             return "probabilities", "log-probabilities", True
         is_off = (
-            fact.max_row_sum > 1 + _MIN_LOG_SUM_DEVIATION
-            or fact.min_row_sum < 1 - _MIN_LOG_SUM_DEVIATION
+            fact.max_row_sum > 1 + settings.min_log_sum_deviation
+            or fact.min_row_sum < 1 - settings.min_log_sum_deviation
         )
-        if fact.largest > _TOLERANCE and is_off:
+        if fact.largest > settings.tolerance and is_off:
             return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
-    if fact.kind == "kl_div" and (is_softmax or _is_probability(fact)):
+    if fact.kind == "kl_div" and (is_softmax or _is_probability(settings, fact)):
         return "probabilities that sum to 1", "log-probabilities", is_softmax
     if fact.kind == "binary_cross_entropy" and (fact.smallest < 0 or fact.largest > 1):
         return "values outside [0, 1]", "probabilities", True
@@ -85,14 +102,14 @@ _FIX = {
 }
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
-        wrong = [(f, mixup) for f in facts if (mixup := _wrong(f)) is not None]
+        wrong = [(f, mixup) for f in facts if (mixup := _wrong(rule.settings, f)) is not None]
         if not wrong:
             continue
         fact, (received, expected, is_certain) = wrong[0]
-        if not is_certain and (len(wrong) < len(facts) or len(wrong) < _MIN_CALLS):
+        if not is_certain and (len(wrong) < len(facts) or len(wrong) < rule.settings.min_calls):
             continue
         by_values_alone = not is_certain and kind == "binary_cross_entropy_with_logits"
         producer = "sigmoid" if "sigmoid" in received else "softmax"
@@ -128,5 +145,6 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
     abstains="The values match the function, or match it in some calls while their producer is "
     "unknown.",
+    settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

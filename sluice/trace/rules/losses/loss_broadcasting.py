@@ -2,7 +2,7 @@
 
 import math
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_DIFFERENCE
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
@@ -24,7 +24,7 @@ def _num_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
@@ -62,5 +62,6 @@ LOSS_BROADCASTING = Rule(
     "difference of outputs and constants.",
     contradicted_by="An intentional loss over all pairs.",
     abstains="One of the two is only repeated, such as one target for all outputs.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -2,30 +2,46 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.step_statistics import OptimizerStatistics
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import LearningRates, learning_rates
-from sluice.trace.rules._helpers.loss_jumps import find_loss_jump
+from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_jump
 from sluice.trace.rules._helpers.measurements import measurements_of, step_losses, weight_positions
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_MIN_WEIGHT_GROWTH = 3.0
-"""Growth of the norm of all weights from the last measurement before the jump to the first after
-it."""
 
-_MIN_RATE_INCREASE = 5.0
-"""Ratio to the highest earlier learning rate from which a rate counts as raised."""
+class LossDivergenceSettings(Settings):
+    """Thresholds of the rule ``LOSS_DIVERGENCE``."""
 
-_MAX_UNSAMPLED_STEPS = 32
-"""Maximum number of steps until a rate is recorded: not every step is sampled."""
+    min_weight_growth: float = Field(
+        3.0,
+        gt=1,
+        description="Growth of the norm of all weights from the last measurement before the jump "
+        "to the first after it.",
+    )
+    min_rate_increase: float = Field(
+        5.0,
+        gt=1,
+        description="Ratio to the highest earlier learning rate from which a rate counts as "
+        "raised.",
+    )
+    max_unsampled_steps: int = Field(
+        32, ge=1, description="Steps until a rate is recorded: not every step is sampled."
+    )
+    jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 
 
 def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
     return math.hypot(*(measured.weight_norms[i] for i in weight_positions(trace, measured)))
 
 
-def _rate_increase(rates: LearningRates | None, step: int) -> tuple[float, float] | None:
+def _rate_increase(
+    settings: LossDivergenceSettings, rates: LearningRates | None, step: int
+) -> tuple[float, float] | None:
     """Return the highest rate until shortly before a step, and the much higher rate around it.
 
     None when the rate was not raised.
@@ -33,14 +49,16 @@ def _rate_increase(rates: LearningRates | None, step: int) -> tuple[float, float
     if rates is None:
         return None
     recorded = list(zip(rates.steps, rates.values, strict=True))
-    old = max((v for s, v in recorded if s < step - _MAX_UNSAMPLED_STEPS), default=0.0)
-    new = max((v for s, v in recorded if abs(s - step) <= _MAX_UNSAMPLED_STEPS), default=0.0)
-    return (old, new) if 0 < old * _MIN_RATE_INCREASE <= new else None
+    old = max((v for s, v in recorded if s < step - settings.max_unsampled_steps), default=0.0)
+    new = max(
+        (v for s, v in recorded if abs(s - step) <= settings.max_unsampled_steps), default=0.0
+    )
+    return (old, new) if 0 < old * settings.min_rate_increase <= new else None
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     stepping = stepping_optimizers(trace)
-    jump = find_loss_jump(step_losses(trace)) if len(stepping) == 1 else None
+    jump = find_loss_jump(step_losses(trace), rule.settings.jump) if len(stepping) == 1 else None
     if jump is None:
         return ()
     measures = measurements_of(trace, stepping[0])
@@ -50,9 +68,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         return ()
     size = _weight_norm(trace, before[0])
     growth = _weight_norm(trace, later[0][1]) / size if size else math.nan
-    if not growth >= _MIN_WEIGHT_GROWTH or math.isinf(growth):
+    if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
         return ()
-    rates = _rate_increase(learning_rates(trace, stepping[0]), jump.step)
+    rates = _rate_increase(rule.settings, learning_rates(trace, stepping[0]), jump.step)
     if rates is None:
         at = f"at a learning rate of {max(later[0][1].rates):.3g}"
         cause = (
@@ -97,5 +115,6 @@ LOSS_DIVERGENCE = Rule(
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",
+    settings=LossDivergenceSettings(),
     judge=_judge,
 )

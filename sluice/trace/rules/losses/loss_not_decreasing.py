@@ -3,25 +3,36 @@
 import math
 import statistics
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import TraceEvent
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import step_losses
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
 
-_MIN_LOSSES = 40
-"""Finite losses required for a finding."""
-_MIN_SHARE = 0.8
-"""Share of the steps whose targets come from a network."""
+
+class LossNotDecreasingSettings(Settings):
+    """Thresholds of the rule ``LOSS_NOT_DECREASING``."""
+
+    min_losses: int = Field(40, ge=4, description="Finite losses required for a finding.")
+    max_network_target_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of the steps whose targets come from a network, from which the rule "
+        "abstains.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = [(s, v) for s, v in step_losses(trace) if math.isfinite(v)]
     passes = {len(n.losses) for n in trace.scalars}
     optimizers = stepping_optimizers(trace)
-    if len(losses) < _MIN_LOSSES or len(optimizers) != 1 or passes != {1}:
+    if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or passes != {1}:
         return ()
-    if _makes_its_targets(trace, optimizers[0]):
+    if _makes_its_targets(rule.settings, trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
     first = [v for _, v in losses[:quarter]]
@@ -45,7 +56,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     )
 
 
-def _makes_its_targets(trace: Trace, optimizer: int) -> bool:
+def _makes_its_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute their targets with a network, or a loss from network gradients.
 
     Such a loss is measured against moving targets: Q-learning, energy-based models.
@@ -56,7 +67,7 @@ def _makes_its_targets(trace: Trace, optimizer: int) -> bool:
         for s in steps
         if any(_computes_targets(s.sequence.events[at]) for at in s.before("forward", "grad"))
     ]
-    return count_steps(tuple(targeting)) >= _MIN_SHARE * count_steps(steps)
+    return count_steps(tuple(targeting)) >= settings.max_network_target_share * count_steps(steps)
 
 
 def _computes_targets(event: TraceEvent) -> bool:
@@ -71,5 +82,6 @@ LOSS_NOT_DECREASING = Rule(
     contradicted_by="Lower losses in the last quarter than in the first.",
     abstains="There are several optimizers or losses, or a gradient scaler; or networks compute "
     "the targets.",
+    settings=LossNotDecreasingSettings(),
     judge=_judge,
 )

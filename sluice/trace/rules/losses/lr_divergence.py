@@ -2,33 +2,46 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import measurements_of, step_losses, weight_positions
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_NUM_START_LOSSES = 3
-"""Number of losses that define the loss at the start."""
 
-_MIN_RISE, _MIN_RISE_AT_END = 30.0, 5.0
-"""Ratio to the loss at the start: reached once, and kept in the second half of the losses after
-that."""
+class LrDivergenceSettings(Settings):
+    """Thresholds of the rule ``LR_DIVERGENCE``."""
 
-_MIN_UPDATE_RATIO = 0.1
-"""Update of one step relative to the norm of a weight."""
+    num_start_losses: int = Field(3, ge=1, description="Losses that define the loss at the start.")
+    min_rise: float = Field(
+        30.0, gt=1, description="Ratio to the loss at the start that must be reached once."
+    )
+    min_rise_at_end: float = Field(
+        5.0,
+        gt=1,
+        description="Ratio to the loss at the start that must be kept in the second half of the "
+        "losses after that.",
+    )
+    min_update_ratio: float = Field(
+        0.1, gt=0, description="Update of one step relative to the norm of a weight."
+    )
 
 
-def _detect_divergence(losses: tuple[tuple[int, float], ...]) -> tuple[int, float, float] | None:
+def _detect_divergence(
+    settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
+) -> tuple[int, float, float] | None:
     """Return the step at which the loss begins to diverge, its maximum, and the start loss."""
-    first = [v for _, v in losses[:_NUM_START_LOSSES] if math.isfinite(v)]
-    if len(losses) < 2 * _NUM_START_LOSSES or not first:
+    first = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
+    if len(losses) < 2 * settings.num_start_losses or not first:
         return None
     start = min(first)
-    high = [i for i, (_, v) in enumerate(losses) if not v <= _MIN_RISE * start]
+    high = [i for i, (_, v) in enumerate(losses) if not v <= settings.min_rise * start]
     if start <= 0 or not high:
         return None
     tail = [v for _, v in losses[high[0] :]]
-    if any(v < _MIN_RISE_AT_END * start for v in tail[len(tail) // 2 :]):
+    if any(v < settings.min_rise_at_end * start for v in tail[len(tail) // 2 :]):
         return None
     rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]
     before = [v for _, v in losses[: high[0] + 1] if math.isfinite(v)]
@@ -36,11 +49,11 @@ def _detect_divergence(losses: tuple[tuple[int, float], ...]) -> tuple[int, floa
     return losses[rising[0]][0], top, start
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     stepping = stepping_optimizers(trace)
     if len(stepping) != 1:
         return ()
-    divergence = _detect_divergence(step_losses(trace))
+    divergence = _detect_divergence(rule.settings, step_losses(trace))
     if divergence is None:
         return ()
     step, top, start = divergence
@@ -54,7 +67,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
     ]
     largest, at, rate = max(ratios, default=(0.0, 0, 0.0))
-    if largest < _MIN_UPDATE_RATIO:
+    if largest < rule.settings.min_update_ratio:
         return ()
     return (
         rule.finding(
@@ -81,5 +94,6 @@ LR_DIVERGENCE = Rule(
     contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
     abstains="There are several optimizers or a gradient scaler, or the loss is negative at the "
     "start.",
+    settings=LrDivergenceSettings(),
     judge=_judge,
 )

@@ -3,23 +3,33 @@
 import math
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.parameter_values import CorruptedWeightsRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import parameter_names, step_losses
 
-_MIN_LOSSES = 2
-"""Non-finite losses up to the end of the run required for an error."""
+
+class NonfiniteLossSettings(Settings):
+    """Thresholds of the rule ``NONFINITE_LOSS``."""
+
+    min_losses: int = Field(
+        2, ge=1, description="Non-finite losses up to the end of the run required for an error."
+    )
+
+
 _MAX_NAMES = 3
 """Number of parameter names shown in the message."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = step_losses(trace)
     bad = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
     if not bad:
         return ()
-    persists = len(bad) >= _MIN_LOSSES and bad[-1] == len(losses) - 1
+    persists = len(bad) >= rule.settings.min_losses and bad[-1] == len(losses) - 1
     step, value = losses[bad[0]]
     corrupted = next((s for s in trace.corrupted_weights if s.step == step - 1), None)
     if corrupted is not None:
@@ -44,7 +54,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _corrupted_weights(
-    rule: Rule,
+    rule: Rule[NonfiniteLossSettings],
     trace: Trace,
     fact: CorruptedWeightsRecord,
     losses: Sequence[tuple[int, float]],
@@ -78,5 +88,6 @@ NONFINITE_LOSS = Rule(
     requires="The losses of the backward passes.",
     contradicted_by="A finite loss at the same step.",
     abstains="The loss went through a gradient scaler, which may overflow.",
+    settings=NonfiniteLossSettings(),
     judge=_judge,
 )

@@ -3,30 +3,68 @@
 import math
 import statistics
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_losses
 from sluice.trace.rules._helpers.measurements import step_losses
 
-_MIN_MATCHES, _MATCHED, _EQUAL = 3, 0.9, 1e-3
-"""Calls of the loss function that equal the loss of the backward pass: minimum number, minimum
-share, and relative tolerance."""
-_RECENT = 0.75
-"""Training losses count from this share of the steps on."""
-_MIN_EVALUATIONS = 4
-_MIN_RATIO, _MIN_RATIO_AT_ONCE = 10.0, 100.0
-"""Ratio of the validation loss to the training loss: with, and without, a recorded rise. In one
-healthy run of 301 it was 48, for inputs that a batch normalization scaled by rare values."""
-_MIN_RISE = 1.5
-"""Ratio of the last two validation losses to the lowest."""
-_MIN_LEFT = 0.25
-"""Minimum share of the first validation loss; below it the network has learned something,
-whatever the training loss is."""
+
+class OverfittingSettings(Settings):
+    """Thresholds of the rule ``OVERFITTING``."""
+
+    min_matches: int = Field(
+        3,
+        ge=1,
+        description="Calls of the loss function that must equal the loss of the backward pass.",
+    )
+    min_match_share: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the calls that must equal the loss of the backward pass.",
+    )
+    equal_tolerance: float = Field(1e-3, gt=0, description="Relative tolerance of equal losses.")
+    recent_from_share: float = Field(
+        0.75, gt=0, le=1, description="Share of the steps from which training losses count."
+    )
+    min_evaluations: int = Field(
+        4,
+        ge=2,
+        description="Evaluations required for a finding with a rise of the validation loss.",
+    )
+    min_ratio: float = Field(
+        10.0,
+        gt=1,
+        description="Ratio of the validation loss to the training loss, with a recorded rise.",
+    )
+    min_ratio_at_once: float = Field(
+        100.0,
+        gt=1,
+        description="Ratio of the validation loss to the training loss without a recorded rise; "
+        "it was 48 in one healthy run of 301.",
+    )
+    min_rise: float = Field(
+        1.5, gt=1, description="Ratio of the last two validation losses to the lowest."
+    )
+    min_remaining_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Share of the first validation loss that must remain; below it the network "
+        "has learned something.",
+    )
+
+
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
-def _minimized_calls(trace: Trace, last: EvaluationPassRecord) -> list[LossRecord]:
+def _minimized_calls(
+    settings: OverfittingSettings, trace: Trace, last: EvaluationPassRecord
+) -> list[LossRecord]:
     """Return the calls of the evaluation's loss function and network whose losses are minimized.
 
     () when the backward passes start from other values: sums, parts or other losses.
@@ -39,9 +77,15 @@ def _minimized_calls(trace: Trace, last: EvaluationPassRecord) -> list[LossRecor
     minimized = dict(step_losses(trace))
     known = [fact for fact in calls if fact.step + 1 in minimized]
     same = [
-        fact for fact in known if math.isclose(fact.value, minimized[fact.step + 1], rel_tol=_EQUAL)
+        fact
+        for fact in known
+        if math.isclose(fact.value, minimized[fact.step + 1], rel_tol=settings.equal_tolerance)
     ]
-    return same if len(same) >= max(_MIN_MATCHES, _MATCHED * len(known)) else []
+    return (
+        same
+        if len(same) >= max(settings.min_matches, settings.min_match_share * len(known))
+        else []
+    )
 
 
 def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
@@ -60,27 +104,29 @@ def _series(trace: Trace) -> list[list[EvaluationPassRecord]]:
     return [list(by_step.values()) for by_step in found.values()]
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     if any(load.what == "network" and load.step == trace.num_steps for load in trace.loads):
         return ()
     for evaluations in _series(trace):
         last = evaluations[-1]
-        calls = _minimized_calls(trace, last)
-        since = _RECENT * trace.num_steps
+        calls = _minimized_calls(rule.settings, trace, last)
+        since = rule.settings.recent_from_share * trace.num_steps
         losses = [v for step, v in step_losses(trace) if step >= since and math.isfinite(v)]
         if not calls or not losses or last.step < since:
             continue
         training = statistics.median(losses)
-        if training < 0 or last.mean < _MIN_RATIO * training:
+        if training < 0 or last.mean < rule.settings.min_ratio * training:
             continue
         best = min(evaluations, key=lambda fact: fact.mean)
         constant = _constant_loss(last.kind, calls)
         rose = (
-            len(evaluations) >= _MIN_EVALUATIONS
-            and min(fact.mean for fact in evaluations[-2:]) >= _MIN_RISE * best.mean > 0
-            and last.mean >= _MIN_LEFT * evaluations[0].mean
+            len(evaluations) >= rule.settings.min_evaluations
+            and min(fact.mean for fact in evaluations[-2:])
+            >= rule.settings.min_rise * best.mean
+            > 0
+            and last.mean >= rule.settings.min_remaining_share * evaluations[0].mean
         )
-        above = last.mean > max(constant, _MIN_RATIO_AT_ONCE * training)
+        above = last.mean > max(constant, rule.settings.min_ratio_at_once * training)
         if not rose and not above:
             continue
         lowest = f"; its lowest was {best.mean:.3g} after step {best.step}" if rose else ""
@@ -119,5 +165,6 @@ OVERFITTING = Rule(
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
     "loss or a quarter of the first; or weights are loaded after the last step.",
+    settings=OverfittingSettings(),
     judge=_judge,
 )

@@ -2,6 +2,9 @@
 
 import math
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.inspection.token_statistics import IGNORE_INDEX
 from sluice.trace.records.batches import FieldRecord
@@ -14,14 +17,28 @@ from sluice.trace.rules._helpers.loss_calls import (
     training_losses,
 )
 
-_MIN_EMPTY_BATCHES, _MIN_EMPTY_SHARE = 3, 0.2
-"""Batches without a target, and their share, from which targets are lost rather than rare."""
 
-_MIN_TEXT_ROWS = 8
-"""Rows of text in one batch that cannot all lack a target by chance."""
+class AllTargetsIgnoredSettings(Settings):
+    """Thresholds of the rule ``ALL_TARGETS_IGNORED``."""
+
+    min_empty_batches: int = Field(
+        3,
+        ge=1,
+        description="Batches without a target from which targets are lost rather than rare.",
+    )
+    min_empty_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Share of batches without a target from which targets are lost rather than "
+        "rare.",
+    )
+    min_text_rows: int = Field(
+        8, ge=1, description="Rows of text in one batch that cannot all lack a target by chance."
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for (kind, _), facts in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
@@ -31,11 +48,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             continue
         fact = empty[0]
         # A sum over no targets is 0, which is harmless when it is rare.
-        is_frequent = len(empty) >= _MIN_EMPTY_BATCHES and len(empty) >= _MIN_EMPTY_SHARE * len(
-            facts
-        )
+        is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
+            empty
+        ) >= rule.settings.min_empty_share * len(facts)
         rows_of = [f.tokens.num_rows for f in empty if f.tokens is not None]
-        is_frequent = is_frequent or max(rows_of, default=0) >= _MIN_TEXT_ROWS
+        is_frequent = is_frequent or max(rows_of, default=0) >= rule.settings.min_text_rows
         harms = fact.reduction == "mean" or len(empty) == len(facts) or is_frequent
         rows = [f.tokens for f in facts if f.tokens is not None]
         num_rows = sum(t.num_rows for t in rows)
@@ -60,7 +77,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return errors or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(found)
 
 
-def _in_batches(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect batches in which a field with ignore-index values contains nothing else.
 
     This also covers the targets of a custom loss.
@@ -94,7 +111,7 @@ def _in_batches(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return ()
 
 
-def _in_inputs(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _in_inputs(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect labels passed to the network, which computes its own loss, that are all ignored."""
     for fact in reversed(trace.inputs):
         for tokens in fact.other_tokens if fact.is_learning else ():
@@ -125,5 +142,6 @@ ALL_TARGETS_IGNORED = Rule(
     "loader with -100 in a field.",
     contradicted_by="A program that drops such a batch before its backward pass.",
     abstains="At least one target is not ignored.",
+    settings=AllTargetsIgnoredSettings(),
     judge=_judge,
 )

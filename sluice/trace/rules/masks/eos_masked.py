@@ -1,29 +1,47 @@
 """Detects end-of-sequence tokens that are masked out of the targets."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_MASKED_LOSS, LossRecord, NextTokenTargets
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, by_function, training_losses
 
-_MIN_NEXT_SHARE = 0.9
-"""Share of the targets that are the next tokens of the input."""
-_MIN_ROWS, _MIN_LAST_TOKENS = 24, 4
-"""Rows, and distinct last supervised tokens, required for a finding."""
-_MAX_LAST_SHARE = 0.75
-"""Share of the rows; a token that ends more rows than this may be an end token."""
+
+class EosMaskedSettings(Settings):
+    """Thresholds of the rule ``EOS_MASKED``."""
+
+    min_next_share: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the targets that must be the next tokens of the input.",
+    )
+    min_rows: int = Field(24, ge=1, description="Rows required for a finding.")
+    min_last_tokens: int = Field(
+        4, ge=2, description="Distinct last supervised tokens required for a finding."
+    )
+    max_last_share: float = Field(
+        0.75,
+        gt=0,
+        le=1,
+        description="Share of the rows up to which a token that ends them is no end token.",
+    )
+
 
 _NUM_SHIFTED = 1
 """Positions without a target at the end of each row when the network shifts the targets itself."""
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     causal = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
     for (kind, network), facts in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
         recorded = [(f, f.tokens) for f in facts if f.tokens is not None]
-        if not recorded or any(t.next_share < _MIN_NEXT_SHARE for _, t in recorded):
+        if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.
         if network not in causal and any(t.targets_are_inputs for _, t in recorded):
@@ -35,7 +53,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _of(
-    rule: Rule, kind: str, recorded: list[tuple[LossRecord, NextTokenTargets]]
+    rule: Rule[EosMaskedSettings], kind: str, recorded: list[tuple[LossRecord, NextTokenTargets]]
 ) -> TraceFinding | None:
     rows = sum(t.num_rows for _, t in recorded)
     tails = sum(t.num_tails for _, t in recorded)
@@ -43,9 +61,11 @@ def _of(
     last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(tails, 1)
     # The longest row of a batch needs no padding: if it has ignored targets at the end, they
     # include its end token.
-    if rows < _MIN_ROWS or tails < rows:
+    if rows < rule.settings.min_rows or tails < rows:
         return None
-    is_single_token = num_last < _MIN_LAST_TOKENS or last_share > _MAX_LAST_SHARE
+    is_single_token = (
+        num_last < rule.settings.min_last_tokens or last_share > rule.settings.max_last_share
+    )
     if is_single_token and not _ignores_end_of_longest(recorded):
         return None
     shortest, longest = (
@@ -58,7 +78,7 @@ def _of(
         return None
     any_of = (
         ""
-        if num_last < _MIN_LAST_TOKENS
+        if num_last < rule.settings.min_last_tokens
         else f", and the last supervised token is one of {num_last}"
     )
     # A position that no row of a fixed width uses may be intentional.
@@ -97,5 +117,6 @@ EOS_MASKED = Rule(
     contradicted_by="Texts without an end, such as padded windows of one long stream.",
     abstains="A row has a target at its last position, one token ends most rows, or no row is "
     "padded.",
+    settings=EosMaskedSettings(),
     judge=_judge,
 )

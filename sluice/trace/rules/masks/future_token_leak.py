@@ -1,13 +1,24 @@
 """Detects next-token networks whose outputs depend on later tokens."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 
-_MIN_EFFECT = 1e-3
-"""Change relative to the largest output, in float32; smaller changes may be rounding."""
+
+class FutureTokenLeakSettings(Settings):
+    """Thresholds of the rule ``FUTURE_TOKEN_LEAK``."""
+
+    min_effect: float = Field(
+        1e-3,
+        gt=0,
+        description="Change of an output, relative to the largest one, that is reported; smaller "
+        "changes may be rounding.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     return tuple(
         rule.finding(
@@ -23,7 +34,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             largest_effect=probe.largest_effect,
         )
         for probe in trace.probes
-        if probe.probe == "later tokens" and probe.largest_effect > _MIN_EFFECT
+        if probe.probe == "later tokens" and probe.largest_effect > rule.settings.min_effect
     )
 
 
@@ -35,5 +46,6 @@ FUTURE_TOKEN_LEAK = Rule(
     "network that can be probed.",
     contradicted_by="Outputs that do not change when later tokens change.",
     abstains="Targets are not the next tokens, or the network cannot be copied.",
+    settings=FutureTokenLeakSettings(),
     judge=_judge,
 )

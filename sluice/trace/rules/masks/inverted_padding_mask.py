@@ -1,11 +1,22 @@
 """Detects padding masks that hide the tokens instead of the padding."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.trace import Trace
 
-_MIN_EFFECT = 1e-3
-"""Change relative to the largest output; smaller changes may be rounding."""
+
+class InvertedPaddingMaskSettings(Settings):
+    """Thresholds of the rule ``INVERTED_PADDING_MASK``."""
+
+    min_effect: float = Field(
+        1e-3,
+        gt=0,
+        description="Change of an output, relative to the largest one, that counts; smaller "
+        "changes may be rounding.",
+    )
 
 
 def _is_inverted(mask: PaddingMaskRecord) -> bool:
@@ -19,7 +30,7 @@ def _is_inverted(mask: PaddingMaskRecord) -> bool:
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     fix = "Negate the mask: in torch's attention modules True means that a position is ignored."
     found = []
@@ -49,7 +60,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in reported:
             continue
-        if not (probe.largest_effect > _MIN_EFFECT and probe.real_effect == 0):
+        if not (probe.largest_effect > rule.settings.min_effect and probe.real_effect == 0):
             continue
         found.append(
             rule.finding(
@@ -77,5 +88,6 @@ INVERTED_PADDING_MASK = Rule(
     contradicted_by="A token position that affects another output.",
     abstains="Fewer than two rows are padded; the input is square and padded in both layouts; or "
     "the network cannot be copied, or is sequence-first without a mask of torch's attention.",
+    settings=InvertedPaddingMaskSettings(),
     judge=_judge,
 )

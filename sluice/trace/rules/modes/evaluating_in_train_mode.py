@@ -1,6 +1,6 @@
 """Detects networks that are evaluated in training mode."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import (
     forward_events,
@@ -9,7 +9,7 @@ from sluice.trace.rules._helpers.forward_passes import (
 )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for network in trained_networks(trace):
         learned = {
@@ -53,5 +53,6 @@ EVALUATING_IN_TRAIN_MODE = Rule(
     requires="A forward pass without gradients on a DataLoader that is not used for training.",
     contradicted_by="Dropout that is intentionally on, as for Monte Carlo dropout.",
     abstains="The network is also evaluated in evaluation mode, or has no dropout or batch norm.",
+    settings=NoThresholds(),
     judge=_judge,
 )

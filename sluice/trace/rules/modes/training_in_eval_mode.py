@@ -1,16 +1,22 @@
 """Detects networks that are trained in evaluation mode."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import StepSequence
 from sluice.trace.records.membership import NetworkRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import learning_forwards, trained_networks
 
-_MIN_STEPS = 2
-"""Steps in evaluation mode required for a finding."""
+
+class TrainingInEvalModeSettings(Settings):
+    """Thresholds of the rule ``TRAINING_IN_EVAL_MODE``."""
+
+    min_steps: int = Field(2, ge=1, description="Steps in evaluation mode required for a finding.")
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for network in trained_networks(trace):
         training = evaluating = first_step = 0
@@ -32,7 +38,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             if sequence.first_step <= first_step
         )
         is_chosen = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
-        if evaluating < _MIN_STEPS or is_chosen:
+        if evaluating < rule.settings.min_steps or is_chosen:
             continue
         found.append(
             rule.finding(
@@ -97,5 +103,6 @@ TRAINING_IN_EVAL_MODE = Rule(
     abstains="Only parts of the network are in evaluation mode, such as frozen batch norm; or "
     "parts of it are frozen and it was never in training mode, or an evaluation did not set the "
     "mode.",
+    settings=TrainingInEvalModeSettings(),
     judge=_judge,
 )

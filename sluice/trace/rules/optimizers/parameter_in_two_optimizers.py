@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from sluice.base.pluralize import pluralize
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import Membership
 from sluice.trace.records.trace import Trace
@@ -15,8 +18,15 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 )
 from sluice.trace.rules._helpers.parameters import list_names
 
-_MIN_SHARED_STEPS = 2
-"""Times that both optimizers stepped on one gradient, required for an error."""
+
+class ParameterInTwoOptimizersSettings(Settings):
+    """Thresholds of the rule ``PARAMETER_IN_TWO_OPTIMIZERS``."""
+
+    min_shared_steps: int = Field(
+        2,
+        ge=1,
+        description="Times that both optimizers stepped on one gradient, required for an error.",
+    )
 
 
 def _held(membership: Membership) -> dict[int, set[int]]:
@@ -46,7 +56,7 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
         running.append((last, optimizer))
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None:
         return ()
@@ -60,7 +70,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         again = tuple(
             s for own in steps for s in own if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        twice = count_steps(again) >= _MIN_SHARED_STEPS
+        twice = count_steps(again) >= rule.settings.min_shared_steps
         names = [now.name_of(parameter) for parameter in shared]
         found.append(
             rule.finding(
@@ -91,5 +101,6 @@ PARAMETER_IN_TWO_OPTIMIZERS = Rule(
     requires="A recorded membership, and steps of two optimizers.",
     contradicted_by="Losses that intentionally alternate on the same parameters.",
     abstains="One optimizer follows the other, as in two phases of training.",
+    settings=ParameterInTwoOptimizersSettings(),
     judge=_judge,
 )

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.membership import Membership, ParameterRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
@@ -16,7 +16,7 @@ from sluice.trace.rules._helpers.parameters import (
 from sluice.trace.rules.optimizers.stale_optimizer_parameters import STALE_OPTIMIZER_PARAMETERS
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
@@ -75,5 +75,6 @@ PARAMETERS_NOT_OPTIMIZED = Rule(
     abstains="The program sets gradients itself; a replaced layer explains the finding; they "
     "belonged to an optimizer before; or an optimizer contains copies of them, as in manual "
     "mixed precision.",
+    settings=NoThresholds(),
     judge=_judge,
 )

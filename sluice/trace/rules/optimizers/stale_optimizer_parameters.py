@@ -1,7 +1,7 @@
 """Detects optimizers that contain parameters of a replaced layer."""
 
 from sluice.base.pluralize import pluralize
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.membership import OptimizerRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
@@ -36,7 +36,7 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
     return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None or has_manual_gradients(trace) or not unoptimized(now):
         return ()
@@ -72,5 +72,6 @@ STALE_OPTIMIZER_PARAMETERS = Rule(
     contradicted_by="The optimizer's parameters receive gradients, or belong to some network.",
     abstains="The program sets gradients itself, or every parameter with a gradient belongs to "
     "an optimizer.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -4,52 +4,67 @@ import itertools
 from collections.abc import Sequence
 from statistics import mean, median, pstdev
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_WINDOW_STEPS = 100
-"""Measured steps before a burst that define the usual norm."""
-_MIN_STEPS = 20
-"""Measured steps required before a burst."""
-_WARMUP_STEPS = 100
-"""Steps after which the moments have settled."""
-_MIN_GROWTH = 1.15
-_NUM_CONSECUTIVE = 5
-"""Number of consecutive measured steps, each larger than the one before by ``_MIN_GROWTH``."""
-_MIN_SIGMAS = 3.0
-_MIN_RATIO = 10.0
-"""Distance from the window: in standard deviations above the mean, and as a ratio to the median."""
+
+class UnstableAdamMomentsSettings(Settings):
+    """Thresholds of the rule ``UNSTABLE_ADAM_MOMENTS``."""
+
+    window_steps: int = Field(
+        100, ge=2, description="Measured steps before a burst that define the usual norm."
+    )
+    min_steps: int = Field(20, ge=2, description="Measured steps required before a burst.")
+    warmup_steps: int = Field(100, ge=0, description="Steps after which the moments have settled.")
+    min_growth: float = Field(
+        1.15, gt=1, description="Ratio of the norm to that of the measured step before, in a burst."
+    )
+    num_consecutive: int = Field(
+        5, ge=1, description="Consecutive measured steps that must grow by min_growth each."
+    )
+    min_sigmas: float = Field(
+        3.0, gt=0, description="Distance of a burst from the mean of the usual norm [std]."
+    )
+    min_ratio: float = Field(
+        10.0, gt=1, description="Ratio of the norm in a burst to the median of the usual norm."
+    )
 
 
-def _first_burst(norms: Sequence[tuple[int, float]]) -> int:
+def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
     """Return the first step at which a norm grew repeatedly, far above its window; else 0."""
-    for end in range(_MIN_STEPS + _NUM_CONSECUTIVE, len(norms)):
-        last = [norm for _, norm in norms[end - _NUM_CONSECUTIVE : end + 1]]
-        if not all(b > _MIN_GROWTH * a for a, b in itertools.pairwise(last)):
+    for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
+        last = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
+        if not all(b > settings.min_growth * a for a, b in itertools.pairwise(last)):
             continue
         before = [
             norm
             for _, norm in norms[
-                max(end - _NUM_CONSECUTIVE - _WINDOW_STEPS, 0) : end - _NUM_CONSECUTIVE
+                max(end - settings.num_consecutive - settings.window_steps, 0) : end
+                - settings.num_consecutive
             ]
         ]
-        far = mean(before) + _MIN_SIGMAS * pstdev(before)
-        if last[-1] > far and last[-1] > _MIN_RATIO * median(before):
+        far = mean(before) + settings.min_sigmas * pstdev(before)
+        if last[-1] > far and last[-1] > settings.min_ratio * median(before):
             return norms[end][0]
     return 0
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         norms = [
             (m.step, o.moments["exp_avg"])
             for m in trace.statistics
             for o in m.optimizers
-            if o.optimizer == optimizer and "exp_avg" in o.moments and o.state_step > _WARMUP_STEPS
+            if o.optimizer == optimizer
+            and "exp_avg" in o.moments
+            and o.state_step > rule.settings.warmup_steps
         ]
-        step = _first_burst(norms)
+        step = _first_burst(rule.settings, norms)
         if not step:
             continue
         usual = median(norm for at, norm in norms if at < step)
@@ -79,5 +94,6 @@ UNSTABLE_ADAM_MOMENTS = Rule(
     requires="Twenty-five measured steps of an optimizer with first moments, after its first 100.",
     contradicted_by="A loss that continues to decrease.",
     abstains="The norm stays within ten times its usual size.",
+    settings=UnstableAdamMomentsSettings(),
     judge=_judge,
 )

@@ -1,5 +1,8 @@
 """Detects optimizers whose steps change no parameter."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import (
@@ -13,11 +16,14 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_STEPS = 8
-"""Steps required for a finding."""
+
+class WeightsNotUpdatingSettings(Settings):
+    """Thresholds of the rule ``WEIGHTS_NOT_UPDATING``."""
+
+    min_steps: int = Field(8, ge=1, description="Steps required for a finding.")
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None:
         return ()
@@ -32,7 +38,12 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         measured = measurements_of(trace, optimizer.index)
         rates = [max(measured_step.rates, default=0.0) for _, measured_step in measured]
         sample_counts = [len(values.get(p, ())) for p in held]
-        if num < _MIN_STEPS or held & changed or not sample_counts or min(sample_counts) < 4:
+        if (
+            num < rule.settings.min_steps
+            or held & changed
+            or not sample_counts
+            or min(sample_counts) < 4
+        ):
             continue
         if sum(rate > 0 for rate in rates) < 3:  # reported by the rule lr_stays_zero
             continue
@@ -60,5 +71,6 @@ WEIGHTS_NOT_UPDATING = Rule(
     requires="Eight steps, and four samples of each parameter of the optimizer.",
     contradicted_by="A changed value in any parameter.",
     abstains="The learning rate is zero at most measured steps.",
+    settings=WeightsNotUpdatingSettings(),
     judge=_judge,
 )

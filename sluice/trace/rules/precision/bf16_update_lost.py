@@ -3,19 +3,36 @@
 import math
 import statistics
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import measurements_of, weight_positions
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
-_MIN_STEPS = 3
-"""Measured steps required for a finding."""
 
-_MAX_MOVED_SHARE, _MAX_MEDIAN_MOVED_SHARE = 0.35, 0.4
-"""Share of the values with a gradient that a step changes: largest of all steps, and median."""
+class Bf16UpdateLostSettings(Settings):
+    """Thresholds of the rule ``BF16_UPDATE_LOST``."""
+
+    min_steps: int = Field(3, ge=1, description="Measured steps required for a finding.")
+    max_moved_share: float = Field(
+        0.35,
+        gt=0,
+        le=1,
+        description="Largest share of the values with a gradient that a step changes, below which "
+        "the finding is an error.",
+    )
+    max_median_moved_share: float = Field(
+        0.4,
+        gt=0,
+        le=1,
+        description="Median share of the values with a gradient that a step changes, below which "
+        "it is reported.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for optimizer in stepping_optimizers(trace):
         shares = []
@@ -28,15 +45,15 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             moved = [share for share in moved if math.isfinite(share)]
             if moved and max(measured.rates) > 0:
                 shares.append((step, statistics.median(moved), max(measured.rates)))
-        if len(shares) < _MIN_STEPS:
+        if len(shares) < rule.settings.min_steps:
             continue
         typical = statistics.median(share for _, share, _ in shares)
         largest = max(share for _, share, _ in shares)
-        if typical >= _MAX_MEDIAN_MOVED_SHARE:
+        if typical >= rule.settings.max_median_moved_share:
             continue
         found.append(
             rule.finding(
-                severity="error" if largest < _MAX_MOVED_SHARE else "confirm",
+                severity="error" if largest < rule.settings.max_moved_share else "confirm",
                 step=shares[0][0],
                 what=f"{optimizer_name(trace, optimizer)}: a step changes {typical:.1%} of the "
                 f"16-bit weights that have a gradient (median of {len(shares)} measured steps; "
@@ -59,5 +76,6 @@ BF16_UPDATE_LOST = Rule(
     requires="Three measured steps of weights in bfloat16 or float16.",
     contradicted_by="A step that changes most weights with a gradient.",
     abstains="The learning rate is zero, or weights are in float32.",
+    settings=Bf16UpdateLostSettings(),
     judge=_judge,
 )

@@ -1,5 +1,8 @@
 """Detects float16 gradients that underflow to zero."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.step_statistics import OptimizerStatistics
 from sluice.trace.records.trace import Trace
@@ -16,11 +19,14 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 )
 from sluice.trace.rules._helpers.parameters import list_names
 
-_MIN_STEPS = 2
-"""Measured steps required for a finding."""
 
-_MIN_ZERO_SHARE = 0.5
-"""Share of the weights whose gradient is exactly zero."""
+class GradientUnderflowSettings(Settings):
+    """Thresholds of the rule ``GRADIENT_UNDERFLOW``."""
+
+    min_steps: int = Field(2, ge=1, description="Measured steps required for a finding.")
+    min_zero_share: float = Field(
+        0.5, gt=0, le=1, description="Share of the weights whose gradient must be exactly zero."
+    )
 
 
 def _is_half(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
@@ -51,7 +57,7 @@ def _zeros(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
     ]
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = {n.step: n.losses for n in trace.scalars}
     names = parameter_names(trace)
     found = []
@@ -68,10 +74,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             (step, zeros)
             for step, measured_step in measured
             if len(zeros := _zeros(trace, measured_step))
-            >= _MIN_ZERO_SHARE * len(list(weight_positions(trace, measured_step)))
+            >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
             > 0
         ]
-        if len(empty) < max(_MIN_STEPS, len(measured) / 2):
+        if len(empty) < max(rule.settings.min_steps, len(measured) / 2):
             continue
         step, zeros = empty[0]
         found.append(
@@ -99,5 +105,6 @@ GRADIENT_UNDERFLOW = Rule(
     requires="Two measured steps of parameters or outputs in float16.",
     contradicted_by="A non-zero gradient in half of the weights.",
     abstains="A gradient scaler is used later in the run, or the loss is zero.",
+    settings=GradientUnderflowSettings(),
     judge=_judge,
 )

@@ -1,14 +1,25 @@
 """Detects a gradient scaler that skips all steps until the end."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
 
-_MIN_SKIPS = 24
-"""Consecutive skipped steps that are conclusive at any scale: the scale was halved as often,
-from 2^16 to less than 2^-7."""
-_MIN_SKIPS_BELOW_ONE = 5
-"""Consecutive skipped steps required when the scale is below 1."""
+
+class ScalerSkipsStepsSettings(Settings):
+    """Thresholds of the rule ``SCALER_SKIPS_STEPS``."""
+
+    min_skips: int = Field(
+        24,
+        ge=1,
+        description="Consecutive skipped steps that are conclusive at any scale: the scale was "
+        "halved as often, from 2^16 to less than 2^-7.",
+    )
+    min_skips_below_one: int = Field(
+        5, ge=1, description="Consecutive skipped steps required when the scale is below 1."
+    )
 
 
 def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
@@ -23,7 +34,7 @@ def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in since)
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     by_scaler = {
         m.object_id for sequence in trace.sequences for m in sequence.events if m.kind == "skip"
@@ -33,7 +44,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         since, num = _skipped_at_the_end(steps)
         scales = [n.scale for n in trace.scalars if n.scale is not None and n.step >= since]
         scale = scales[-1] if scales else float("nan")
-        if num < _MIN_SKIPS_BELOW_ONE or not (num >= _MIN_SKIPS or scale < 1):
+        if num < rule.settings.min_skips_below_one or not (
+            num >= rule.settings.min_skips or scale < 1
+        ):
             continue
         found.append(
             rule.finding(
@@ -60,5 +73,6 @@ SCALER_SKIPS_STEPS = Rule(
     contradicted_by="A later step that is not skipped.",
     abstains="The scale may still be too large: it is at least 1, and fewer than 24 steps were "
     "skipped.",
+    settings=ScalerSkipsStepsSettings(),
     judge=_judge,
 )

@@ -1,6 +1,10 @@
 """Detects a learning rate that stays at zero."""
 
-from sluice.trace.finding import Rule, Severity, TraceFinding
+from pydantic import Field
+
+from sluice.base.settings import Settings
+from sluice.findings.fault import Severity
+from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
 from sluice.trace.rules._helpers.optimizer_steps import (
@@ -9,20 +13,31 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_SCHEDULE_STEPS = 3
-"""Steps of a schedule after which a warmup is above 0."""
-_MIN_STEPS, _MIN_CONCLUSIVE_STEPS = 10, 20
-"""Steps with a learning rate of 0: for a question, and for an error."""
+
+class LrStaysZeroSettings(Settings):
+    """Thresholds of the rule ``LR_STAYS_ZERO``."""
+
+    min_schedule_steps: int = Field(
+        3, ge=1, description="Steps of a schedule after which a warmup is above 0."
+    )
+    min_steps: int = Field(
+        10, ge=1, description="Steps with a learning rate of 0 required for a finding."
+    )
+    min_conclusive_steps: int = Field(
+        20, ge=1, description="Steps with a learning rate of 0 required for an error."
+    )
 
 
-def _severity(scheduled: int, held: int, *, is_alone: bool) -> Severity | None:
+def _severity(
+    settings: LrStaysZeroSettings, scheduled: int, held: int, *, is_alone: bool
+) -> Severity | None:
     # If no other optimizer steps meanwhile, nothing is learned.
-    is_long = held >= _MIN_CONCLUSIVE_STEPS or (
-        scheduled >= _MIN_SCHEDULE_STEPS and held >= _MIN_STEPS
+    is_long = held >= settings.min_conclusive_steps or (
+        scheduled >= settings.min_schedule_steps and held >= settings.min_steps
     )
     if is_alone and is_long:
         return "error"
-    return "confirm" if held >= _MIN_STEPS else None
+    return "confirm" if held >= settings.min_steps else None
 
 
 def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
@@ -35,7 +50,7 @@ def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     stepping = stepping_optimizers(trace)
     for optimizer in stepping:
@@ -56,7 +71,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             for s in trace.schedulers
             if s.optimizer == optimizer
         )
-        severity = _severity(scheduled, held, is_alone=_is_alone(trace, optimizer, first, until))
+        severity = _severity(
+            rule.settings, scheduled, held, is_alone=_is_alone(trace, optimizer, first, until)
+        )
         if severity is None:
             continue
         scheduled_text = f", while its schedule was stepped {scheduled} times" if scheduled else ""
@@ -85,5 +102,6 @@ LR_STAYS_ZERO = Rule(
     requires="Recorded learning rates that start at exactly 0 in every group.",
     contradicted_by="An optimizer that intentionally waits.",
     abstains="The learning rate is positive after the first steps.",
+    settings=LrStaysZeroSettings(),
     judge=_judge,
 )

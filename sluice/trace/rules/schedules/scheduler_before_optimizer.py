@@ -1,6 +1,6 @@
 """Detects learning-rate schedulers that step before their optimizer."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
@@ -17,7 +17,7 @@ def _steps_too_early(trace: Trace, scheduler: SchedulerRecord) -> int:
     return 0
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     stepping = stepping_optimizers(trace)
     for scheduler in trace.schedulers:
@@ -46,5 +46,6 @@ SCHEDULER_BEFORE_OPTIMIZER = Rule(
     requires="A step of a scheduler and a step of its optimizer.",
     contradicted_by="A schedule that is intentionally advanced before training.",
     abstains="A gradient scaler skipped the first step of the optimizer.",
+    settings=NoThresholds(),
     judge=_judge,
 )

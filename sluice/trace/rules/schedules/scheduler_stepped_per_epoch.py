@@ -2,6 +2,9 @@
 
 import itertools
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.learning_rates import (
@@ -12,17 +15,34 @@ from sluice.trace.rules._helpers.learning_rates import (
 from sluice.trace.rules._helpers.loaders import count_epochs
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, steps_of
 
-_MIN_OPTIMIZER_STEPS, _MIN_SCHEDULE_STEPS = 40, 3
-"""Steps of the optimizer and of the schedule required for a finding."""
-_MIN_STEP_RATIO = 5
-"""Optimizer steps per step of the schedule."""
-_MAX_RELATIVE_DIFFERENCE = 0.1
-"""Relative difference between the length of the schedule and the number of optimizer steps."""
-_MAX_REACHED_SHARE = 0.5
-"""Share of the base learning rate that a warmup has reached at the end."""
+
+class SchedulerSteppedPerEpochSettings(Settings):
+    """Thresholds of the rule ``SCHEDULER_STEPPED_PER_EPOCH``."""
+
+    min_optimizer_steps: int = Field(
+        40, ge=1, description="Steps of the optimizer required for a finding."
+    )
+    min_schedule_steps: int = Field(
+        3, ge=1, description="Steps of the schedule required for a finding."
+    )
+    min_step_ratio: int = Field(5, ge=1, description="Optimizer steps per step of the schedule.")
+    max_relative_difference: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Relative difference between the length of the schedule and the number of "
+        "optimizer steps.",
+    )
+    max_reached_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the base learning rate up to which a warmup is unfinished at the "
+        "end.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = []
     for fact in trace.schedulers if not trace.num_steps_without_sequence else ():
         steps, of = (
@@ -31,13 +51,15 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         )
         epochs = count_epochs(trace)
         is_rare = (
-            of >= _MIN_OPTIMIZER_STEPS
-            and steps >= _MIN_SCHEDULE_STEPS
-            and steps * _MIN_STEP_RATIO <= of
+            of >= rule.settings.min_optimizer_steps
+            and steps >= rule.settings.min_schedule_steps
+            and steps * rule.settings.min_step_ratio <= of
         )
         if not is_rare or (epochs and steps > epochs + 1):
             continue
-        shown = _made_for_batches(fact, steps, of) or _still_warming_up(fact, trace)
+        shown = _made_for_batches(rule.settings, fact, steps, of) or _still_warming_up(
+            rule.settings, fact, trace
+        )
         if not shown:
             continue
         found.append(
@@ -58,19 +80,28 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return tuple(found)
 
 
-def _made_for_batches(fact: SchedulerRecord, steps: int, of: int) -> str:
-    if fact.end < _MIN_STEP_RATIO * steps or abs(fact.end - of) > _MAX_RELATIVE_DIFFERENCE * of:
+def _made_for_batches(
+    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, steps: int, of: int
+) -> str:
+    if (
+        fact.end < settings.min_step_ratio * steps
+        or abs(fact.end - of) > settings.max_relative_difference * of
+    ):
         return ""
     return f"its length is {fact.end} steps, the number of optimizer steps"
 
 
-def _still_warming_up(fact: SchedulerRecord, trace: Trace) -> str:
+def _still_warming_up(
+    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, trace: Trace
+) -> str:
     rates, base = learning_rates(trace, fact.optimizer), fact.options.get("base_lrs")
     if fact.kind != "LambdaLR" or rates is None or not isinstance(base, str):
         return ""
     base_rate, values = max(map(float, base.split(", "))), rates.values
-    rises = len(values) > _MIN_SCHEDULE_STEPS and all(a < b for a, b in itertools.pairwise(values))
-    if not rises or values[-1] > _MAX_REACHED_SHARE * base_rate:
+    rises = len(values) > settings.min_schedule_steps and all(
+        a < b for a, b in itertools.pairwise(values)
+    )
+    if not rises or values[-1] > settings.max_reached_share * base_rate:
         return ""
     return f"the rate still rises at the end, and has reached {values[-1]:.3g} of {base_rate:.3g}"
 
@@ -84,5 +115,6 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     contradicted_by="A training run that was intentionally cut short.",
     abstains="The schedule is stepped more than once per epoch, or its end is far from the "
     "number of batches, or the order of some steps was not recorded.",
+    settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )

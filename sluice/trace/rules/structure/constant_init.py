@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import ParameterRecord
 from sluice.trace.records.parameter_values import ParameterValuesRecord
@@ -16,17 +19,21 @@ from sluice.trace.rules._helpers.measurements import (
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 from sluice.trace.rules._helpers.parameters import list_names
 
-_MIN_ROWS = 4
-"""Rows of a weight required for a finding."""
-_MIN_SAMPLES = 3
-"""Samples of a weight required for a finding."""
-_MAX_EQUAL_STEPS = 4
-"""Steps after which the rows of a layer that learns differ."""
+
+class ConstantInitSettings(Settings):
+    """Thresholds of the rule ``CONSTANT_INIT``."""
+
+    min_rows: int = Field(4, ge=2, description="Rows of a weight required for a finding.")
+    min_samples: int = Field(3, ge=1, description="Samples of a weight required for a finding.")
+    max_equal_steps: int = Field(
+        4, ge=1, description="Steps after which the rows of a layer that learns differ."
+    )
+    max_gates: int = Field(
+        4, ge=1, description="Blocks of equal rows: a recurrent layer has one per gate."
+    )
+
 
 _KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-
-_MAX_GATES = 4
-"""Blocks of equal rows: a recurrent layer has one per gate."""
 
 
 _FIX = (
@@ -35,24 +42,26 @@ _FIX = (
 )
 
 
-def _is_equal(value: ParameterValuesRecord) -> bool:
-    blocks = min(_MAX_GATES, value.num_rows // _MIN_ROWS)
-    return value.num_rows >= _MIN_ROWS and 1 <= value.num_distinct_rows <= max(blocks, 1)
+def _is_equal(settings: ConstantInitSettings, value: ParameterValuesRecord) -> bool:
+    blocks = min(settings.max_gates, value.num_rows // settings.min_rows)
+    return value.num_rows >= settings.min_rows and 1 <= value.num_distinct_rows <= max(blocks, 1)
 
 
-def _stays_equal(fact: ParameterRecord, values: tuple[ParameterValuesRecord, ...]) -> bool:
+def _stays_equal(
+    settings: ConstantInitSettings, fact: ParameterRecord, values: tuple[ParameterValuesRecord, ...]
+) -> bool:
     """Whether all rows are equal in the first sample and in every later one."""
     return (
         fact.is_trainable
         and bool(fact.names)
-        and len(values) >= _MIN_SAMPLES
-        and values[-1].step > values[0].step + _MAX_EQUAL_STEPS
+        and len(values) >= settings.min_samples
+        and values[-1].step > values[0].step + settings.max_equal_steps
         and values[0].num_distinct_rows == 1
-        and all(map(_is_equal, values))
+        and all(_is_equal(settings, value) for value in values)
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None:
         return ()
@@ -60,7 +69,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return found or _filled(rule, trace)
 
 
-def _filled(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _filled(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect weights initialized with one value, even if other layers make their rows differ later.
 
     Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
@@ -90,7 +99,10 @@ def _filled(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         fact, first = facts.get(p), values.get(p, ())[:1]
         if fact is None or not first or not fact.is_trainable or not fact.names:
             continue
-        if first[0].num_distinct_rows != 1 or min(fact.shape[:2], default=0) < _MIN_ROWS:
+        if (
+            first[0].num_distinct_rows != 1
+            or min(fact.shape[:2], default=0) < rule.settings.min_rows
+        ):
             continue
         value = first[0]
         if value.smallest == value.largest == 0:
@@ -128,7 +140,7 @@ def _are_factors(stuck_at_zero: Collection[int], parameter: int, own: Sequence[i
     return parameter in own and sum(p in stuck_at_zero for p in own) > 1
 
 
-def _equal(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _equal(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect weights whose rows are equal and stay equal."""
     now = trace.membership
     if now is None:
@@ -144,7 +156,10 @@ def _equal(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     equal = [
         p
         for p, seen in values.items()
-        if p in now.optimized and p in with_gradient and p in facts and _stays_equal(facts[p], seen)
+        if p in now.optimized
+        and p in with_gradient
+        and p in facts
+        and _stays_equal(rule.settings, facts[p], seen)
     ]
     # A learning rate of zero leaves every weight as it was.
     if not equal or not learning:
@@ -177,5 +192,6 @@ CONSTANT_INIT = Rule(
     contradicted_by="Rows that differ in any sample.",
     abstains="The rows differ after the first steps, as for a zero-initialized output layer or "
     "LoRA; or nothing learns.",
+    settings=ConstantInitSettings(),
     judge=_judge,
 )

@@ -3,20 +3,32 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_jumps import find_loss_jump
+from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_jump
 from sluice.trace.rules._helpers.measurements import parameter_records, step_losses
 
 _ACTIVATIONS = frozenset({"ReLU", "ReLU6", "GELU", "SiLU", "Hardswish", "Threshold"})
-_MIN_STEPS = 3
-"""Consecutive measured steps, up to the last one."""
-
-_MIN_VALUES = 32
-"""Values in the output: rows times neurons."""
 
 
-def _silent(trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
+class DeadUnitsSettings(Settings):
+    """Thresholds of the rule ``DEAD_UNITS``."""
+
+    min_steps: int = Field(
+        3,
+        ge=1,
+        description="Consecutive measured steps, up to the last one, required for a finding.",
+    )
+    min_values: int = Field(
+        32, ge=1, description="Values in the output, rows times neurons, required for a finding."
+    )
+    jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
+
+
+def _silent(settings: DeadUnitsSettings, trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
     """Yield step, network, module, kind and size of each output without an active neuron."""
     facts = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
@@ -30,7 +42,7 @@ def _silent(trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
                     norms.setdefault(name.rpartition(".")[0], []).append(norm)
         learns = any(n > 0 for found in norms.values() for n in found)
         for output in measured.outputs:
-            if output.numel < _MIN_VALUES:
+            if output.numel < settings.min_values:
                 continue
             if output.kind in _ACTIVATIONS:
                 is_silent = output.zero_share == 1
@@ -43,17 +55,17 @@ def _silent(trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
                 yield measured.step, output.network, output.module, output.kind, output.numel
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     seen = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
     num_measured = Counter((network, module) for network, module, _ in seen)
     last = {(network, module): step for network, module, step in seen}
     steps: dict[tuple[int, str], list[int]] = {}
     kinds: dict[tuple[int, str], tuple[str, int]] = {}
-    for step, network, module, kind, numel in _silent(trace):
+    for step, network, module, kind, numel in _silent(rule.settings, trace):
         steps.setdefault((network, module), []).append(step)
         kinds[network, module] = kind, numel
-    jump = find_loss_jump(step_losses(trace))
+    jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     found = []
     for key, silent in steps.items():
         times = [s for n, m, s in seen if (n, m) == key]
@@ -62,7 +74,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
             if step not in silent:
                 break
             tail += 1
-        if tail < _MIN_STEPS or silent[-1] != last[key]:
+        if tail < rule.settings.min_steps or silent[-1] != last[key]:
             continue
         kind, numel = kinds[key]
         name = f"{names.get(key[0], 'a network')}.{key[1]}"
@@ -98,5 +110,6 @@ DEAD_UNITS = Rule(
     requires="Three measured steps of an activation, or of a layer with its gradients.",
     contradicted_by="A positive value in the output, or a gradient in the layer.",
     abstains="Only some neurons are inactive, or the layer was not called.",
+    settings=DeadUnitsSettings(),
     judge=_judge,
 )

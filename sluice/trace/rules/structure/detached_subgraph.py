@@ -1,13 +1,17 @@
 """Detects parameters that take part in every step but never receive a gradient."""
 
 from collections.abc import Iterable
+from functools import partial
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import StepSequence
 from sluice.trace.records.forward_passes import ForwardPassRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.gradient_reach import (
-    MIN_MEASURED_STEPS,
+    GradientReachSettings,
     never_reached,
     unreached_by,
 )
@@ -17,8 +21,21 @@ from sluice.trace.rules._helpers.measurements import (
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
 from sluice.trace.rules._helpers.parameters import has_manual_gradients, list_names
 
-_MIN_EFFECT = 1e-5
-"""Change of the output, relative to its size, from which it depends on a parameter."""
+
+class DetachedSubgraphSettings(Settings):
+    """Thresholds of the rule ``DETACHED_SUBGRAPH``."""
+
+    min_effect: float = Field(
+        1e-5,
+        gt=0,
+        description="Change of the output, relative to its size, from which it depends on a "
+        "parameter.",
+    )
+    reach: GradientReachSettings = Field(
+        GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
+    )
+
+
 _FIX = (
     "Remove detach(), .data or no_grad() there. To freeze the parameters, set requires_grad to "
     "False and remove them from the optimizer."
@@ -56,11 +73,13 @@ def _flows(trace: Trace, since: int) -> list[ForwardPassRecord]:
     return [flow for flow in trace.forward_passes if flow.step + 1 >= since]
 
 
-def _probed(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+def _probed(
+    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
+) -> Cut | None:
     """Detect parameters that change an output from which the loss is computed."""
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
-        if probe.probe == "weights" and parameters and probe.largest_effect > _MIN_EFFECT:
+        if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
             flows = [f for f in trace.forward_passes if f.network == probe.network]
             called = (
                 [c.module for c in flows[0].calls if set(c.parameters) & parameters]
@@ -80,7 +99,9 @@ def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
     ]
 
 
-def _network_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+def _network_without_grad(
+    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
+) -> Cut | None:
     """Detect networks that every learning step calls without gradients."""
     now, learning = trace.membership, _learning(trace, since)
     for network in now.networks if now is not None else ():
@@ -94,7 +115,7 @@ def _network_without_grad(trace: Trace, unreached: frozenset[int], since: int) -
             if m.kind == "forward" and m.object_id == network.index
         ]
         calls = sum(count for _, count, f in flags if "training" in f)
-        if calls >= MIN_MEASURED_STEPS and not any("grad" in f for _, _, f in flags):
+        if calls >= settings.reach.min_measured_steps and not any("grad" in f for _, _, f in flags):
             return (
                 flags[0][0],
                 parameters,
@@ -118,12 +139,12 @@ def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) ->
 
 
 def _locate(
-    rule: Rule, trace: Trace, unreached: frozenset[int], since: int = 0
+    rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
 ) -> tuple[TraceFinding, ...]:
     for severity, detect in (
         ("error", _detached),
-        ("error", _probed),
-        ("error", _network_without_grad),
+        ("error", partial(_probed, rule.settings)),
+        ("error", partial(_network_without_grad, rule.settings)),
         ("confirm", _module_without_grad),
     ):
         found = detect(trace, unreached, since)
@@ -137,8 +158,8 @@ def _locate(
     return ()
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
-    unreached = never_reached(trace)
+def _judge(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+    unreached = never_reached(trace, rule.settings.reach)
     if has_manual_gradients(trace):
         return ()
     if unreached:
@@ -146,12 +167,14 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return _detect_later(rule, trace)
 
 
-def _detect_later(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect parameters with gradients in a first phase but none from a later optimizer."""
     for optimizer in trace.membership.optimizers if trace.membership is not None else ():
         steps = steps_of(trace, optimizer.index)
         since = first_step_of(steps) if steps else 1
-        unreached = unreached_by(trace, optimizer, since) if since > 1 else frozenset()
+        unreached = (
+            unreached_by(trace, optimizer, rule.settings.reach, since) if since > 1 else frozenset()
+        )
         found = _locate(rule, trace, unreached, since) if unreached else ()
         if found:
             return found
@@ -159,7 +182,7 @@ def _detect_later(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _unreached_networks(
-    rule: Rule, trace: Trace, unreached: frozenset[int]
+    rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
     """Detect separate networks that nearly every step calls but that never receive a gradient."""
     now = trace.membership
@@ -188,7 +211,12 @@ def _unreached_networks(
 
 
 def _finding(
-    rule: Rule, trace: Trace, severity: str, step: int, parameters: Iterable[int], place: str
+    rule: Rule[DetachedSubgraphSettings],
+    trace: Trace,
+    severity: str,
+    step: int,
+    parameters: Iterable[int],
+    place: str,
 ) -> TraceFinding:
     names = parameter_names(trace)
     parameter_list = [names[p] for p in sorted(parameters)]
@@ -213,5 +241,6 @@ DETACHED_SUBGRAPH = Rule(
     "them.",
     abstains="The parameters are frozen, belong to no optimizer, are changed by the program, or "
     "are in a branch that the output does not use; or the program sets gradients itself.",
+    settings=DetachedSubgraphSettings(),
     judge=_judge,
 )

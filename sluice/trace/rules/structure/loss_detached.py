@@ -1,8 +1,11 @@
 """Detects losses that are detached from the parameters."""
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.gradient_reach import never_reached
+from sluice.trace.rules._helpers.gradient_reach import GradientReachSettings, never_reached
 from sluice.trace.rules._helpers.optimizer_steps import (
     OptimizerStep,
     count_steps,
@@ -12,10 +15,20 @@ from sluice.trace.rules._helpers.optimizer_steps import (
     steps_of,
 )
 
-_MIN_STEPS = 2
-"""Minimum number of steps without a gradient for a finding."""
-_MIN_STEPS_AT_END = 20
-"""Minimum number of last steps without a gradient for a finding if earlier steps had gradients."""
+
+class LossDetachedSettings(Settings):
+    """Thresholds of the rule ``LOSS_DETACHED``."""
+
+    min_steps: int = Field(2, ge=1, description="Steps without a gradient required for a finding.")
+    min_steps_at_end: int = Field(
+        20,
+        ge=1,
+        description="Last steps without a gradient required for a finding if earlier steps had "
+        "gradients.",
+    )
+    reach: GradientReachSettings = Field(
+        GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
+    )
 
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
@@ -37,10 +50,12 @@ def _is_lost(step: OptimizerStep) -> bool:
     )
 
 
-def _trailing_lost_steps(steps: tuple[OptimizerStep, ...]) -> tuple[OptimizerStep, ...]:
+def _trailing_lost_steps(
+    settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
+) -> tuple[OptimizerStep, ...]:
     """Return the steps without a gradient if no later step has one and there are enough of them."""
     lost = tuple(filter(_is_lost, steps))
-    if count_steps(lost) < _MIN_STEPS_AT_END:
+    if count_steps(lost) < settings.min_steps_at_end:
         return ()
     steps_with_gradient = [s.sequence.last_step for s in steps if s not in lost]
     return lost if max(steps_with_gradient, default=0) < first_step_of(lost) else ()
@@ -59,9 +74,9 @@ def _any_parameter_reached(trace: Trace, since: int) -> bool:
     )
 
 
-def _unreached_networks(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
-    now, unreached = trace.membership, never_reached(trace)
+    now, unreached = trace.membership, never_reached(trace, rule.settings.reach)
     learning = {f.network: f for f in reversed(trace.losses) if f.is_learning}
     found = []
     for network in now.networks if now is not None else ():
@@ -88,7 +103,7 @@ def _unreached_networks(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return tuple(found)
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     found = [*_unreached_networks(rule, trace)]
     lost_all = all(
         all(_is_lost(s) for s in steps_of(trace, o)) and steps_of(trace, o)
@@ -99,8 +114,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         leaf_steps = tuple(filter(_starts_at_leaf, steps))
         lost_steps = leaf_steps or (tuple(filter(_is_lost, steps)) if lost_all else ())
         if not lost_steps and len(stepping_optimizers(trace)) == 1:
-            lost_steps = _trailing_lost_steps(steps)
-        if count_steps(lost_steps) < _MIN_STEPS or (
+            lost_steps = _trailing_lost_steps(rule.settings, steps)
+        if count_steps(lost_steps) < rule.settings.min_steps or (
             not leaf_steps and _any_parameter_reached(trace, first_step_of(lost_steps))
         ):
             continue
@@ -130,5 +145,6 @@ LOSS_DETACHED = Rule(
     contradicted_by="A new gradient at the step.",
     abstains="Another optimizer had gradients, the gradients were cleared between backward() "
     "and step(), or a parameter outside all optimizers received a gradient.",
+    settings=LossDetachedSettings(),
     judge=_judge,
 )

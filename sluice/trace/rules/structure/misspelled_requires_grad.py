@@ -1,12 +1,12 @@
 """Detects attributes that look like requires_grad = False but do not freeze anything."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import trained_networks
 from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_names
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None:
         return ()
@@ -46,5 +46,6 @@ MISSPELLED_REQUIRES_GRAD = Rule(
     requires="An attribute of a module or parameter whose name resembles requires_grad.",
     contradicted_by="An unrelated attribute of the program with the same name.",
     abstains="None of the parameters is trained, or no optimizer contains them.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import (
     Membership,
@@ -18,12 +21,19 @@ from sluice.trace.rules._helpers.measurements import (
     values_by_parameter,
 )
 
-_MIN_ROWS = 8
-"""Rows of an embedding required for a finding."""
+
+class TiedWeightsBrokenSettings(Settings):
+    """Thresholds of the rule ``TIED_WEIGHTS_BROKEN``."""
+
+    min_rows: int = Field(8, ge=1, description="Rows of an embedding required for a finding.")
+
+
 _FIX = "Assign the embedding's weight to the output layer after every change of either."
 
 
-def _untied_during_training(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _untied_during_training(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     for before, after in pairwise(trace.memberships):
         places = {name: p.index for p in after.parameters for name in p.names}
         for tied in before.parameters:
@@ -43,7 +53,7 @@ def _untied_during_training(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...
     return ()
 
 
-def _rebuilt(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
     networks = {n.index: n for m in trace.memberships for n in m.networks}
     loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
@@ -77,7 +87,7 @@ def _rebuilt(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return ()
 
 
-def _copied(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect an embedding whose initial values equal those of another weight of its network."""
     facts, values, names = (
         parameter_records(trace),
@@ -94,7 +104,7 @@ def _copied(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
                     facts[table].shape == facts[other].shape
                     and facts[table].is_trainable
                     and facts[other].is_trainable
-                    and facts[table].shape[0] >= _MIN_ROWS
+                    and facts[table].shape[0] >= rule.settings.min_rows
                     and (one.fingerprint, one.step) == (two.fingerprint, two.step)
                     and one.num_distinct_rows > 1
                     and all(
@@ -119,7 +129,7 @@ def _copied(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return ()
 
 
-def _declared(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect a network whose settings declare weight tying but that starts with two weights."""
     facts, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_records(trace):
@@ -129,7 +139,7 @@ def _declared(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         ):
             continue
         for table, out in _candidate_pairs(trace, network):
-            if not _could_be_tied(parameters.get(table), parameters.get(out)):
+            if not _could_be_tied(rule.settings, parameters.get(table), parameters.get(out)):
                 continue
             settings = _tying_settings(network, facts[table], facts[out])
             if settings and all(s.value for s in settings):
@@ -149,14 +159,16 @@ def _declared(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
     return ()
 
 
-def _replaced_before_training(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _replaced_before_training(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect two parameters that replace a tied one before the first step."""
     names, embeddings = parameter_names(trace), _embeddings(trace)
     for membership, network in _first_records(trace):
         parameters = {p.index: p for p in membership.parameters}
         for new, other in network.broken_ties:
             settings = _tying_settings(network, parameters[new], parameters[other])
-            if not _could_be_tied(parameters[new], parameters[other]) or not all(
+            if not _could_be_tied(rule.settings, parameters[new], parameters[other]) or not all(
                 s.value for s in settings
             ):
                 continue
@@ -212,7 +224,9 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
             yield from ((table, out) for out in last.parameters)
 
 
-def _could_be_tied(one: ParameterRecord | None, other: ParameterRecord | None) -> bool:
+def _could_be_tied(
+    settings: TiedWeightsBrokenSettings, one: ParameterRecord | None, other: ParameterRecord | None
+) -> bool:
     """Whether two trainable parameters of equal shape could be one tied parameter."""
     return (
         one is not None
@@ -222,7 +236,7 @@ def _could_be_tied(one: ParameterRecord | None, other: ParameterRecord | None) -
         and other.is_trainable
         and one.shape == other.shape
         and len(one.shape) == 2
-        and one.shape[0] >= _MIN_ROWS
+        and one.shape[0] >= settings.min_rows
     )
 
 
@@ -237,7 +251,7 @@ def _tying_settings(
     ]
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     for find in (_untied_during_training, _rebuilt, _declared, _copied, _replaced_before_training):
         found = find(rule, trace)
         if found:
@@ -254,5 +268,6 @@ TIED_WEIGHTS_BROKEN = Rule(
     contradicted_by="An output layer that intentionally starts as a copy of the embedding.",
     abstains="The copied weight belongs to two layers of one kind, as in a transformer; a "
     "setting declares that the weights are not tied; or one of the two is frozen.",
+    settings=TiedWeightsBrokenSettings(),
     judge=_judge,
 )

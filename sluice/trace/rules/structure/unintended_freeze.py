@@ -3,6 +3,9 @@
 import math
 from collections.abc import Mapping
 
+from pydantic import Field
+
+from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import (
     MisspelledAttributeRecord,
@@ -15,16 +18,33 @@ from sluice.trace.rules._helpers.forward_passes import trained_networks
 from sluice.trace.rules._helpers.measurements import values_by_parameter
 from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_names
 
-_MIN_FROZEN_WEIGHTS = 2
-"""Frozen weights required for a finding."""
-_MIN_VALUES, _MIN_BOUND_SHARE = 256, 0.95
-"""Size of a weight whose largest value identifies its initialization: that value is almost never
-below this share of the uniform bound."""
-_MIN_INNER_WEIGHTS, _MIN_INNER_SHARE = 4, 0.9
-"""Frozen weights between two trained ones, and their share of all weight values."""
+
+class UnintendedFreezeSettings(Settings):
+    """Thresholds of the rule ``UNINTENDED_FREEZE``."""
+
+    min_frozen_weights: int = Field(2, ge=1, description="Frozen weights required for a finding.")
+    min_values: int = Field(
+        256, ge=1, description="Values of a weight whose largest one identifies its initialization."
+    )
+    min_bound_share: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Share of the uniform bound that the largest initial value almost always "
+        "exceeds.",
+    )
+    min_inner_weights: int = Field(
+        4, ge=1, description="Frozen weights between two trained ones required for a finding."
+    )
+    min_inner_share: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of all weight values in the frozen weights between two trained ones.",
+    )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None:
         return ()
@@ -39,17 +59,17 @@ def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
         if misspelled:
             found.append(_misspelled_finding(rule, trace, network, misspelled))
             continue
-        between = _inner_weights(trace, network, weights)
+        between = _inner_weights(rule.settings, trace, network, weights)
         if between:
             found.append(_sandwich_finding(rule, trace, network, between, weights))
             continue
-        initial = _with_initial_values(trace, frozen)
+        initial = _with_initial_values(rule.settings, trace, frozen)
         if initial and len(frozen) < len(weights):
             found.append(_untrained_finding(rule, trace, network, initial, frozen))
             continue
-        if len(frozen) < max(_MIN_FROZEN_WEIGHTS, len(weights)) or len(frozen_parameters) == len(
-            parameters
-        ):
+        if len(frozen) < max(rule.settings.min_frozen_weights, len(weights)) or len(
+            frozen_parameters
+        ) == len(parameters):
             continue
         found.append(
             rule.finding(
@@ -77,7 +97,10 @@ def _are_frozen(
 
 
 def _misspelled_finding(
-    rule: Rule, trace: Trace, network: NetworkRecord, misspelled: list[MisspelledAttributeRecord]
+    rule: Rule[UnintendedFreezeSettings],
+    trace: Trace,
+    network: NetworkRecord,
+    misspelled: list[MisspelledAttributeRecord],
 ) -> TraceFinding:
     first = misspelled[0]
     is_module = first.attribute == "requires_grad"
@@ -99,7 +122,9 @@ def _misspelled_finding(
     )
 
 
-def _with_initial_values(trace: Trace, frozen: list[ParameterRecord]) -> list[ParameterRecord]:
+def _with_initial_values(
+    settings: UnintendedFreezeSettings, trace: Trace, frozen: list[ParameterRecord]
+) -> list[ParameterRecord]:
     """Return frozen weights of an optimizer with their initial values, if most of these have them.
 
     Uniform values reach the bound of their initialization; trained values exceed it.
@@ -108,23 +133,31 @@ def _with_initial_values(trace: Trace, frozen: list[ParameterRecord]) -> list[Pa
     optimizer_weights = [p for p in frozen if p.index in optimized and not p.has_had_gradient]
     values = values_by_parameter(trace)
     initial = [
-        p for p in optimizer_weights if values.get(p.index) and _is_uniform(p, values[p.index][-1])
+        p
+        for p in optimizer_weights
+        if values.get(p.index) and _is_uniform(settings, p, values[p.index][-1])
     ]
-    return initial if len(initial) >= max(_MIN_FROZEN_WEIGHTS, len(optimizer_weights) / 2) else []
+    return (
+        initial
+        if len(initial) >= max(settings.min_frozen_weights, len(optimizer_weights) / 2)
+        else []
+    )
 
 
-def _is_uniform(fact: ParameterRecord, value: ParameterValuesRecord) -> bool:
+def _is_uniform(
+    settings: UnintendedFreezeSettings, fact: ParameterRecord, value: ParameterValuesRecord
+) -> bool:
     inside = math.prod(fact.shape[1:])
-    if math.prod(fact.shape) < _MIN_VALUES:
+    if math.prod(fact.shape) < settings.min_values:
         return False
     outside = fact.shape[0] * inside / fact.shape[1]
     size = max(-value.smallest, value.largest)
     bounds = inside**-0.5, (6 / inside) ** 0.5, (6 / (inside + outside)) ** 0.5
-    return any(_MIN_BOUND_SHARE * bound <= size <= bound * (1 + 1e-4) for bound in bounds)
+    return any(settings.min_bound_share * bound <= size <= bound * (1 + 1e-4) for bound in bounds)
 
 
 def _untrained_finding(
-    rule: Rule,
+    rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
     initial: list[ParameterRecord],
@@ -156,25 +189,32 @@ def _since(trace: Trace, frozen: list[ParameterRecord]) -> int:
 
 
 def _inner_weights(
-    trace: Trace, network: NetworkRecord, weights: list[ParameterRecord]
+    settings: UnintendedFreezeSettings,
+    trace: Trace,
+    network: NetworkRecord,
+    weights: list[ParameterRecord],
 ) -> list[ParameterRecord]:
     """Return the frozen weights between a trained first and last one; [] if they are not most."""
     flow = next((f for f in reversed(trace.forward_passes) if f.network == network.index), None)
     facts = {p.index: p for p in weights}
     order = dict.fromkeys(p for c in (flow.calls if flow else ()) for p in c.parameters)
     called = [facts[p] for p in order if p in facts]
-    if len(called) != len(weights) or len(called) < _MIN_INNER_WEIGHTS + 2:
+    if len(called) != len(weights) or len(called) < settings.min_inner_weights + 2:
         return []
     between = called[1:-1]
     is_sandwich = called[0].is_trainable and called[-1].is_trainable
     if not is_sandwich or any(p.is_trainable for p in between):
         return []
     size = sum(math.prod(p.shape) for p in between)
-    return between if size >= _MIN_INNER_SHARE * sum(math.prod(p.shape) for p in called) else []
+    return (
+        between
+        if size >= settings.min_inner_share * sum(math.prod(p.shape) for p in called)
+        else []
+    )
 
 
 def _sandwich_finding(
-    rule: Rule,
+    rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
     between: list[ParameterRecord],
@@ -203,5 +243,6 @@ UNINTENDED_FREEZE = Rule(
     contradicted_by="An intentional tuning of norms or biases alone.",
     abstains="Any weight other than the first and last is trained, or only the last one, such as "
     "a head on a frozen backbone that was loaded or that no optimizer contains.",
+    settings=UnintendedFreezeSettings(),
     judge=_judge,
 )

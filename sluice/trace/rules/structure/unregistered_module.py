@@ -1,12 +1,12 @@
 """Detects modules that a network calls but does not register."""
 
-from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 from sluice.trace.rules._helpers.parameters import has_manual_gradients
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[TraceFinding, ...]:
+def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     now = trace.membership
     if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
@@ -54,5 +54,6 @@ UNREGISTERED_MODULE = Rule(
     contradicted_by="An optimizer, or another network, that contains the parameters.",
     abstains="The module receives no gradient, such as a teacher; or the program sets gradients "
     "itself.",
+    settings=NoThresholds(),
     judge=_judge,
 )

@@ -59,5 +59,5 @@ def test_all_but_a_pass_or_a_warning_is_an_objection(outcome, objections, warnin
     result = judge_healthy("w", report)
 
     assert (len(result.objections), len(result.warnings)) == (objections, warnings)
-    assert result.left_alone is (objections == 0)
+    assert result.has_error is (objections > 0)
     assert result.seconds == 0.1

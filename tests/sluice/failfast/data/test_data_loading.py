@@ -26,7 +26,7 @@ def twice(table: pd.DataFrame) -> pd.DataFrame:
 
 def outcome(raw: object) -> tuple[str, str | None]:
     finding = check_data_loading(raw, SCHEMA, SETTINGS)  # type: ignore[arg-type]
-    return finding.outcome, finding.kind
+    return finding.outcome, finding.fault
 
 
 def test_whole_and_single_rows_are_counted() -> None:
@@ -51,7 +51,7 @@ def test_rows_are_too_few_when_gaps_leave_too_few_and_the_column_is_named() -> N
 
     finding = check_data_loading(raw, SCHEMA, SETTINGS)
 
-    assert (finding.outcome, finding.kind) == ("fail", "too few rows")
+    assert (finding.outcome, finding.fault) == ("fail", "too few rows")
     assert "'a' is empty in 61" in finding.summary
     assert all(finding.response)
 
@@ -93,7 +93,7 @@ def test_copied_rows_are_found_as_an_oracle_counts_them(repeat) -> None:
 
     finding = check_data_loading(raw, SCHEMA, SETTINGS)
 
-    assert (finding.outcome, finding.kind) == ("fail", "duplicate rows")
+    assert (finding.outcome, finding.fault) == ("fail", "duplicate rows")
     assert finding.numbers["repeated"] == raw.duplicated().sum()
 
 
@@ -101,7 +101,7 @@ def test_a_sheet_of_bars_that_was_appended_twice_is_found() -> None:
     bars = random_bars(2000).round(2)
     raw = twice(bars).set_axis(pd.date_range("2001", periods=4000, name="date"))
 
-    assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).kind == "duplicate rows"
+    assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).fault == "duplicate rows"
 
 
 def test_coarse_but_wide_rows_that_were_loaded_twice_are_found() -> None:
@@ -191,7 +191,7 @@ def test_a_million_rows_take_about_as_long_as_pandas_own_search() -> None:
     raw = pd.concat([bars * (1 + i / 1000) for i in range(100)]).reset_index(drop=True)
     raw = pd.concat([raw, raw.head(30_000)])
 
-    assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).kind == "duplicate rows"
+    assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).fault == "duplicate rows"
     ratio = relative_duration(
         lambda: check_data_loading(raw, RAW_SCHEMA, SETTINGS), lambda: raw.duplicated().sum()
     )

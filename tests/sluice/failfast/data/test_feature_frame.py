@@ -11,7 +11,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.feature_frame import check_features
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars
@@ -32,19 +32,19 @@ class Table(Signals):
         return self.plant(super().compute_features(raw))
 
 
-def checked(workload: Workload, settings: PocSettings | None = None) -> Finding:
+def checked(workload: Workload, settings: PocSettings | None = None) -> CheckOutcome:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     return check_features(workload, raw, frame, folds, settings or PocSettings())
 
 
-def planted(change, **attributes: object) -> Finding:
+def planted(change, **attributes: object) -> CheckOutcome:
     kind = type("Planted", (Table,), {"plant": staticmethod(change), **attributes})
     return checked(kind())
 
 
-def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> Finding:
+def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> CheckOutcome:
     class Digits(Workload):
         raw_schema = Schema(columns=())
         feature_schema = Schema(columns=())
@@ -76,7 +76,7 @@ def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 6
 def test_healthy_workloads_pass(kind: type[Workload]) -> None:
     finding = checked(kind())
 
-    assert (finding.outcome, finding.kind) == ("pass", None)
+    assert (finding.outcome, finding.fault) == ("pass", None)
 
 
 @pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
@@ -101,19 +101,19 @@ def test_bars_pass_with_their_numbers(target: str) -> None:
         (lambda f: f.assign(c=f["c"].shift(1)), "feature schema mismatch", "x must be finite"),
         (lambda f: f.set_axis(f.index + 5), "feature schema mismatch", "5 of 700 are new"),
         (lambda f: f.head(99), "too few rows", "100 rows of features are required, got 99"),
-        (lambda f: f.assign(b=2.5), "constant feature", "'b' is 2.5"),
-        (lambda f: f.assign(b=1e9 + 1e-7 * f["b"].round()), "constant feature", "'b'"),
-        (lambda f: f.assign(a=1.0, b=2.0), "constant feature", "2 of 3 features"),
+        (lambda f: f.assign(b=2.5), "constant column", "'b' is 2.5"),
+        (lambda f: f.assign(b=1e9 + 1e-7 * f["b"].round()), "constant column", "'b'"),
+        (lambda f: f.assign(a=1.0, b=2.0), "constant column", "2 of 3 features"),
         (lambda f: f.assign(c=f["target"]), "target leakage", "'c' equals"),
         (lambda f: f.assign(c=3 - 100 * f["target"]), "target leakage", "'c' equals"),
         (lambda f: f.assign(c=f["target"].round(3)), "target leakage", "'c' equals"),
-        (lambda f: f.assign(target=4.0), "no signal", "targets of fold 0 ('target') are 4"),
+        (lambda f: f.assign(target=4.0), "constant target", "targets of fold 0 ('target') are 4"),
     ],
 )
 def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -> None:
     finding = planted(change)
 
-    assert (finding.outcome, finding.kind) == ("fail", kind)
+    assert (finding.outcome, finding.fault) == ("fail", kind)
     assert told in finding.summary
     assert all(finding.response)
 
@@ -121,7 +121,7 @@ def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -
 def test_the_target_by_name_among_the_features_fails() -> None:
     finding = planted(lambda f: f, feature_columns=("a", "b", "target"))
 
-    assert finding.kind == "target leakage"
+    assert finding.fault == "target leakage"
     assert "contains the target 'target' itself" in finding.summary
 
 
@@ -134,7 +134,7 @@ def test_a_declared_constant_is_no_defect() -> None:
 def test_a_flag_that_is_set_only_later_warns() -> None:
     finding = planted(lambda f: f.assign(b=(np.arange(len(f)) > 400) * 1.0))
 
-    assert (finding.outcome, finding.kind) == ("warn", "constant feature")
+    assert (finding.outcome, finding.fault) == ("warn", "constant column")
 
 
 def test_a_feature_that_begins_only_later_fails() -> None:
@@ -146,7 +146,7 @@ def test_a_feature_that_begins_only_later_fails() -> None:
 def test_a_target_the_loss_makes_itself_only_warns() -> None:
     finding = planted(lambda f: f.assign(target=0.0), expects_signal=False)
 
-    assert (finding.outcome, finding.kind) == ("warn", "no signal")
+    assert (finding.outcome, finding.fault) == ("warn", "constant target")
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_the_latest_value_of_a_slow_series_is_no_copy_of_the_next(series, seed: 
             now = raw["now"]
             return raw.assign(before=now.shift(1), next=now.shift(-1)).dropna()
 
-    assert checked(Slow()).kind in (None, "constant feature", "no signal")
+    assert checked(Slow()).fault in (None, "constant column", "constant target", "shuffled labels")
     leaky = type("Leaky", (Slow,), {"feature_columns": ("now", "next_again")})
     leaky.compute_features = lambda self, raw: (  # type: ignore[method-assign]
         Slow.compute_features(self, raw).assign(next_again=lambda f: f["next"])
     )
-    assert checked(leaky()).kind in ("target leakage", "no signal")
+    assert checked(leaky()).fault in ("target leakage", "constant target", "shuffled labels")
 
 
 def test_a_target_taken_from_a_later_row_may_be_a_feature() -> None:
@@ -233,7 +233,7 @@ def test_examples_of_another_form_are_rejected(broken, told: str) -> None:
 
     finding = checked(Broken())
 
-    assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
+    assert (finding.outcome, finding.fault) == ("fail", "shape mismatch")
     assert told in finding.summary
 
 
@@ -251,7 +251,7 @@ def test_non_table_is_rejected() -> None:
 
     finding = check_features(workload, workload.load_rows(), None, (), PocSettings())  # type: ignore[arg-type]
 
-    assert (finding.outcome, finding.kind) == ("fail", "feature schema mismatch")
+    assert (finding.outcome, finding.fault) == ("fail", "feature schema mismatch")
     assert "compute_features() must return a pandas DataFrame" in finding.summary
 
 

@@ -64,7 +64,7 @@ def test_rows_that_touch_are_no_overlap():
 def test_parts_with_a_row_in_common_fail(leaking, told, index):
     finding = find_leaking_fold(frame(index), (HEALTHY, leaking))
 
-    assert (finding.outcome, finding.kind) == ("fail", "folds overlap")
+    assert (finding.outcome, finding.fault) == ("fail", "folds overlap")
     assert told in finding.summary
     assert all(finding.response)
 
@@ -86,7 +86,7 @@ LATE = fold((110, 300), (60, 100), (0, 50))
 def test_train_rows_later_than_test_rows_fail_in_a_table_of_times(index):
     finding = find_leaking_fold(frame(index), (HEALTHY, LATE))
 
-    assert (finding.outcome, finding.kind) == ("fail", "folds out of order")
+    assert (finding.outcome, finding.fault) == ("fail", "folds out of order")
     assert "ends at 2020-10-26" in finding.summary
     assert "starts at 2020-01-01" in finding.summary
     assert all(finding.response)
@@ -95,7 +95,7 @@ def test_train_rows_later_than_test_rows_fail_in_a_table_of_times(index):
 def test_newest_first_makes_walk_forward_train_on_the_future():
     folds = walk_forward(ROWS, FoldSettings(), horizon_rows=1)
 
-    assert find_leaking_fold(frame(days()[::-1]), folds).kind == "folds out of order"
+    assert find_leaking_fold(frame(days()[::-1]), folds).fault == "folds out of order"
     assert find_leaking_fold(frame(days()[::-1]), (LATE,)) is None
 
 
@@ -126,4 +126,4 @@ def test_the_feature_check_rejects_such_folds():
     features = workload.compute_features(raw)
     finding = check_features(workload, raw, features, workload.plan_folds(features), PocSettings())
 
-    assert (finding.outcome, finding.kind) == ("fail", "folds overlap")
+    assert (finding.outcome, finding.fault) == ("fail", "folds overlap")

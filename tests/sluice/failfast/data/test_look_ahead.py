@@ -256,7 +256,7 @@ def test_a_healthy_workload_passes_with_its_numbers() -> None:
 def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
     finding = checked(Seer())
 
-    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+    assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
     assert "'call' at row" in finding.summary
     assert all(finding.response)
 
@@ -292,7 +292,7 @@ def test_a_value_that_becomes_empty_is_a_change_that_json_can_hold() -> None:
 
     finding = checked(Emptied())
 
-    assert finding.kind == "look-ahead"
+    assert finding.fault == "look-ahead"
     assert finding.numbers["largest_change"] == "empty"
 
 

@@ -71,7 +71,7 @@ def leaks_within(start, stop):
 def test_a_leak_in_the_oldest_or_the_newest_rows_alone_is_found(start, stop):
     finding = check(Wide(leaks_within(start, stop), changed=["c7"]))
 
-    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+    assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
 
 
 def test_a_leak_in_a_third_of_the_rows_between_is_found_with_most_seeds():
@@ -97,7 +97,7 @@ def test_a_leak_in_a_third_of_the_rows_between_is_found_with_most_seeds():
 def test_a_feature_of_a_large_table_that_looks_ahead_is_found(feature):
     finding = check(Wide(feature, changed=["c7"]))
 
-    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+    assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
     assert "1 of 40 features look ahead: 'c7' at row" in finding.summary
     assert "A sample was examined" in finding.summary
 

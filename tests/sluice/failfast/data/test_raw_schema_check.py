@@ -36,7 +36,7 @@ def test_declared_bars_pass() -> None:
 def test_missing_columns_are_named_with_the_nearest_that_exist() -> None:
     finding = check_raw_schema(renamed(BARS), RAW_SCHEMA)
 
-    assert (finding.outcome, finding.kind) == ("fail", "missing columns")
+    assert (finding.outcome, finding.fault) == ("fail", "missing columns")
     assert "'close' is missing (nearest: 'Close')" in finding.summary
     assert "'volume' is missing (nearest: 'volum')" in finding.summary
     assert finding.numbers["missing"] == 2
@@ -57,7 +57,7 @@ def test_missing_columns_are_named_with_the_nearest_that_exist() -> None:
 def test_every_other_breach_is_a_broken_schema(change, told: str) -> None:
     finding = check_raw_schema(change(BARS), RAW_SCHEMA)
 
-    assert (finding.outcome, finding.kind) == ("fail", "raw schema mismatch")
+    assert (finding.outcome, finding.fault) == ("fail", "raw schema mismatch")
     assert told in finding.summary
     assert all(finding.response)
 
@@ -75,7 +75,7 @@ def test_it_agrees_with_the_validator_that_raises() -> None:
 def test_non_table_is_rejected() -> None:
     finding = check_raw_schema(BARS.to_numpy(), RAW_SCHEMA)  # type: ignore[arg-type]
 
-    assert (finding.outcome, finding.kind) == ("fail", "raw schema mismatch")
+    assert (finding.outcome, finding.fault) == ("fail", "raw schema mismatch")
     assert "load_rows() must return a pandas DataFrame, got ndarray" in finding.summary
 
 

@@ -32,7 +32,7 @@ def test_the_workloads_here_have_a_signal_and_none_with_shuffled_labels(train_of
     assert check(rows).outcome == "pass"
     lost = check(shuffled(rows))
     assert lost.outcome == ("warn" if len(rows) < 200 else "fail")
-    assert lost.kind == "no signal"
+    assert lost.fault == "shuffled labels"
 
 
 def test_digits_have_a_signal_and_none_with_shuffled_labels():
@@ -109,7 +109,7 @@ def test_missing_signal_with_low_power_only_warns():
 
     for rows, reason in ((few, "are few"), (many_classes, "150 classes"), (wide, "1100 values")):
         finding = check(rows)
-        assert (finding.outcome, finding.kind) == ("warn", "no signal")
+        assert (finding.outcome, finding.fault) == ("warn", "shuffled labels")
         assert reason in finding.summary
 
 
@@ -122,7 +122,7 @@ def test_no_signal_only_warns_where_none_is_expected():
 
 def test_constant_targets_and_too_few_rows_are_insufficient():
     assert check(examples(normal(100, 3), torch.ones(100, 1))).outcome == "insufficient"
-    assert check(examples(normal(49, 3), normal(49, 1))).kind == "too few rows"
+    assert check(examples(normal(49, 3), normal(49, 1))).fault == "too few rows"
 
 
 def test_cells_that_are_non_finite_are_left_out():

@@ -13,7 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import RowRange
 from sluice.failfast.data.split_independence import check_split_independence
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars
@@ -24,14 +24,14 @@ from tests.support.synthetic import SineWorkload
 Change = Callable[[Examples, pd.DataFrame, RowRange], Examples]
 
 
-def checked(workload: Workload, rows: int = 1024) -> Finding:
+def checked(workload: Workload, rows: int = 1024) -> CheckOutcome:
     frame = workload.compute_features(workload.load_rows())
     return check_split_independence(
         workload, frame, workload.plan_folds(frame), PocSettings(split_rows=rows)
     )
 
 
-def changed(change: Change, rows: int = 1024) -> Finding:
+def changed(change: Change, rows: int = 1024) -> CheckOutcome:
     class Changed(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
             return change(super().examples(frame, rows), frame, rows)
@@ -116,7 +116,7 @@ DEPENDENT: dict[str, Change] = {
 def test_dependence_on_other_rows_is_detected(name: str) -> None:
     finding = changed(DEPENDENT[name])
 
-    assert (finding.outcome, finding.kind) == ("fail", "split dependence")
+    assert (finding.outcome, finding.fault) == ("fail", "split dependence")
     assert all(finding.response)
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.data.target_copies import find_target_copies
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 from tests.support.failfast_workloads import Signals
 
 
-def found(change, settings: PocSettings | None = None) -> Finding | None:
+def found(change, settings: PocSettings | None = None) -> CheckOutcome | None:
     workload: Workload = Signals()
     frame = change(workload.compute_features(workload.load_rows()))
     train = workload.examples(frame, workload.plan_folds(frame)[0].train)

@@ -17,7 +17,7 @@ from sluice.failfast.gate.display import report_page
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
 from sluice.failfast.result import GateReport
-from sluice.findings.finding import Finding
+from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted
@@ -330,7 +330,9 @@ def test_interruption_by_the_user_is_not_a_failed_check(gate):
 
 def test_a_warning_passes(gate):
     warn = tuple(
-        replace(c, function=lambda _: Finding(outcome="warn", summary="Close.", kind="explosion"))
+        replace(
+            c, function=lambda _: CheckOutcome(outcome="warn", summary="Close.", fault="explosion")
+        )
         if c.check_id == "gradient_flow"
         else c
         for c in CHECKS

@@ -11,7 +11,7 @@ import pytest
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.gate.report_schema import poc_report_schema, report_json
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.findings.finding import Finding, HardExample, UnusualFeature
+from sluice.findings.check_outcome import CheckOutcome, HardExample, UnusualFeature
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
 
@@ -42,19 +42,23 @@ EXAMPLE = HardExample(
     unusual_features=(UnusualFeature(feature="atr_pct", value=math.nan, deviations=-math.inf),),
 )
 REPORTS = {
-    "passed": report(Finding(outcome="pass", summary="Fine.", numbers={"n": 3, "shape": "(1,)"})),
+    "passed": report(
+        CheckOutcome(outcome="pass", summary="Fine.", numbers={"n": 3, "shape": "(1,)"})
+    ),
     "failed": report(
-        Finding(outcome="pass", summary="Fine."),
-        Finding(
+        CheckOutcome(outcome="pass", summary="Fine."),
+        CheckOutcome(
             outcome="fail",
             summary="The \u03c3 is NaN.",
             numbers={"norm": math.nan, "high": math.inf, "low": -math.inf, "zero": 0},
-            kind="NaN gradients",
+            fault="non-finite gradient",
         ),
-        Finding(outcome="skipped", summary="Because of that."),
+        CheckOutcome(outcome="skipped", summary="Because of that."),
     ),
-    "hard examples": report(Finding(outcome="warn", summary="Look.", examples=(EXAMPLE,))),
-    "insufficient": report(Finding(outcome="insufficient", summary="Few.", kind="too few rows")),
+    "hard examples": report(CheckOutcome(outcome="warn", summary="Look.", examples=(EXAMPLE,))),
+    "insufficient": report(
+        CheckOutcome(outcome="insufficient", summary="Few.", fault="too few rows")
+    ),
 }
 
 

@@ -40,14 +40,14 @@ def test_a_healthy_model_passes(check, architecture, dropout):
 @pytest.mark.parametrize(
     ("workload", "kind", "seen"),
     [
-        (planted.AllFrozen, "no gradients", "no trainable parameter (4 are frozen)"),
+        (planted.AllFrozen, "detached loss", "no trainable parameter (4 are frozen)"),
         (
             planted.DetachInTheMiddle,
-            "missing gradients",
+            "detached subgraph",
             "network.first.weight, network.first.bias",
         ),
-        (planted.UnusedLayer, "missing gradients", "2 of 6 trainable parameters got no gradient"),
-        (planted.NanGradients, "NaN gradients", "network.first.weight"),
+        (planted.UnusedLayer, "detached subgraph", "2 of 6 trainable parameters got no gradient"),
+        (planted.NanGradients, "non-finite gradient", "network.first.weight"),
         (
             planted.LossPerExample,
             "wrong loss shape",
@@ -56,13 +56,13 @@ def test_a_healthy_model_passes(check, architecture, dropout):
         (planted.LossesReduced, "wrong loss shape", "one number per example, (32,), got ()"),
         (planted.LossAsFloat, "invalid loss type", "loss() must return a floating-point tensor"),
         (planted.LossIsNan, "non-finite loss", "The loss of the first batch is nan"),
-        (planted.LossIgnoresOutput, "no gradients", "does not depend on any trainable parameter"),
+        (planted.LossIgnoresOutput, "detached loss", "does not depend on any trainable parameter"),
     ],
 )
 def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
     finding = check(workload())
 
-    assert (finding.outcome, finding.kind) == ("fail", kind)
+    assert (finding.outcome, finding.fault) == ("fail", kind)
     assert seen in finding.summary
 
 
@@ -84,7 +84,7 @@ def test_an_optimizer_that_cannot_train_is_rejected(check, training, name, argum
 def test_dead_units_fail_by_name(check):
     finding = check(planted.DeadLayer())
 
-    assert (finding.outcome, finding.kind) == ("fail", "dead units")
+    assert (finding.outcome, finding.fault) == ("fail", "dead units")
     assert "0 of 8 units of network.first are active" in finding.summary
     assert "network.first.weight, network.first.bias" in finding.summary
 
@@ -96,7 +96,7 @@ def test_only_zero_gradients_fail(check):
 
     finding = check(Flat())
 
-    assert (finding.outcome, finding.kind) == ("fail", "zero gradients")
+    assert (finding.outcome, finding.fault) == ("fail", "zero gradients")
 
 
 def test_gradients_in_proportion_to_a_large_loss_do_not_warn(check):
@@ -107,7 +107,7 @@ def test_gradients_in_proportion_to_a_large_loss_do_not_warn(check):
 def test_a_large_gradient_warns_and_is_named(check):
     finding = check(planted.Steep())
 
-    assert (finding.outcome, finding.kind) == ("warn", "explosion")
+    assert (finding.outcome, finding.fault) == ("warn", "explosion")
     assert finding.numbers["largest_parameter"] in finding.summary
 
 

@@ -41,7 +41,7 @@ def test_an_unusual_design_at_most_warns(check, name):
     finding = check(networks.UNUSUAL[name]())
 
     assert finding.outcome in ("pass", "warn"), finding.summary
-    assert finding.kind in (None, "zero gradients", "undeclared frozen parameters")
+    assert finding.fault in (None, "zero gradients", "unintended freeze", "sequence of one row")
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -51,7 +51,7 @@ def test_a_layer_that_never_learns_fails_with_its_reason(check, name, seed):
     finding = check(build(), seed=seed)
 
     assert finding.outcome == "fail", finding.summary
-    assert finding.kind in kinds
+    assert finding.fault in kinds
     assert seen in finding.summary
 
 
@@ -103,7 +103,7 @@ def test_an_unused_layer_is_reported_to_never_run(check):
 def test_frozen_parameters_must_equal_the_declared_ones(check, frozen, seen):
     finding = check(networks.Built(networks.frozen_backbone, frozen=frozen))
 
-    assert (finding.outcome, finding.kind) == ("fail", "undeclared frozen parameters")
+    assert (finding.outcome, finding.fault) == ("fail", "unintended freeze")
     assert seen in finding.summary
 
 
@@ -113,7 +113,7 @@ def test_a_parameter_in_no_group_fails_by_name(check):
 
     finding = check(networks.Built(lambda: networks.mlp(nn.Tanh()), groups=head_forgotten))
 
-    assert (finding.outcome, finding.kind) == ("fail", "parameter not in optimizer")
+    assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
     assert "2 of 4 trainable parameters are in no parameter group" in finding.summary
     assert "network.3.weight, network.3.bias" in finding.summary
 
@@ -124,7 +124,7 @@ def test_a_parameter_in_two_groups_fails_by_name(check):
 
     finding = check(networks.Built(lambda: networks.mlp(nn.Tanh()), groups=twice))
 
-    assert (finding.outcome, finding.kind) == ("fail", "parameter not in optimizer")
+    assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
     assert "listed twice in the parameter groups: network.3.weight" in finding.summary
 
 

@@ -131,7 +131,7 @@ def test_a_model_that_mixes_examples_fails_and_the_likely_layer_is_named(name, s
 
     finding = checked(network, seed=seed)
 
-    assert (finding.outcome, finding.kind) == ("fail", "batch dependence")
+    assert (finding.outcome, finding.fault) == ("fail", "batch dependence")
     cause, fix = finding.response
     assert named in f"{cause} {fix}"
     assert "batch_first=True" in fix
@@ -145,7 +145,7 @@ def test_outputs_of_a_tiny_unit_are_held_to_the_same_measure():
         def forward(self, x):
             return 1e-6 * super().forward(x - x.mean(0))
 
-    assert checked(Tiny).kind == "batch dependence"
+    assert checked(Tiny).fault == "batch dependence"
 
 
 def stateful(self, x):
@@ -171,7 +171,7 @@ def own_generator(_, x):
 def test_nondeterministic_model_fails(planted, seed):
     finding = checked(net(planted), seed=seed)
 
-    assert (finding.outcome, finding.kind) == ("fail", "nondeterministic predictions")
+    assert (finding.outcome, finding.fault) == ("fail", "nondeterministic predictions")
     assert "in a second call" in finding.summary
     assert "training=self.training" in finding.response[1]
 
@@ -192,7 +192,7 @@ def at_least_two_and_centred(_, x):
 def test_model_without_support_for_single_examples_is_checked_with_halves(planted, kind):
     finding = checked(net(planted))
 
-    assert finding.kind == kind
+    assert finding.fault == kind
     assert finding.outcome == ("fail" if kind else "pass")
 
 
@@ -232,12 +232,12 @@ def test_it_asks_with_another_seed_and_leaves_the_callers_generators_alone():
     torch.manual_seed(5)
     finding = find_batch_dependence(model, batch, output, PocSettings(), seed=0)
 
-    assert finding.kind == "nondeterministic predictions"
+    assert finding.fault == "nondeterministic predictions"
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_output_with_an_extra_axis_is_reported_with_the_fix():
     finding = checked(Net, y=Y[:, 0])
 
-    assert finding.kind == "shape mismatch"
+    assert finding.fault == "shape mismatch"
     assert "squeeze(-1)" in finding.response[1]

@@ -73,7 +73,7 @@ def test_a_wrong_selector_fails(select, seed, settings):
     finding = check_epoch_selector(select, settings, seed=seed)
 
     assert finding.outcome == "fail"
-    assert finding.kind == "wrong epoch selection"
+    assert finding.fault == "wrong epoch selection"
     assert "is required, got" in finding.summary
 
 

@@ -37,7 +37,7 @@ def test_the_number_of_parameters_is_counted(check):
 def test_a_flat_output_is_a_shape_mismatch(check):
     finding = check(planted.FlatOutput())
 
-    assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
+    assert (finding.outcome, finding.fault) == ("fail", "shape mismatch")
     assert "must have the shape (32, 1) for targets of (32, 1), got (32,)" in finding.summary
 
 
@@ -105,7 +105,7 @@ def test_a_wrong_shape_comes_with_what_mends_it(check, workload, seen, advice, o
 def test_nan_in_the_weights_is_named(check):
     finding = check(planted.NanWeights())
 
-    assert (finding.outcome, finding.kind) == ("fail", "non-finite output")
+    assert (finding.outcome, finding.fault) == ("fail", "non-finite output")
     assert "NaN or infinity in network.first.weight" in finding.summary
 
 
@@ -119,7 +119,7 @@ def test_nan_in_a_feature_is_named(check):
 
     finding = check(Unscaled(), change=spoil)
 
-    assert finding.kind == "non-finite output"
+    assert finding.fault == "non-finite output"
     assert finding.summary.endswith("NaN or infinity in the input, in b.")
 
 
@@ -131,4 +131,4 @@ def test_a_wrong_input_size_is_raised_by_torch(check):
 def test_too_few_rows_are_insufficient(check):
     finding = check(planted.Signals(planted.SignalSettings(num_rows=90)))
 
-    assert (finding.outcome, finding.kind) == ("insufficient", "too few rows")
+    assert (finding.outcome, finding.fault) == ("insufficient", "too few rows")

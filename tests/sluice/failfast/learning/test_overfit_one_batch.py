@@ -139,14 +139,14 @@ class Narrow(nn.Module):
 def test_models_that_cannot_overfit_one_batch_fail(workload):
     finding = check(workload, examples(X, Y))
 
-    assert (finding.outcome, finding.kind) == ("fail", "cannot overfit one batch")
+    assert (finding.outcome, finding.fault) == ("fail", "cannot overfit one batch")
 
 
 @pytest.mark.slow
 def test_dead_units_and_frozen_models_fail(train_of):
     for workload in (planted.DeadLayer(), planted.AllFrozen()):
         finding = check(workload, train_of(workload))
-        assert (finding.outcome, finding.kind) == ("fail", "cannot overfit one batch")
+        assert (finding.outcome, finding.fault) == ("fail", "cannot overfit one batch")
 
 
 def test_a_target_out_of_reach_is_called_that():
@@ -170,7 +170,7 @@ def test_a_model_that_fits_half_the_batch_only_warns():
 
     finding = check(Plain(network=Coarse), examples(X, X[:, :1].sign() + X[:, 1:2]))
 
-    assert (finding.outcome, finding.kind) == ("warn", "cannot overfit one batch")
+    assert (finding.outcome, finding.fault) == ("warn", "cannot overfit one batch")
     assert finding.numbers["num_rows_overfitted"] < finding.numbers["num_rows"]
 
 

@@ -66,7 +66,7 @@ def test_predictions_are_judged_in_deviations_of_the_target(output, outcome, kin
     """PRED-1 and PRED-2, whatever the unit of target and predictions."""
     for unit in (1.0, 1e-9, 1e9):
         finding = check(output.double() * unit, Y.double() * unit)
-        assert (finding.outcome, finding.kind) == (outcome, kind), finding
+        assert (finding.outcome, finding.fault) == (outcome, kind), finding
 
 
 def test_the_correlation_is_that_of_numpy():
@@ -100,7 +100,7 @@ def test_a_value_that_is_non_finite_fails_with_its_place():
 
     finding = check(output, Y)
 
-    assert (finding.outcome, finding.kind) == ("fail", "non-finite output")
+    assert (finding.outcome, finding.fault) == ("fail", "non-finite output")
     assert "example 3 of 500" in finding.summary
 
 
@@ -113,10 +113,10 @@ def test_class_scores_are_judged_as_probabilities():
 
     assert check(scores, classes).outcome == "pass"
     assert check(scores, classes).numbers["correlation"] > 0.9
-    assert check(level + 1e-3 * scores, classes).kind == "collapse"
-    assert check(level.expand(300, 3), classes).kind == "collapse"
-    assert check(10 * level + scores, classes).kind == "collapse"
-    assert check(1000 * scores, classes).kind == "explosion"
+    assert check(level + 1e-3 * scores, classes).fault == "collapse"
+    assert check(level.expand(300, 3), classes).fault == "collapse"
+    assert check(10 * level + scores, classes).fault == "collapse"
+    assert check(1000 * scores, classes).fault == "explosion"
 
 
 def test_outputs_of_another_shape_only_fail_when_constant():
@@ -126,7 +126,7 @@ def test_outputs_of_another_shape_only_fail_when_constant():
 
     assert finding.outcome == "pass"
     assert "correlation" not in finding.numbers
-    assert check(torch.zeros(100, 2), Y[:100]).kind == "collapse"
+    assert check(torch.zeros(100, 2), Y[:100]).fault == "collapse"
 
 
 def test_few_examples_are_not_called_few_predictions():

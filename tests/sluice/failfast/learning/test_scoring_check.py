@@ -56,7 +56,7 @@ def test_metrics_that_cannot_be_compared_fail(returned, seen):
 
     assert finding.outcome == "fail"
     assert seen in finding.summary
-    assert "method" in finding.fix
+    assert "method" in finding.response[1]
 
 
 @pytest.mark.parametrize(

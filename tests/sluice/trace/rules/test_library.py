@@ -1,11 +1,18 @@
 """Every rule on programs with one fault each and on healthy ones, and rule discovery."""
 
+import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from sluice.bench.tracer.faults.library import FAULT_CASES
 from sluice.trace.rules import library
+from sluice.trace.rules.gradients.missing_zero_grad import (
+    MISSING_ZERO_GRAD,
+    MissingZeroGradSettings,
+)
 from sluice.trace.rules.library import RANK_RULES, RULES, judge
 from tests.support.traced import faulty
 from tests.support.traced.healthy import HEALTHY
@@ -191,3 +198,47 @@ def test_every_rule_is_covered_by_a_faulty_program():
         "weights not updating",
         "overfitting",
     }
+
+
+NO_THRESHOLDS = {"_MAX_NAMES", "_MAX_SHOWN", "_NUM_SHIFTED"}
+"""Numbers of items in messages, and a position: constants that are no thresholds."""
+
+
+def numeric_constants(path: Path) -> set[str]:
+    """Return the names to which a module assigns numbers."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if all(isinstance(v, ast.Constant) and type(v.value) in (int, float) for v in values):
+                found |= {n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)}
+    return found
+
+
+def test_every_threshold_is_a_field_of_the_settings_of_its_rule():
+    for path in Path(library.__file__).parent.glob("*/*.py"):
+        assert numeric_constants(path) <= NO_THRESHOLDS, path
+
+
+@pytest.mark.parametrize("rule", [*RULES, *RANK_RULES], ids=lambda rule: rule.name)
+def test_every_threshold_has_a_description_and_a_range(rule):
+    for name, field in type(rule.settings).model_fields.items():
+        is_number = field.annotation in (int, float)
+        assert field.description, name
+        assert field.description.endswith("."), name
+        assert field.metadata or not is_number or "log_scale" in name, name
+
+
+def test_the_thresholds_of_a_rule_decide(trace_of):
+    trace = trace_of(faulty.no_zero_grad)
+    stricter = replace(
+        MISSING_ZERO_GRAD, settings=MissingZeroGradSettings(min_steps=trace.num_steps + 1)
+    )
+
+    assert MISSING_ZERO_GRAD(trace)
+    assert not stricter(trace)
+
+
+def test_a_threshold_outside_its_range_is_rejected():
+    with pytest.raises(ValidationError, match="min_steps"):
+        MissingZeroGradSettings(min_steps=0)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
-from sluice.trace.rules._helpers.loss_jumps import find_loss_jump
+from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_jump
 from sluice.trace.rules.library import judge
 
 AT = 120
@@ -120,7 +120,7 @@ def losses(*parts):
     ],
 )
 def test_a_loss_jump_stays_above_all_losses_before_it(parts, step):
-    found = find_loss_jump(losses(*parts))
+    found = find_loss_jump(losses(*parts), LossJumpSettings())
 
     assert (found and found.step) == step
 

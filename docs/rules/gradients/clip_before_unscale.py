@@ -1,0 +1,18 @@
+"""Clip gradients that still contain the loss scale."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+x = torch.randn(512, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+for rows in torch.arange(512).split(32):
+    optimizer.zero_grad()
+    scaler.scale(F.mse_loss(model(x[rows]), y[rows])).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()

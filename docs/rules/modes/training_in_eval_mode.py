@@ -1,0 +1,19 @@
+"""Do not call train() after an evaluation."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+x = torch.randn(512, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for _ in range(3):
+    for rows in torch.arange(384).split(32):
+        optimizer.zero_grad()
+        F.mse_loss(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        F.mse_loss(model(x[384:]), y[384:])

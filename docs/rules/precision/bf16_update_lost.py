@@ -1,0 +1,16 @@
+"""Train bfloat16 weights with updates below half of their last digit."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+x = torch.randn(512, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)).bfloat16()
+x, y = x.bfloat16(), y.bfloat16()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for rows in torch.arange(512).split(32):
+    optimizer.zero_grad()
+    F.mse_loss(model(x[rows]), y[rows]).backward()
+    optimizer.step()

@@ -1,0 +1,25 @@
+"""Replace the tied output layer during training."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class LanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(12, 16), nn.Linear(16, 12, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+torch.manual_seed(0)
+model = LanguageModel()
+model.head.weight = nn.Parameter(model.table.weight.detach().clone())
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for ids in torch.randint(12, (512, 12)).split(32):
+    optimizer.zero_grad()
+    F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+    optimizer.step()

@@ -1,0 +1,36 @@
+"""The page about the checks of the POC gate."""
+
+from sluice.bench.documentation import markdown
+from sluice.bench.poc.defects import DEFECTS
+from sluice.config.poc_settings import TimeLimits
+from sluice.failfast.gate.checks import CHECKS
+
+
+def check_page() -> dict[str, str]:
+    """Return the text of the page about checks, by its path in the documentation."""
+    times = TimeLimits()
+    planted: dict[str, list[str]] = {}
+    for defect in DEFECTS:
+        planted.setdefault(defect.check, []).append(defect.name)
+    parts = [
+        "# Checks of the POC gate",
+        f"{len(CHECKS)} checks run in this order before a training. A check is named by a "
+        "statement that is true when it passes, and is skipped when a check that it needs did "
+        "not pass. Its findings are described in the [fault catalogue](../faults/README.md). "
+        "The planted defects are those of `sluice bench poc`, each of which the check must be "
+        "the first to report.",
+    ]
+    for check in CHECKS:
+        limit = check.limit(times)
+        needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
+        level = "minimum and full" if "minimum" in check.levels else "full"
+        own = planted.get(check.name, [])
+        parts += [
+            f"## `{check.name}`",
+            check.description,
+            f"Identifier `{check.check_id}`; gate level: {level}; needs {needs}; warns after "
+            f"{limit.typical_s:g} s and fails after {limit.max_s:g} s.",
+            f"{len(own)} planted {'defect' if len(own) == 1 else 'defects'}"
+            + (f": {'; '.join(own)}." if own else "."),
+        ]
+    return {"checks/README.md": markdown.page(*parts)}

@@ -1,0 +1,105 @@
+"""Measured error rates of the tracer's rules, condensed from a run of the fault benchmark."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.bench.planted.rate import Rate
+from sluice.bench.tracer.result import RunResult
+
+FILE = "rules/error_rates.json"
+"""Path of the stored rates in the folder of the documentation."""
+
+
+class FaultRates(Record):
+    """How often the rules of one fault were right and wrong."""
+
+    planted: int = Field(0, description="Runs of programs with this fault.")
+    caught: int = Field(0, description="Runs with this fault in which it was reported.")
+    first: int = Field(0, description="Runs with this fault in which it was ranked first.")
+    false_errors: int = Field(0, description="Healthy runs with this fault as an error.")
+    false_others: int = Field(
+        0, description="Healthy runs with this fault as a warning or to confirm."
+    )
+
+
+class ErrorRates(Record):
+    """Rates of all faults on the programs of the fault benchmark."""
+
+    commit: str = Field(description="Commit that was measured.")
+    seeds: tuple[int, ...] = Field(description="Seeds of the programs with a fault.")
+    faulty_runs: int
+    healthy_runs: int = Field(description="Runs of healthy programs, and of those without fault.")
+    failed_runs: int = Field(description="Runs without a result, which are not counted.")
+    faults: dict[str, FaultRates]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunResult], *, commit: str) -> Self:
+        """Return the rates of all runs.
+
+        A run counts for each of its correct causes that was reported, or for all of them when none
+        was.
+
+        Raises:
+            ContractError: There are no runs with a fault.
+        """
+        finished = [run for run in runs if not run.failed]
+        faulty = [run for run in finished if run.kind == "fault"]
+        healthy = [run for run in finished if run.kind != "fault"]
+        if not faulty:
+            raise ContractError(
+                "The results contain no run with a fault.",
+                fix="Give the output of 'sluice bench faults --json'.",
+            )
+        counts: dict[str, Counter[str]] = {}
+        for run in faulty:
+            reported = [a.fault for a in run.answers]
+            for fault in [f for f in run.right if f in reported] or run.right:
+                count = counts.setdefault(fault, Counter())
+                count["planted"] += 1
+                count["caught"] += fault in reported and run.place is not None
+                count["first"] += reported[:1] == [fault] and run.place == 1
+        for run in healthy:
+            errors = {a.fault for a in run.answers if a.severity == "error"}
+            for fault in errors:
+                counts.setdefault(fault, Counter())["false_errors"] += 1
+            for fault in {a.fault for a in run.answers} - errors:
+                counts.setdefault(fault, Counter())["false_others"] += 1
+        return cls(
+            commit=commit,
+            seeds=tuple(sorted({run.seed for run in faulty})),
+            faulty_runs=len(faulty),
+            healthy_runs=len(healthy),
+            failed_runs=len(runs) - len(finished),
+            faults={fault: FaultRates(**counts[fault]) for fault in sorted(counts)},
+        )
+
+
+def read_rates(docs: Path) -> ErrorRates:
+    """Return the rates that are stored in the folder of the documentation."""
+    return ErrorRates.model_validate_json((docs / FILE).read_bytes())
+
+
+def describe_rates(rates: ErrorRates, fault: str) -> str:
+    """Return sentences about the error rates of a fault, with exact intervals."""
+    own = rates.faults.get(fault, FaultRates())
+    healthy = rates.healthy_runs
+    errors = Rate(count=own.false_errors, total=healthy).exact_text
+    others = Rate(count=own.false_others, total=healthy).exact_text
+    caught = (
+        f"Reported in {Rate(count=own.caught, total=own.planted).exact_text} of the runs with "
+        f"this fault, and ranked first in {own.first}."
+        if own.planted
+        else "Detection was not measured: the benchmark has no program with this fault."
+    )
+    return (
+        f"{caught} False alarms in healthy runs: errors in {errors}, warnings or questions in "
+        f"{others}. Measured with `sluice bench faults` on seed "
+        f"{', '.join(map(str, rates.seeds))} at commit {rates.commit[:7]}, for all rules that "
+        "report this fault together."
+    )

@@ -1,0 +1,60 @@
+"""Pages of the fault catalogue: one per topic, and their index."""
+
+from collections.abc import Mapping
+
+from sluice.bench.documentation import markdown
+from sluice.bench.documentation.rule_pages import rules_by_fault
+from sluice.findings.catalogue import CATALOGUE
+from sluice.findings.fault import Fault
+from sluice.rehearsal.faults import FAULT_NAMES
+
+
+def fault_pages() -> dict[str, str]:
+    """Return the text of every page about faults, by its path in the documentation."""
+    by_topic: dict[str, list[Fault]] = {}
+    for fault in CATALOGUE.values():
+        by_topic.setdefault(fault.topic, []).append(fault)
+    rules = rules_by_fault()
+    pages = {
+        f"faults/{topic}.md": markdown.page(
+            f"# Faults: {topic}", *(_section(fault, rules) for fault in faults)
+        )
+        for topic, faults in by_topic.items()
+    }
+    return {"faults/README.md": _index(by_topic), **pages}
+
+
+def _index(by_topic: Mapping[str, list[Fault]]) -> str:
+    parts = [
+        "# Fault catalogue",
+        f"{len(CATALOGUE)} problems that the POC gate, the tracer, the training diagnosis or a "
+        "rollout can report. One problem has one name, whichever detector finds it.",
+    ]
+    for topic, faults in by_topic.items():
+        rows = [
+            (f"[{f.name}]({topic}.md#{f.id})", f.severity, ", ".join(f.detectors)) for f in faults
+        ]
+        parts += [
+            f"## {markdown.title(topic)}",
+            markdown.table(("fault", "severity", "found by"), rows),
+        ]
+    return markdown.page(*parts)
+
+
+def _section(fault: Fault, rules: Mapping[str, list[tuple[str, str, str]]]) -> str:
+    injected = [name for name, own in FAULT_NAMES.items() if own == fault.name]
+    lines = [
+        f'<a id="{fault.id}"></a>\n\n## {markdown.title(fault.name)}',
+        fault.description,
+        f"**Cause.** {fault.cause}",
+        f"**Fix.** {fault.fix}",
+        f"**Found by** {', '.join(fault.detectors)}; usually as `{fault.severity}`.",
+    ]
+    own = rules.get(fault.name, [])
+    if own:
+        links = ", ".join(f"[{name}](../rules/{topic}/{module}.md)" for topic, module, name in own)
+        lines.append(f"**{'Rules' if len(own) > 1 else 'Rule'} of the tracer:** {links}.")
+    if injected:
+        command = f"`sluice rollout rehearse --fault {injected[0]}`"
+        lines.append(f"{command} injects this fault in a rehearsal.")
+    return "\n\n".join(lines)

@@ -1,0 +1,132 @@
+"""Pages about the tracer's rules: one per rule, and their index."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.bench.documentation import markdown
+from sluice.bench.documentation.error_rates import ErrorRates, describe_rates
+from sluice.findings.catalogue import find_fault
+from sluice.trace.finding import RankRule, Rule
+from sluice.trace.rules.library import RANK_RULES, RULES
+
+AnyRule = Rule[Any] | RankRule[Any]
+
+_ALL_RULES: tuple[AnyRule, ...] = (*RULES, *RANK_RULES)
+
+MAX_EXAMPLE_LINES = 25
+"""Maximum length of an example program [lines]."""
+
+
+def rule_place(rule: AnyRule) -> tuple[str, str]:
+    """Return topic and module name of a rule."""
+    *_, topic, name = rule.judge.__module__.split(".")
+    return topic, name
+
+
+def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
+    """Return the text of every page about rules, by its path in the documentation.
+
+    Args:
+        docs: Folder of the documentation, which contains the example programs.
+        rates: Measured error rates.
+    """
+    pages = {"rules/README.md": _index()}
+    for rule in _ALL_RULES:
+        topic, name = rule_place(rule)
+        example = docs / "rules" / topic / f"{name}.py"
+        pages[f"rules/{topic}/{name}.md"] = _rule_page(
+            rule, example.read_text() if example.exists() else "", rates
+        )
+    return pages
+
+
+def _index() -> str:
+    by_topic: dict[str, list[tuple[str, AnyRule]]] = {}
+    for rule in _ALL_RULES:
+        topic, name = rule_place(rule)
+        by_topic.setdefault(topic, []).append((name, rule))
+    parts = [
+        "# Rules of the tracer",
+        f"{len(_ALL_RULES)} rules inspect the trace of a training. A rule is named by "
+        "a sentence that is true when there is no problem. When one fault causes others, the "
+        "report names the root cause and lists the consequences below it. Faults are described "
+        "in the [fault catalogue](../faults/README.md).",
+        "`error`: certainly wrong; `confirm`: wrong unless intended; `warning`: worth checking. "
+        "The severity below is the usual one.",
+    ]
+    for topic in sorted(by_topic):
+        rows = [
+            (
+                f"[{rule.name}]({topic}/{name}.md)",
+                f"[{rule.fault}](../{_fault_link(rule)})",
+                find_fault(rule.fault).severity,
+            )
+            for name, rule in sorted(by_topic[topic], key=lambda pair: pair[0])
+        ]
+        parts += [
+            f"## {markdown.title(topic)}",
+            markdown.table(("rule", "fault", "severity"), rows),
+        ]
+    return markdown.page(*parts)
+
+
+def _fault_link(rule: AnyRule) -> str:
+    return find_fault(rule.fault).documentation.removeprefix("docs/")
+
+
+def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
+    fault = find_fault(rule.fault)
+    topic, name = rule_place(rule)
+    about = inspect.getdoc(sys.modules[rule.judge.__module__]) or ""
+    thresholds = markdown.settings_rows(rule.settings)
+    return markdown.page(
+        f"# {markdown.title(rule.name)}",
+        f"Rule `{topic}/{name}`; reports [{rule.fault}](../../{_fault_link(rule)}), usually as "
+        f"`{fault.severity}`.",
+        "## What it detects",
+        about,
+        "## Why it is harmful",
+        fault.description,
+        "## Example",
+        *_example(rule, example),
+        "## Cause and fix",
+        f"{fault.cause}\n\n{fault.fix}",
+        "## Evidence that it needs",
+        markdown.sentence(rule.requires),
+        "## When it reports nothing",
+        markdown.sentence(rule.abstains),
+        "## When it is a false alarm",
+        markdown.sentence(rule.contradicted_by),
+        "## Thresholds",
+        markdown.table(("setting", "default", "range", "meaning"), thresholds)
+        if thresholds
+        else "The rule has no thresholds.",
+        "## Error rate",
+        describe_rates(rates, rule.fault),
+    )
+
+
+def _example(rule: AnyRule, program: str) -> tuple[str, ...]:
+    """Return the paragraphs about the example program of a rule."""
+    if not program:
+        return ("The fault shows only in a long training, so there is no short example.",)
+    topic, name = rule_place(rule)
+    is_distributed = topic == "distributed"
+    run = "torchrun --nproc-per-node 2" if is_distributed else "python"
+    return (
+        markdown.sentence(ast.get_docstring(ast.parse(program)) or ""),
+        f"```python\n{markdown.without_docstring(program).strip()}\n```",
+        f"```bash\nsluice trace -- {run} docs/rules/{topic}/{name}.py\n```",
+    )
+
+
+def rules_by_fault() -> Mapping[str, list[tuple[str, str, str]]]:
+    """Return topic, module name and name of every rule, by the fault that it reports."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for rule in _ALL_RULES:
+        found.setdefault(rule.fault, []).append((*rule_place(rule), rule.name))
+    return found

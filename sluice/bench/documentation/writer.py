@@ -1,0 +1,41 @@
+"""Writes the generated pages of the documentation."""
+
+from pathlib import Path
+
+from sluice.bench.documentation.check_pages import check_page
+from sluice.bench.documentation.error_rates import read_rates
+from sluice.bench.documentation.fault_pages import fault_pages
+from sluice.bench.documentation.rule_pages import rule_pages
+
+FOLDERS = ("rules", "faults", "checks")
+"""Folders of the documentation that contain generated pages, and example programs."""
+
+
+def generated_pages(docs: Path) -> dict[str, str]:
+    """Return the text of every generated page, by its path in the documentation.
+
+    Args:
+        docs: Folder of the documentation, with the example programs and the error rates.
+    """
+    return {**rule_pages(docs, read_rates(docs)), **fault_pages(), **check_page()}
+
+
+def stored_pages(docs: Path) -> dict[str, str]:
+    """Return the text of every page in the folders of generated pages, by its path."""
+    return {
+        path.relative_to(docs).as_posix(): path.read_text()
+        for folder in FOLDERS
+        for path in sorted((docs / folder).rglob("*.md"))
+    }
+
+
+def write_pages(docs: Path) -> tuple[str, ...]:
+    """Write every page that changed, remove outdated ones, and return their paths."""
+    new, old = generated_pages(docs), stored_pages(docs)
+    for path in old.keys() - new.keys():
+        (docs / path).unlink()
+    changed = tuple(path for path, text in new.items() if old.get(path) != text)
+    for path in changed:
+        (docs / path).parent.mkdir(parents=True, exist_ok=True)
+        (docs / path).write_text(new[path])
+    return (*changed, *sorted(old.keys() - new.keys()))

@@ -1,0 +1,19 @@
+"""Folders for the files of one run."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder, which is removed afterwards.
+
+    Args:
+        parent: Folder in which it is created; the system's one for temporary files when None.
+    """
+    with tempfile.TemporaryDirectory(
+        dir=parent, prefix="sluice-bench-", ignore_cleanup_errors=True
+    ) as made:
+        yield Path(made)

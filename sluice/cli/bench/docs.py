@@ -1,0 +1,48 @@
+"""``sluice bench docs``: pages about faults, rules and checks, generated from the code."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.base.errors import ContractError
+from sluice.cli.output import results
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``docs`` to ``sluice bench``."""
+
+    @group.command("docs", epilog="Example: sluice bench docs docs")
+    def docs(
+        folder: Annotated[Path, typer.Argument(help="Folder of the documentation.")],
+        measured: Annotated[
+            Path | None,
+            typer.Option(
+                "--results",
+                help="Output of 'sluice bench faults --json', whose error rates are stored. "
+                "Default: keep the stored rates.",
+            ),
+        ] = None,
+        commit: Annotated[
+            str, typer.Option("--commit", help="Commit that was measured; with --results.")
+        ] = "",
+    ) -> None:
+        """Write the pages about faults, rules and checks from the code, and list those changed."""
+        from sluice.bench.documentation.error_rates import FILE, ErrorRates
+        from sluice.bench.documentation.writer import write_pages
+        from sluice.bench.tracer.result import RunResult
+
+        if (measured is None) != (not commit):
+            raise ContractError(
+                "--results and --commit belong together.",
+                fix="Give the file of the results and the commit that was measured.",
+            )
+        if measured is not None:
+            runs = json.loads(measured.read_bytes())["runs"]
+            rates = ErrorRates.of(
+                [RunResult.model_validate_json(json.dumps(run)) for run in runs], commit=commit
+            )
+            (folder / FILE).write_text(rates.model_dump_json(indent=1) + "\n")
+        for path in write_pages(folder):
+            results().print(path)

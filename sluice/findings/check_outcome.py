@@ -1,0 +1,56 @@
+"""Outcome of one check of the gate, and the examples that it refers to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.base.settings import Record
+from sluice.findings.catalogue import FaultName, find_fault
+from sluice.findings.finding import Number
+
+Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
+
+
+class UnusualFeature(Record):
+    """One feature of an example whose value is far from the median."""
+
+    feature: str
+    value: float = Field(description="Value of the feature in this row, in the feature's unit.")
+    deviations: float = Field(description="Distance from the median of the examined rows [std].")
+
+
+class HardExample(Record):
+    """One example with a high loss, and its unusual features."""
+
+    row: str = Field(description="Index label of the row.")
+    loss: float = Field(description="Loss of the example, in the workload's loss unit.")
+    times_median: float = Field(description="Loss of the example divided by the median loss.")
+    unusual_features: tuple[UnusualFeature, ...] = Field(
+        (), description="Most unusual feature first."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOutcome:
+    """Outcome of one check, before the gate adds its name and run time.
+
+    ``cause`` and ``fix`` default to those of the fault in the catalogue.
+    """
+
+    outcome: Outcome
+    summary: str
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    fault: FaultName | None = None
+    cause: str = ""
+    fix: str = ""
+    examples: tuple[HardExample, ...] = ()
+
+    @property
+    def response(self) -> tuple[str, str]:
+        """The likely cause and the fix; both empty when nothing is wrong."""
+        if self.fault is None:
+            return self.cause, self.fix
+        known = find_fault(self.fault)
+        return self.cause or known.cause, self.fix or known.fix

@@ -1,0 +1,46 @@
+"""Entry of the fault catalogue: one problem that a detector of Sluice can report."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "confirm", "warning"]
+"""``error``: certainly wrong; ``confirm``: wrong unless intended; ``warning``: worth checking."""
+
+Detector = Literal["POC gate", "tracer", "training diagnosis", "rollout"]
+"""Part of Sluice that reports a fault. A rehearsal injects the faults of a rollout."""
+
+Topic = Literal[
+    "data",
+    "tokens",
+    "network",
+    "gradients",
+    "optimization",
+    "losses",
+    "checkpoints",
+    "distributed",
+    "runtime",
+    "serving",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One problem, with its usual cause and fix."""
+
+    id: str
+    """Stable identifier, such as ``learning-rate-too-high``."""
+    name: str
+    topic: Topic
+    severity: Severity
+    """Severity of a typical finding; the detector decides about each one."""
+    description: str
+    """What the problem is, and its effect."""
+    cause: str
+    """Likely cause."""
+    fix: str
+    detectors: tuple[Detector, ...]
+
+    @property
+    def documentation(self) -> str:
+        """Path of the section about this fault, relative to the repository."""
+        return f"docs/faults/{self.topic}.md#{self.id}"

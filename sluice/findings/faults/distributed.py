@@ -1,0 +1,63 @@
+"""Faults between the ranks of a distributed training."""
+
+from functools import partial
+from typing import Literal
+
+from sluice.findings.fault import Fault
+
+DistributedFault = Literal[
+    "missing distributed sampler",
+    "sampler seed mismatch",
+    "label skew across ranks",
+    "weights diverge across ranks",
+]
+
+_fault = partial(Fault, topic="distributed")
+
+DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
+    _fault(
+        id="missing-distributed-sampler",
+        name="missing distributed sampler",
+        severity="error",
+        description="All ranks train on the same rows, so that they do the work of one.",
+        cause="The loader has no DistributedSampler.",
+        fix="Use a DistributedSampler for the loader, and call its set_epoch() before each epoch.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="sampler-seed-mismatch",
+        name="sampler seed mismatch",
+        severity="error",
+        description=(
+            "Every rank takes its shard from a different order: some rows are used twice per "
+            "epoch, others never."
+        ),
+        cause="The samplers of the ranks have different seeds.",
+        fix="Use the same seed for the samplers of all ranks.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="label-skew-across-ranks",
+        name="label skew across ranks",
+        severity="confirm",
+        description=(
+            "The label distributions of the ranks differ: batch norm and the metrics of each rank "
+            "see only a part of the data."
+        ),
+        cause="Rows were divided in an order that depends on the labels.",
+        fix="Shuffle the rows before they are divided among the ranks.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="weights-diverge-across-ranks",
+        name="weights diverge across ranks",
+        severity="error",
+        description="The weights of the ranks differ: each rank trains its own network.",
+        cause=(
+            "The network is called inside its wrapper, so gradients are not averaged over the "
+            "ranks."
+        ),
+        fix="Call the wrapper, ddp(x), not ddp.module(x).",
+        detectors=("tracer",),
+    ),
+)

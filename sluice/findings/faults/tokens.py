@@ -1,0 +1,83 @@
+"""Faults of token sequences: special tokens, masks and targets."""
+
+from functools import partial
+from typing import Literal
+
+from sluice.findings.fault import Fault
+
+TokenFault = Literal[
+    "EOS token masked",
+    "all targets ignored",
+    "inverted padding mask",
+    "future token leak",
+    "duplicate BOS token",
+]
+
+_fault = partial(Fault, topic="tokens")
+
+TOKEN_FAULTS: tuple[Fault, ...] = (
+    _fault(
+        id="eos-token-masked",
+        name="EOS token masked",
+        severity="error",
+        description=(
+            "The end-of-sequence token is excluded from the targets, so the network never learns "
+            "to stop."
+        ),
+        cause="The end token is also the padding token, and padding is masked out.",
+        fix="Use a separate padding token, or mask targets by the length of each row.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="all-targets-ignored",
+        name="all targets ignored",
+        severity="error",
+        description=(
+            "Every target of a batch is ignored: its mean loss is NaN, and one such batch makes "
+            "all weights NaN."
+        ),
+        cause=(
+            "Rows that are too long are truncated at their answers, so only masked prompts remain."
+        ),
+        fix=(
+            "Truncate prompts, not answers, when rows are too long, and drop rows without a target."
+        ),
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="inverted-padding-mask",
+        name="inverted padding mask",
+        severity="error",
+        description="A padding mask hides the tokens, and the network sees only the padding.",
+        cause=(
+            "The mask is True where the function expects False: torch hides the positions of "
+            "key_padding_mask that are True, and shows those of a boolean attn_mask of "
+            "scaled_dot_product_attention."
+        ),
+        fix="Invert the mask.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="future-token-leak",
+        name="future token leak",
+        severity="error",
+        description=(
+            "Each output depends on the token that it predicts: the loss decreases, but the "
+            "network cannot generate text."
+        ),
+        cause="The attention has no causal mask, or a layer mixes all positions.",
+        fix="Use a causal mask in the attention, or restrict the layer to past positions.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="duplicate-bos-token",
+        name="duplicate BOS token",
+        severity="error",
+        description=(
+            "Texts start with two BOS tokens, unlike the prompts that the network receives later."
+        ),
+        cause="A BOS token was added to texts that already contain one.",
+        fix="Tokenize text from a chat template with add_special_tokens=False.",
+        detectors=("tracer",),
+    ),
+)

@@ -1,0 +1,154 @@
+"""The committed pages about faults, rules and checks are those of the code (TRACE-16)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sluice.base.errors import ContractError
+from sluice.bench.documentation.error_rates import ErrorRates, FaultRates, describe_rates
+from sluice.bench.documentation.markdown import settings_rows, table
+from sluice.bench.documentation.rule_pages import MAX_EXAMPLE_LINES, rule_place
+from sluice.bench.documentation.writer import generated_pages, stored_pages, write_pages
+from sluice.bench.tracer.result import ReportedCause, RunResult
+from sluice.findings.catalogue import CATALOGUE
+from sluice.trace.report import report_traces
+from sluice.trace.rules.library import RANK_RULES, RULES
+from tests.support.traced.run_examples import run_example
+
+DOCS = Path(__file__).parents[4] / "docs"
+ALL_RULES = (*RULES, *RANK_RULES)
+NO_EXAMPLE = {"unstable_adam_moments"}
+"""Rules whose fault no short program shows."""
+
+
+def example_of(rule):
+    topic, name = rule_place(rule)
+    return DOCS / "rules" / topic / f"{name}.py"
+
+
+EXAMPLES = [rule for rule in ALL_RULES if rule_place(rule)[1] not in NO_EXAMPLE]
+
+
+def test_the_committed_pages_are_those_of_the_code():
+    """Write them again with 'sluice bench docs docs'."""
+    assert stored_pages(DOCS) == generated_pages(DOCS)
+
+
+def test_every_link_between_the_pages_has_a_target():
+    pages = stored_pages(DOCS)
+    for path, text in pages.items():
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)]+)\)", prose):
+            target, _, anchor = link.partition("#")
+            found = (DOCS / path).parent.joinpath(target).resolve()
+            assert found.is_file(), (path, link)
+            assert not anchor or f'<a id="{anchor}"></a>' in found.read_text(), (path, link)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_page_that_a_finding_names_has_its_fault(name):
+    path, _, anchor = CATALOGUE[name].documentation.partition("#")
+
+    assert f'<a id="{anchor}"></a>' in (DOCS.parent / path).read_text()
+
+
+def test_outdated_pages_are_removed_and_changed_ones_written(tmp_path):
+    for path in (*DOCS.glob("rules/*/*.py"), DOCS / "rules" / "error_rates.json"):
+        copy = tmp_path / path.relative_to(DOCS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    (tmp_path / "rules" / "gone.md").write_text("A rule that no longer exists.")
+
+    changed = write_pages(tmp_path)
+
+    assert set(changed) == {*generated_pages(DOCS), "rules/gone.md"}
+    assert stored_pages(tmp_path) == stored_pages(DOCS)
+    assert write_pages(tmp_path) == ()
+
+
+def test_an_example_belongs_to_a_rule_and_is_short():
+    assert sorted(DOCS.glob("rules/*/*.py")) == sorted(map(example_of, EXAMPLES))
+    for rule in EXAMPLES:
+        assert len(example_of(rule).read_text().splitlines()) <= MAX_EXAMPLE_LINES, rule.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule_place(rule)[1])
+def test_an_example_has_the_fault_that_its_page_describes(rule, tmp_path):
+    program = example_of(rule)
+    run_example(program, tmp_path / "t", ranks=2 if program.parent.name == "distributed" else 1)
+
+    reports = report_traces(tmp_path / "t")
+
+    found = {f.rule for report in reports for d in report.diagnoses for f in d.findings}
+    assert rule.name in found
+
+
+def run(*faults, kind="fault", **fields):
+    given = {
+        "number": 33,
+        "name": "dead ReLU",
+        "kind": kind,
+        "net": "mlp",
+        "seed": 100,
+        "right": ("dead units",) if kind == "fault" else (),
+        "needs": "error",
+        "starts_at": 5,
+        "within": 3,
+        "steps": 100,
+        "seconds": 1.0,
+        "answers": tuple(
+            ReportedCause(
+                fault=fault, severity=severity, step=5, confidence=0.9, what="", explains=()
+            )
+            for fault, severity in faults
+        ),
+    }
+    return RunResult(**(given | fields))
+
+
+DEAD, HIGH = ("dead units", "error"), ("learning rate too high", "error")
+
+
+def test_error_rates_count_detections_and_false_alarms():
+    runs = [
+        run(DEAD),
+        run(HIGH, DEAD),
+        run(HIGH),
+        run(DEAD, failed="time limit"),
+        run(DEAD, ("overfitting", "warning"), kind="twin"),
+        run(kind="healthy"),
+    ]
+
+    rates = ErrorRates.of(runs, commit="abc")
+
+    assert rates.faults["dead units"] == FaultRates(planted=3, caught=2, first=1, false_errors=1)
+    assert rates.faults["overfitting"] == FaultRates(false_others=1)
+    assert (rates.faulty_runs, rates.healthy_runs, rates.failed_runs) == (3, 2, 1)
+    assert (rates.seeds, rates.commit) == ((100,), "abc")
+
+
+def test_results_without_a_fault_are_rejected():
+    with pytest.raises(ContractError, match="no run with a fault"):
+        ErrorRates.of([run(kind="healthy")], commit="abc")
+
+
+def test_a_fault_that_no_program_has_is_described_as_not_measured():
+    rates = ErrorRates.of([run(DEAD), run(kind="healthy")], commit="abcdefgh")
+
+    assert "Detection was not measured" in describe_rates(rates, "overfitting")
+    assert "Reported in 1 of 1 (100.0%" in describe_rates(rates, "dead units")
+    assert "commit abcdefg," in describe_rates(rates, "dead units")
+
+
+def test_thresholds_are_listed_with_their_range():
+    rows = {name: rest for rule in ALL_RULES for name, *rest in settings_rows(rule.settings)}
+
+    assert rows["`min_clipped_share`"][:2] == ["0.98", "number, above 0 and at most 1"]
+    assert rows["`jump.min_losses`"][:2] == ["16", "integer, at least 1"]
+    assert rows["`standard_std_range`"][:2] == ["0.6, 1.6", "pair of numbers"]
+
+
+def test_a_cell_cannot_end_its_column():
+    assert table(("a",), [("x|y",)]).splitlines()[-1] == "| x\\|y |"
