@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sluice.data.rows.images import ImageFolderRows as ImageFolderRows
     from sluice.data.rows.images import ImageShardRows as ImageShardRows
     from sluice.data.rows.shard_rows import ShardRows as ShardRows
+    from sluice.data.rows.shard_rows import shard_table as shard_table
     from sluice.data.rows.subset import SubsetRows as SubsetRows
     from sluice.data.rows.table import TableRows as TableRows
     from sluice.data.rows.token_file import write_tokens as write_tokens
@@ -35,6 +36,7 @@ _MODULES = {
     "TokenRows": "tokens",
     "bucketed_batches": "bucketing",
     "image_folder_table": "image_listing",
+    "shard_table": "shard_rows",
     "verify_images": "image_listing",
     "write_tokens": "token_file",
 }

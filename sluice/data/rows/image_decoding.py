@@ -43,11 +43,11 @@ class ImageDecoder:
         """Number of channels C."""
         return len(self.mode)
 
-    def decode(self, content: Path | bytes, name: str) -> NDArray[np.uint8]:
+    def decode(self, content: str | bytes, name: str) -> NDArray[np.uint8]:
         """Return the pixels of one image, uint8 (C, H, W).
 
         Args:
-            content: File, or its bytes.
+            content: Path of the file, or its bytes.
             name: Name of the image for messages.
 
         Raises:
@@ -58,12 +58,15 @@ class ImageDecoder:
         from PIL import Image, ImageOps
 
         try:
-            with Image.open(content if isinstance(content, Path) else io.BytesIO(content)) as image:
+            with Image.open(
+                io.BytesIO(content) if isinstance(content, bytes) else content
+            ) as image:
                 if image.mode in _DEEP_MODES:
                     raise _too_deep(name, image.mode)
                 if image.format in ("JPEG", "MPO"):
                     ImageOps.exif_transpose(image, in_place=True)
-                pixels = np.asarray(self._resized(image.convert(self.mode)))
+                found = image if image.mode == self.mode else image.convert(self.mode)
+                pixels = np.asarray(self._resized(found))
         except FileNotFoundError:
             raise SourceError(
                 f"There is no image {name}.",

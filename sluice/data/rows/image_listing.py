@@ -111,7 +111,7 @@ def verify_images(
         found = []
         for path in part:
             try:
-                decoder.decode(Path(folder) / path, path)
+                decoder.decode(os.path.join(folder, path), path)
             except (SourceError, ContractError) as error:
                 found.append(BrokenImage(path, error.what))
         return found

@@ -1,5 +1,6 @@
 """Images in files or packed shards, as the input of a network."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class ImageFolderRows:
         resize: ImageResize = "crop",
         as_float: bool = False,
     ) -> None:
-        self._folder, self._paths = Path(folder).absolute(), tuple(map(str, paths))
+        self._folder, self._paths = str(Path(folder).absolute()), tuple(map(str, paths))
         if not self._paths:
             raise ContractError(
                 f"A source of images needs at least one path in {folder}, got none.",
@@ -64,8 +65,8 @@ class ImageFolderRows:
         return _tensor(pixels, as_float=self._as_float)
 
     def _decode(self, row: int | np.int64) -> NDArray[np.uint8]:
-        name = self._paths[row]
-        return self._decoder.decode(self._folder / name, str(self._folder / name))
+        path = os.path.join(self._folder, self._paths[row])
+        return self._decoder.decode(path, path)
 
 
 class ImageShardRows:
@@ -95,10 +96,10 @@ class ImageShardRows:
         as_float: bool = False,
     ) -> None:
         self._shards, self._column = ShardReader(folder), column
-        if column not in self._shards.columns:
+        if self._shards.columns.get(column) != "binary":
             raise ContractError(
-                f"The shards in {folder} have no column '{column}', but "
-                f"{', '.join(self._shards.columns)}.",
+                f"The shards in {folder} must have a column '{column}' of type binary, got "
+                f"{self._shards.columns}.",
                 fix="Name the column with the bytes of the image files.",
             )
         self._decoder = _decoder(size, mode, resize)

@@ -126,6 +126,21 @@ class ShardReader:
             found.append(self._shard(number).record(int(row) - self._firsts[number], names))
         return found
 
+    def numbers(self, rows: NDArray[np.int64], columns: Sequence[str]) -> NDArray[np.float32]:
+        """Return numeric columns of the chosen records, (B, columns); a missing value is NaN.
+
+        Args:
+            rows: Positions of the records, (B,); may repeat.
+            columns: Numeric columns.
+        """
+        found = np.empty((len(rows), len(columns)), np.float32)
+        shards = np.searchsorted(self._firsts, rows, side="right") - 1
+        for number in np.unique(shards):
+            chosen = np.flatnonzero(shards == number)
+            local = rows[chosen] - self._firsts[number]
+            found[chosen] = self._shard(int(number)).numbers(local, columns)
+        return found
+
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """Yield all records in their order, in batches of a few megabytes."""
         for number in range(len(self._shards)):
@@ -159,6 +174,27 @@ class _OpenShard:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         self.batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
         self._firsts = [0, *accumulate(batch.num_rows for batch in self.batches)]
+        self._views: dict[tuple[int, str], NDArray[Any]] = {}
+
+    def numbers(self, rows: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
+        found = np.empty((len(rows), len(names)), np.float32)
+        batches = np.searchsorted(self._firsts, rows, side="right") - 1
+        for number in np.unique(batches).tolist():
+            chosen = np.flatnonzero(batches == number)
+            local = rows[chosen] - self._firsts[number]
+            for at, name in enumerate(names):
+                found[chosen, at] = self._column(number, name)[local]
+        return found
+
+    def _column(self, number: int, name: str) -> NDArray[Any]:
+        """Return a column of a batch: a view of the mapped file, or a copy if it has gaps."""
+        if (number, name) not in self._views:
+            column = self.batches[number].column(name)
+            if column.null_count or str(column.type) == "bool":
+                copied: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+                return copied
+            self._views[number, name] = column.to_numpy(zero_copy_only=True)
+        return self._views[number, name]
 
     def record(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         number = bisect_right(self._firsts, row) - 1

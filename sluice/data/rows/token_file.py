@@ -192,6 +192,10 @@ class TokenFile:
             )
         return self._offsets.array
 
+    def is_inside(self, ids: NDArray[Any]) -> bool:
+        """Return whether all ids are in the vocabulary."""
+        return not ids.size or 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size
+
     def check(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
         """Raise an error for an id outside of the vocabulary.
 
@@ -202,7 +206,7 @@ class TokenFile:
         Raises:
             ContractError: The message names the document and the position in it.
         """
-        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
+        if not self.is_inside(ids):
             at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
             place = self._place(int(positions.reshape(-1)[at]))
             raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, place)
@@ -210,7 +214,7 @@ class TokenFile:
     def _check_all(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
             ids = self.tokens[start : start + _CHUNK_TOKENS]
-            if not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
+            if not self.is_inside(ids):
                 self.check(ids, np.arange(start, start + len(ids)))
 
     def _place(self, position: int) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from sluice.base.errors import ContractError
@@ -80,9 +80,9 @@ class TokenRows:
 
     def lengths_of(self, rows: Tensor) -> Tensor:
         """Return the number of tokens of the chosen documents after cutting, int64 (B,)."""
-        return self._ranges(rows)[1]
+        return torch.from_numpy(self._ranges(rows)[1])
 
-    def _ranges(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _ranges(self, rows: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first position and the length of each chosen document, int64 (B,)."""
         positions = check_positions(rows, len(self))
         offsets = self._file.offsets
@@ -90,20 +90,20 @@ class TokenRows:
         lengths = offsets[positions + 1].astype(np.int64, copy=False) - starts
         if self._max_len is not None:
             lengths = lengths.clip(max=self._max_len)
-        return torch.from_numpy(starts), torch.from_numpy(lengths)
+        return starts, lengths
 
     def __getitem__(self, rows: Tensor, /) -> dict[str, Tensor]:
         starts, lengths = self._ranges(rows)
-        length = self._fixed_len or (int(lengths.max()) if len(lengths) else 0)
-        mask = torch.arange(length) < lengths[:, None]
-        # Positions of all tokens of the chosen documents, one document after the other.
-        shifts = starts - (lengths.cumsum(0) - lengths)
-        where = torch.arange(int(lengths.sum())) + shifts.repeat_interleave(lengths)
-        found = self._file.tokens[where.numpy()]
-        self._file.check(found, where.numpy())
-        ids = torch.full(mask.shape, self._pad_id)
-        ids[mask] = torch.from_numpy(found.astype(np.int64))
-        return {self._names[0]: ids, self._names[1]: mask}
+        length = self._fixed_len or int(lengths.max(initial=0))
+        ids = np.full((len(starts), length), self._pad_id)
+        tokens = self._file.tokens
+        for line, start, count in zip(ids, starts.tolist(), lengths.tolist(), strict=True):
+            line[:count] = tokens[start : start + count]
+        if not self._file.is_inside(ids):
+            for line, start, count in zip(ids, starts, lengths, strict=True):
+                self._file.check(line[:count], np.arange(start, start + count))
+        mask = np.arange(length) < lengths[:, None]
+        return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 
 class TokenBlocks:
