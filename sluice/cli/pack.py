@@ -106,7 +106,7 @@ def _print(found: "PackResult") -> None:
     kept = f", {found.kept_shards} of them kept" if found.kept_shards else ""
     console.print(
         f"{pluralize(found.rows, 'record')} in {pluralize(found.shards, 'shard')}{kept}, "
-        f"{found.num_bytes / _MEGABYTE:,.1f} MB: {found.folder}",
+        f"{found.num_bytes:,} bytes: {found.folder}",
         soft_wrap=True,
     )
     for name, kind in found.columns.items():

@@ -18,7 +18,8 @@ def test_the_result_is_printed_and_progress_goes_to_stderr(source, tmp_path, cap
     assert run_command(["pack", str(source), str(tmp_path / "out")]) == 0
 
     printed = capsys.readouterr()
-    assert printed.out.startswith("2,500 records in 1 shard, 0.1 MB: ")
+    size = (tmp_path / "out" / "shard-00000.arrow").stat().st_size
+    assert printed.out.startswith(f"2,500 records in 1 shard, {size:,} bytes: ")
     assert printed.out.endswith("out\n  id: int64\n  text: string\n")
 
     assert run_command(["pack", str(source), str(tmp_path / "out")]) == 0

