@@ -6,7 +6,9 @@ import os
 import shutil
 import stat
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from sluice.base.errors import StorageError
 
@@ -100,15 +102,34 @@ def write_atomic(path: Path, content: bytes) -> None:
     _write(path, content, _PUBLIC_FILE_MODE)
 
 
+@contextlib.contextmanager
+def stream_atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing in parts; it gets its name when the block ends without an error.
+
+    A reader sees all of it or none of it. The file can be read and its position can be changed.
+
+    Raises:
+        StorageError: The folder is not writable or the disk is full. No partial file is left.
+    """
+    with _stream(path, _ANY_FILE) as file:
+        yield file
+
+
 def _write(path: Path, content: bytes, mode: int) -> None:
+    with _stream(path, mode) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
     temporary: Path | None = None
     try:
         make_folder(path.parent)
         # The tempfile module would create a file that other users cannot read, but the folder may
         # be shared with them.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content)
+        with open(temporary, "x+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -35,6 +35,7 @@ SHARED = ("orchestration.commands", "bench.app")
 
 COMMANDS = (
     "list",
+    "pack",
     "poc",
     "trace",
     "gate",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.base.errors import EXIT_GATE_BLOCKED
-from sluice.cli.bench import docs, drift, faults, gate, rollout, serving, trace, training
+from sluice.cli.bench import docs, drift, faults, gate, rollout, rows, serving, trace, training
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results
 
@@ -60,6 +60,7 @@ def register(app: typer.Typer) -> None:
         _poc(quick=quick, tables=tables, speeds=speeds, as_json=as_json)
 
     training.register(group)
+    rows.register(group)
     gate.register(group)
     trace.register(group)
     faults.register(group)

@@ -1,4 +1,52 @@
 """Rows that a network reads batch by batch, instead of one tensor in memory.
 
-``protocol`` defines what a row source is; every other module is one source.
+``protocol`` defines what a row source is, ``order`` and ``bucketing`` in which order its rows are
+read; every other module is one source or a part of it. The names below are imported when they are
+first used.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluice.data.rows.bucketing import BucketedOrder as BucketedOrder
+    from sluice.data.rows.bucketing import bucketed_batches as bucketed_batches
+    from sluice.data.rows.dataset import DatasetRows as DatasetRows
+    from sluice.data.rows.image_listing import image_folder_table as image_folder_table
+    from sluice.data.rows.image_listing import verify_images as verify_images
+    from sluice.data.rows.images import ImageFolderRows as ImageFolderRows
+    from sluice.data.rows.images import ImageShardRows as ImageShardRows
+    from sluice.data.rows.shard_rows import ShardRows as ShardRows
+    from sluice.data.rows.shard_rows import shard_table as shard_table
+    from sluice.data.rows.subset import SubsetRows as SubsetRows
+    from sluice.data.rows.table import TableRows as TableRows
+    from sluice.data.rows.token_file import write_tokens as write_tokens
+    from sluice.data.rows.tokens import TokenBlocks as TokenBlocks
+    from sluice.data.rows.tokens import TokenRows as TokenRows
+
+_MODULES = {
+    "BucketedOrder": "bucketing",
+    "DatasetRows": "dataset",
+    "ImageFolderRows": "images",
+    "ImageShardRows": "images",
+    "ShardRows": "shard_rows",
+    "SubsetRows": "subset",
+    "TableRows": "table",
+    "TokenBlocks": "tokens",
+    "TokenRows": "tokens",
+    "bucketed_batches": "bucketing",
+    "image_folder_table": "image_listing",
+    "shard_table": "shard_rows",
+    "verify_images": "image_listing",
+    "write_tokens": "token_file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"sluice.data.rows.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sluice.base.errors import StorageError
-from sluice.base.files import storage_error, write_atomic
+from sluice.base.files import storage_error, stream_atomic, write_atomic
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -98,3 +98,41 @@ def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     (tmp_path / "usual").write_bytes(b"x")
 
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_streamed_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with stream_atomic(path) as file:
+        file.write(b"....two")
+        file.seek(0)
+        file.write(b"one ")
+        assert not path.exists()
+
+    assert path.read_bytes() == b"one two"
+    assert [p.name for p in path.parent.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "raised"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), StorageError),
+        (ValueError("bad row"), ValueError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_stream_that_breaks_leaves_the_old_file(
+    tmp_path: Path, broken: BaseException, raised: type[BaseException]
+) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def write() -> None:
+        with stream_atomic(path) as file:
+            file.write(b"new")
+            raise broken
+
+    with pytest.raises(raised):
+        write()
+
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

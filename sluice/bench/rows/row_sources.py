@@ -1,0 +1,250 @@
+"""Speed of every row source beside the shortest loop that reads the same rows."""
+
+import random
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset, default_collate
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.data.packing.pack import pack
+from sluice.data.rows import (
+    DatasetRows,
+    ImageFolderRows,
+    ImageShardRows,
+    ShardRows,
+    TableRows,
+    TokenBlocks,
+    TokenRows,
+    write_tokens,
+)
+from sluice.data.rows.order import FeistelOrder
+from sluice.data.rows.protocol import ModelInput, RowSource, input_parts
+
+_BATCH_ROWS = 64
+_IMAGE_PIXELS = 48
+_VOCAB_SIZE = 5_000
+
+
+class SourceSpeed(Record):
+    """Speed of one row source beside its baseline."""
+
+    source: str = Field(description="Class of the source, and what its rows are.")
+    baseline: str = Field(description="Loop that reads the same rows.")
+    rows_per_s: float = Field(description="Fastest round [rows/s].")
+    baseline_rows_per_s: float = Field(description="Fastest round [rows/s].")
+    ratio: float = Field(description="Speed of the source over that of the baseline.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    name: str
+    baseline_name: str
+    source: RowSource
+    baseline: Callable[[Tensor], ModelInput]
+
+
+def measure_sources(
+    *, num_rows: int, rounds: int, seed: int, folder: Path
+) -> Iterator[SourceSpeed]:
+    """Yield the speed of every source on generated data.
+
+    Both loops read the same batches of 64 shuffled rows in turns, and return the same bits.
+
+    Args:
+        num_rows: Number of rows of a table; there are fewer documents and images.
+        rounds: Number of timed pairs.
+        seed: Seed of the data and the order.
+        folder: Empty folder for the files.
+
+    Raises:
+        ContractError: A source and its baseline return different values.
+    """
+    rng = np.random.default_rng(seed)
+    for make in (_tables, _documents, _blocks, _images, _datasets, _records):
+        place = folder / make.__name__.strip("_")
+        place.mkdir()
+        for compared in make(num_rows, rng, place):
+            yield _measure(compared, rounds, seed)
+
+
+def _measure(compared: _Comparison, rounds: int, seed: int) -> SourceSpeed:
+    num_batches = max(1, min(30, len(compared.source) // _BATCH_ROWS))
+    order = FeistelOrder(len(compared.source), seed=seed).part(0, num_batches * _BATCH_ROWS)
+    batches = order.split(_BATCH_ROWS)
+    _require_same(compared, batches[0])
+    reads: dict[str, Callable[[Tensor], ModelInput]] = {
+        "source": compared.source.__getitem__,
+        "baseline": compared.baseline,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in reads}
+    for number in range(rounds + 1):
+        for name in reads if number % 2 else reversed(reads):
+            read = reads[name]
+            started = time.perf_counter()
+            for rows in batches:
+                read(rows)
+            if number:  # the first round fills the caches
+                seconds[name].append(time.perf_counter() - started)
+    return SourceSpeed(
+        source=compared.name,
+        baseline=compared.baseline_name,
+        rows_per_s=len(order) / min(seconds["source"]),
+        baseline_rows_per_s=len(order) / min(seconds["baseline"]),
+        ratio=min(seconds["baseline"]) / min(seconds["source"]),
+    )
+
+
+def _require_same(compared: _Comparison, rows: Tensor) -> None:
+    first, second = input_parts(compared.source[rows]), input_parts(compared.baseline(rows))
+    if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
+        raise ContractError(
+            f"{compared.name} and '{compared.baseline_name}' must return the same values.",
+            fix="Report it; one of them reads other rows.",
+        )
+
+
+def _tables(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    matrix = rng.normal(size=(num_rows, 16)).astype(np.float32)
+    columns = {f"c{n}": matrix[:, n] for n in range(16)}
+    pq.write_table(pa.table(columns), folder / "table.parquet")
+    windows = torch.from_numpy(matrix).unfold(0, 64, 1).transpose(1, 2).contiguous()
+    yield _Comparison(
+        "TableRows, windows of 64 x 16",
+        "a tensor in memory",
+        TableRows(folder / "table.parquet", cache=folder, seq_len=64),
+        lambda rows: windows.index_select(0, rows),
+    )
+
+
+def _documents(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+    documents = make_documents(num_rows // 4, rng)
+    write_tokens(folder / "tokens", documents, vocab_size=_VOCAB_SIZE)
+    tensors = [torch.from_numpy(document) for document in documents]
+
+    def pad(rows: Tensor) -> ModelInput:
+        chosen = [tensors[row] for row in rows.tolist()]
+        lengths = torch.tensor([len(document) for document in chosen])
+        ids = nn.utils.rnn.pad_sequence(chosen, batch_first=True)
+        return {"ids": ids, "mask": torch.arange(ids.shape[1]) < lengths[:, None]}
+
+    yield _Comparison(
+        "TokenRows, padded documents",
+        "torch's pad_sequence of tensors in memory",
+        TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE),
+        pad,
+    )
+
+
+def _blocks(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+    tokens = rng.integers(0, _VOCAB_SIZE, num_rows * 16).astype(np.uint16)
+    np.save(folder / "tokens.npy", tokens)
+    mapped = np.load(folder / "tokens.npy", mmap_mode="r")
+
+    def stack(rows: Tensor) -> ModelInput:
+        parts = [mapped[256 * row : 256 * row + 256].astype(np.int64) for row in rows.tolist()]
+        return torch.stack([torch.from_numpy(part) for part in parts])
+
+    yield _Comparison(
+        "TokenBlocks, 256 tokens",
+        "slices of a memory map, stacked",
+        TokenBlocks(folder / "tokens.npy", vocab_size=_VOCAB_SIZE, block_len=256),
+        stack,
+    )
+
+
+def _images(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+    from PIL import Image
+
+    paths = [f"{number}.png" for number in range(max(128, num_rows // 20))]
+    for path in paths:
+        pixels = rng.integers(0, 256, (_IMAGE_PIXELS, _IMAGE_PIXELS, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / path)
+    with tarfile.open(folder / "images.tar", "w") as archive:
+        for path in paths:
+            archive.add(folder / path, path)
+    pack(str(folder / "images.tar"), folder / "shards", environ={})
+
+    def decode(rows: Tensor) -> ModelInput:
+        images = []
+        for row in rows.tolist():
+            with Image.open(folder / paths[row]) as image:
+                images.append(torch.from_numpy(np.array(image.convert("RGB"))))
+        return torch.stack(images).permute(0, 3, 1, 2)
+
+    for name, source in (
+        ("ImageFolderRows", ImageFolderRows(folder, paths)),
+        ("ImageShardRows", ImageShardRows(folder / "shards")),
+    ):
+        yield _Comparison(f"{name}, PNG of 48 x 48", "Pillow, stacked", source, decode)
+
+
+def _datasets(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:  # noqa: ARG001 - no files
+    dataset = TensorDataset(torch.from_numpy(rng.normal(size=(num_rows, 16))))
+
+    def collate(rows: Tensor) -> ModelInput:
+        found: list[Tensor] = default_collate([dataset[row] for row in rows.tolist()])
+        return found[0]
+
+    yield _Comparison(
+        "DatasetRows, TensorDataset",
+        "torch's default_collate",
+        DatasetRows(dataset, field=0),
+        collate,
+    )
+
+
+def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: rng.normal(size=num_rows) for name in "abcd"}
+    pq.write_table(pa.table(columns), folder / "table.parquet")
+    pack(str(folder / "table.parquet"), folder / "shards", environ={})
+    table = pa.table(columns)
+
+    def take(rows: Tensor) -> ModelInput:
+        found = table.take(pa.array(rows.numpy()))
+        parts = [torch.from_numpy(np.array(column, np.float32)) for column in found.columns]
+        return torch.stack(parts, dim=1)
+
+    yield _Comparison(
+        "ShardRows, 4 numbers", "take of an Arrow table", ShardRows(folder / "shards"), take
+    )
+
+
+def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
+    """Return token ids of documents whose lengths are log-normal, as those of texts are.
+
+    The median is 32 tokens, the shortest has 4 and the longest 1,024: a factor of 256.
+    """
+    lengths = np.exp(rng.normal(np.log(32), 0.9, count)).astype(np.int64).clip(4, 1_024)
+    lengths[0] = 1_024
+    return [rng.integers(1, _VOCAB_SIZE, length) for length in lengths]
+
+
+def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
+    """Return the speed of the order without a table [rows/s].
+
+    The best of short runs is the one least disturbed by other programs.
+    """
+    order, part = FeistelOrder(num_rows, seed=seed), 2**18
+    starts = [random.Random(seed + n).randrange(num_rows - part) for n in range(repeats)]
+    seconds = []
+    for start in starts:
+        started = time.perf_counter()
+        order.part(start, start + part)
+        seconds.append(time.perf_counter() - started)
+    return part / min(seconds)

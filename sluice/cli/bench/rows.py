@@ -1,0 +1,81 @@
+"""``sluice bench rows``: the speed of row sources, of the order of rows and of padding."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sluice.base.settings import Record
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
+
+_SEED = 0
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``rows`` to ``sluice bench``."""
+
+    @group.command("rows", epilog="Example: sluice bench rows --quick")
+    def rows(
+        quick: Annotated[
+            bool,
+            typer.Option(
+                "--quick", help="Less data and fewer rounds: for a quick check, not for figures."
+            ),
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Measure how fast rows are read: every source, the order of rows, padding of texts.
+
+        Each source is compared with the shortest loop that reads the same rows.
+        """
+        _show(measure_rows(quick=quick), as_json=as_json)
+
+
+def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
+    """Yield the measurements, and the speeds that have a target."""
+    from sluice.bench.rows.padding import measure_padding
+    from sluice.bench.rows.row_sources import measure_feistel, measure_sources
+
+    speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=30 if quick else 200)
+    yield _at_least("order of 10^10 rows, without a table", speed, "rows/s", 20e6)
+    rounds = 3 if quick else 9
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        for found in measure_sources(
+            num_rows=2_000 if quick else 50_000, rounds=rounds, seed=_SEED, folder=folder
+        ):
+            yield found
+            yield _at_least(f"{found.source} / {found.baseline}", found.ratio, "x", 0.97)
+        padding = measure_padding(
+            num_batches=16 if quick else 128, rounds=rounds, seed=_SEED, folder=folder
+        )
+    yield padding
+    yield _at_least("padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5)
+    yield _at_least("the same, bucketed by length", padding.bucketed_ratio, "x", 1.5)
+
+
+def _show(found: Iterator[Record | Speed], *, as_json: bool) -> None:
+    show = Console(stderr=True)
+    speeds: list[Speed] = []
+    measured: list[dict[str, Any]] = []
+    with show.status("measuring rows"):
+        for record in found:
+            if isinstance(record, Speed):
+                speeds.append(record)
+                show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+            else:
+                measured.append(record.model_dump(mode="json"))
+    if as_json:
+        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        print(json.dumps({"speeds": rows, "measured": measured}, indent=1))
+    else:
+        results().print(speed_table(speeds))
+
+
+def _at_least(name: str, value: float, unit: str, target: float) -> Speed:
+    return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)

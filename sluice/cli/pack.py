@@ -1,0 +1,113 @@
+"""``sluice pack``: writes a stream of records once to shards with random access."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sluice.base.pluralize import pluralize
+from sluice.cli.output import print_json, results
+
+if TYPE_CHECKING:
+    from sluice.data.packing.pack import PackProgress, PackResult
+
+_MEGABYTE = 2**20
+_EXAMPLE = "Example: sluice pack 's3://bucket/reviews-*.jsonl.gz' data/reviews"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``pack`` to the command line."""
+    app.command("pack", epilog=_EXAMPLE)(pack)
+
+
+def pack(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Path or URL (fsspec) of a file with JSON lines, CSV, Parquet, or of a tar "
+            "archive; or a quoted pattern of several, which are read in the order of their names. "
+            "${NAME} is replaced by the environment variable.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of the shards; new, or of an interrupted packing, which is continued.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        Literal["jsonl", "csv", "tar", "parquet"] | None,
+        typer.Option(help="Format of the source. Default: from its name.", show_default=False),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Type of a column as NAME=TYPE, such as price=float64; may be repeated. Default: "
+            "inferred from the first records.",
+            show_default=False,
+        ),
+    ] = None,
+    shard_mb: Annotated[
+        int, typer.Option(min=1, max=2048, help="Size at which a shard is closed [MB].")
+    ] = 128,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write a stream of records once to shards with random access.
+
+    Training reads rows in a shuffled order and from the middle of an epoch, which a stream cannot
+    do. The shards are Arrow files of bounded size with an index file; ShardRows, ImageShardRows
+    and TableRows read them. The files of a tar archive become records with their path and content.
+
+    An interrupted packing is continued when the command is repeated: finished shards are verified
+    and kept, and the result is the same.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from sluice.data.packing.column_types import parse_columns
+    from sluice.data.packing.pack import pack as pack_source
+
+    declared = parse_columns(column or ())
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("packing", total=None)
+
+        def show(state: "PackProgress") -> None:
+            if state.message:
+                console.print(state.message, highlight=False, markup=False, soft_wrap=True)
+            progress.update(
+                task,
+                description=f"{pluralize(state.rows, 'record')} in "
+                f"{pluralize(state.shards, 'shard')}, {state.bytes_read / _MEGABYTE:,.0f} MB read",
+            )
+
+        found = pack_source(
+            source,
+            folder,
+            environ=os.environ,
+            format=format,
+            columns=declared,
+            max_shard_bytes=shard_mb * _MEGABYTE,
+            on_progress=show,
+        )
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _print(found: "PackResult") -> None:
+    console = results(markup=False)
+    kept = f", {found.kept_shards} of them kept" if found.kept_shards else ""
+    console.print(
+        f"{pluralize(found.rows, 'record')} in {pluralize(found.shards, 'shard')}{kept}, "
+        f"{found.num_bytes:,} bytes: {found.folder}",
+        soft_wrap=True,
+    )
+    for name, kind in found.columns.items():
+        console.print(f"  {name}: {kind}", soft_wrap=True)

@@ -1,0 +1,280 @@
+"""Packs a source into shards, and continues where an interrupted process ended."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from sluice.base.errors import ContractError, SourceError, StorageError
+from sluice.base.file_lock import hold_lock
+from sluice.base.files import make_folder, write_atomic
+from sluice.base.pluralize import pluralize
+from sluice.base.settings import Record
+from sluice.data.packing.column_types import arrow_type
+from sluice.data.packing.inputs import SourceFiles, StreamFormat, source_name
+from sluice.data.packing.records import infer_schema, read_tables
+from sluice.data.packing.shard_writer import write_shards
+from sluice.data.rows.shards import INDEX_NAME, Shard, ShardIndex, read_index
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_SHARD_ROWS = 2**20
+"""Default of the maximum number of records of a shard."""
+
+MAX_SHARD_BYTES = 128 * 2**20
+"""Default of the size of the values at which a shard is closed [bytes]."""
+
+_LOCK_NAME = ".lock"
+_HASH_BYTES = 2**20
+
+
+class PackProgress(Record):
+    """State of a packing that is running."""
+
+    rows: int = Field(description="Records in finished shards.")
+    shards: int = Field(description="Finished shards.")
+    bytes_read: int = Field(description="Bytes of the source that were read and decompressed.")
+    message: str = Field(description="What happened, for events that are worth a line; or empty.")
+
+
+class PackResult(Record):
+    """Result of a packing."""
+
+    folder: str = Field(description="Folder of the shards.")
+    format: str = Field(description="Format of the source.")
+    rows: int = Field(description="Number of records.")
+    shards: int = Field(description="Number of shards.")
+    num_bytes: int = Field(description="Size of the shards [bytes].")
+    columns: dict[str, str] = Field(description="Arrow type of each column, by name.")
+    kept_shards: int = Field(description="Shards that an earlier, interrupted packing wrote.")
+
+
+def pack(
+    source: str,
+    folder: Path,
+    *,
+    environ: Mapping[str, str],
+    format: StreamFormat | None = None,
+    columns: Mapping[str, str] | None = None,
+    max_shard_rows: int = MAX_SHARD_ROWS,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    on_progress: Callable[[PackProgress], None] | None = None,
+) -> PackResult:
+    """Write the records of a source to shards with random access.
+
+    Finished shards of an interrupted packing are verified and kept, and the source is read again
+    to skip their records; the result has the same bytes as without the interruption.
+
+    Args:
+        source: Path or fsspec URL of a file, or a pattern of several.
+        folder: Folder of the shards; new, empty, or of an earlier packing of the same source.
+        environ: Environment variables, for ``${NAME}`` in ``source``.
+        format: Format of the source; by default from its name.
+        columns: Declared types by column; the others are inferred from the first records.
+        max_shard_rows: Maximum number of records of a shard.
+        max_shard_bytes: Size of the values at which a shard is closed [bytes].
+        on_progress: Receives the progress after every part that is read.
+
+    Raises:
+        SourceError: The source cannot be read or parsed, or has no record.
+        ContractError: The folder contains something else, or is being written.
+        StorageError: The folder cannot be written.
+
+    Cost:
+        One pass over the source. Memory for a few megabytes of records, or one record.
+    """
+    folder = folder.absolute()
+    make_folder_for(folder)
+    with hold_lock(folder / _LOCK_NAME, wait=False) as held:
+        if not held:
+            raise ContractError(
+                f"Another process is packing to {folder}.", fix="Wait until it has finished."
+            )
+        for pattern in (f".{INDEX_NAME}.*", ".shard-*.partial"):
+            for stale in folder.glob(pattern):
+                stale.unlink()  # a killed process was writing it
+        return _Packing(folder, on_progress).run(
+            source, environ, format, columns or {}, max_shard_rows, max_shard_bytes
+        )
+
+
+def make_folder_for(folder: Path) -> None:
+    """Create the folder of shards; refuse one that contains something else.
+
+    Raises:
+        ContractError: The path is a file, or a folder with other files.
+        StorageError: The folder cannot be created.
+    """
+    try:
+        make_folder(folder)
+        names = {path.name for path in folder.iterdir()}
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be used as a folder ({error.strerror}).",
+            fix="Name a new folder on a disk with enough space.",
+        ) from None
+    others = {name for name in names if not name.startswith((".", "shard-"))}
+    if INDEX_NAME not in names and others:
+        raise ContractError(
+            f"{folder} must be new, empty or of an earlier packing, and contains {min(others)}.",
+            fix="Name another folder.",
+        )
+
+
+class _Packing:
+    """One run of the command."""
+
+    def __init__(self, folder: Path, on_progress: Callable[[PackProgress], None] | None) -> None:
+        self._folder, self._on_progress = folder, on_progress
+        self._rows = self._shards = self._bytes = 0
+
+    def run(
+        self,
+        source: str,
+        environ: Mapping[str, str],
+        format: StreamFormat | None,
+        columns: Mapping[str, str],
+        max_rows: int,
+        max_bytes: int,
+    ) -> PackResult:
+        files = SourceFiles(source, format=format, environ=environ, on_bytes=self._read)
+        index = ShardIndex(
+            source=source_name(source),
+            format=files.format,
+            inputs=files.inputs,
+            max_shard_rows=max_rows,
+            max_shard_bytes=max_bytes,
+            columns={},
+            shards=(),
+            complete=False,
+        )
+        before = read_index(self._folder)
+        if before is not None:
+            _require_same(before, index, self._folder)
+            _require_types(before, columns, self._folder)
+            kept = self._verified(before)
+            if len(kept) < len(before.shards) or not before.complete:
+                before = before.model_copy(update={"shards": kept, "complete": False})
+            index = before
+        num_kept = len(index.shards)
+        if not index.complete:
+            index = self._write(files, columns, index)
+        return PackResult(
+            folder=str(self._folder),
+            format=index.format,
+            rows=index.num_rows,
+            shards=len(index.shards),
+            num_bytes=sum(shard.num_bytes for shard in index.shards),
+            columns=index.columns,
+            kept_shards=num_kept,
+        )
+
+    def _write(
+        self, files: SourceFiles, columns: Mapping[str, str], index: ShardIndex
+    ) -> ShardIndex:
+        schema = self._schema(files, columns, index)
+        names = {field.name: str(field.type) for field in schema}
+        index = index.model_copy(update={"columns": names})
+        self._rows, self._shards = index.num_rows, len(index.shards)
+        written = write_shards(
+            read_tables(files, schema, skip=index.num_rows),
+            schema,
+            self._folder,
+            first=len(index.shards),
+            max_rows=index.max_shard_rows,
+            max_bytes=index.max_shard_bytes,
+        )
+        for shard in written:
+            index = index.model_copy(update={"shards": (*index.shards, shard)})
+            self._save(index)
+            self._rows, self._shards = index.num_rows, len(index.shards)
+            self._report()
+        if not index.shards:
+            raise SourceError(
+                f"{index.source} must have at least one record, and has none.",
+                fix="Check the path, or the export that wrote the file.",
+            )
+        index = index.model_copy(update={"complete": True})
+        self._save(index)
+        return index
+
+    def _schema(
+        self, files: SourceFiles, columns: Mapping[str, str], index: ShardIndex
+    ) -> "pa.Schema":
+        import pyarrow as pa
+
+        if not index.shards:
+            return infer_schema(files, columns)
+        first = self._folder / index.shards[0].file
+        with pa.memory_map(str(first)) as file, pa.ipc.open_file(file) as reader:
+            return reader.schema
+
+    def _verified(self, index: ShardIndex) -> tuple[Shard, ...]:
+        """Return the shards before the first one that is missing or damaged."""
+        for number, shard in enumerate(index.shards):
+            if not _is_whole(self._folder / shard.file, shard):
+                self._report(
+                    f"{shard.file} is missing or damaged: packing again from record "
+                    f"{sum(s.num_rows for s in index.shards[:number]):,}"
+                )
+                return index.shards[:number]
+        if index.shards:
+            self._report(
+                f"verified {pluralize(len(index.shards), 'finished shard')} with "
+                f"{pluralize(index.num_rows, 'record')}"
+            )
+        return index.shards
+
+    def _save(self, index: ShardIndex) -> None:
+        write_atomic(self._folder / INDEX_NAME, index.model_dump_json(indent=1).encode())
+
+    def _read(self, num_bytes: int) -> None:
+        self._bytes += num_bytes
+        self._report()
+
+    def _report(self, message: str = "") -> None:
+        if self._on_progress is not None:
+            self._on_progress(
+                PackProgress(
+                    rows=self._rows, shards=self._shards, bytes_read=self._bytes, message=message
+                )
+            )
+
+
+def _is_whole(path: Path, shard: Shard) -> bool:
+    try:
+        with open(path, "rb") as file:
+            sha = hashlib.sha256()
+            while part := file.read(_HASH_BYTES):
+                sha.update(part)
+            return sha.hexdigest() == shard.sha256
+    except OSError:
+        return False
+
+
+def _require_types(before: ShardIndex, columns: Mapping[str, str], folder: Path) -> None:
+    for name, declared in columns.items():
+        wanted = str(arrow_type(declared))
+        if before.columns and before.columns.get(name) != wanted:
+            raise ContractError(
+                f"{folder} has the column '{name}' as {before.columns.get(name)}, and this command "
+                f"declares {wanted}.",
+                cause="Finished shards are kept, with the types that they have.",
+                fix="Remove the folder, and run the command again.",
+            )
+
+
+def _require_same(before: ShardIndex, now: ShardIndex, folder: Path) -> None:
+    for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
+        old, new = getattr(before, what), getattr(now, what)
+        if old != new:
+            shown = "other files" if what == "inputs" else f"{what} = {old}"
+            raise ContractError(
+                f"{folder} was packed from {shown}, and this command has "
+                f"{'changed ones' if what == 'inputs' else new}.",
+                cause="The source or an option differs from the packing that is to be continued.",
+                fix="Name another folder, or remove this one.",
+            )

@@ -1,0 +1,304 @@
+"""Parses the files of a source to Arrow tables, a few thousand records at a time."""
+
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sluice.base.errors import SourceError
+from sluice.data.packing.column_types import declare, infer_columns, to_array
+from sluice.data.packing.inputs import SourceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
+"""Size of the sample of JSON records that the types of columns are inferred from."""
+
+_TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
+"""Number of records and bytes at which records become a table."""
+
+_LINE_BYTES = 256 * 2**20
+"""Maximum length of a line; a file without line breaks would fill the memory."""
+
+_CSV_BLOCK_BYTES = 4 * 2**20
+"""Size of the parts that a CSV file is parsed in; types are inferred from the first part."""
+
+
+def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema":
+    """Return names and types of the columns, from the beginning of the first file.
+
+    Args:
+        files: Files of the source.
+        declared: Types that the user declared, by column.
+
+    Raises:
+        SourceError: The file cannot be parsed, or has no record.
+        SettingsError: A declared column does not exist.
+    """
+    import pyarrow as pa
+
+    match files.format:
+        case "tar":
+            found = pa.schema([("path", pa.string()), ("content", pa.binary())])
+        case "csv":
+            with files.open(0) as file, _csv_reader(file, files.name(0), None) as reader:
+                found = reader.schema
+        case "parquet":
+            with files.open(0) as file:
+                found = _parquet_file(file, files.name(0)).schema_arrow
+        case "jsonl":
+            sample: list[dict[str, Any]] = []
+            size = 0
+            for record, num_bytes, _ in _json_records(files):
+                sample.append(record)
+                size += num_bytes
+                if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
+                    break
+            known = [{k: v for k, v in record.items() if k not in declared} for record in sample]
+            columns = dict.fromkeys(key for record in sample for key in record)
+            inferred = infer_columns(known, files.name(0))
+            found = pa.schema(
+                [(n, pa.null() if n in declared else inferred.field(n).type) for n in columns]
+            )
+    return declare(found, declared)
+
+
+def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Iterator[pa.Table]":
+    """Yield all records from number ``skip`` on, as tables of ``schema``.
+
+    Where a table ends has no meaning; it may differ between two calls.
+
+    Raises:
+        SourceError: A file cannot be read or parsed, or a record does not fit the schema. The
+            message names the file and, where it is known, the line.
+    """
+    match files.format:
+        case "jsonl":
+            yield from _json_tables(files, schema, skip)
+        case "tar":
+            yield from _tar_tables(files, schema, skip)
+        case "csv":
+            yield from _skipped(_csv_tables(files, schema), skip)
+        case "parquet":
+            yield from _parquet_tables(files, schema, skip)
+
+
+def _json_records(files: SourceFiles) -> Iterator[tuple[dict[str, Any], int, str]]:
+    """Yield every record, the length of its line [bytes], and its place."""
+    for at in range(len(files)):
+        with files.open(at) as file:
+            number = 0
+            while line := file.readline(_LINE_BYTES):
+                number += 1
+                if line.isspace():
+                    continue
+                place = f"line {number} of {files.name(at)}"
+                if len(line) == _LINE_BYTES:
+                    raise _wrong_format(place, f"it has more than {_LINE_BYTES:,} bytes")
+                try:
+                    record = json.loads(line, parse_constant=_refuse_constant)
+                except (ValueError, RecursionError) as error:
+                    raise _wrong_format(place, str(error)) from None
+                if not isinstance(record, dict):
+                    raise _wrong_format(place, f"it is not an object but {type(record).__name__}")
+                yield record, len(line), place
+
+
+def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
+    names = set(schema.names)
+    records: list[dict[str, Any]] = []
+    places: list[str] = []
+    size = 0
+    for number, (record, num_bytes, place) in enumerate(_json_records(files)):
+        if number < skip:
+            continue
+        if not record.keys() <= names:
+            extra = next(key for key in record if key not in names)
+            raise SourceError(
+                f"The record at {place} has the key '{extra}', which the first "
+                f"{_SAMPLE_RECORDS:,} records do not have.",
+                cause="The columns are those of the first records.",
+                fix="Add the key to the first record, with the value null.",
+            )
+        records.append(record)
+        places.append(place)
+        size += num_bytes
+        if len(records) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+            yield _table(records, places, schema)
+            records, places, size = [], [], 0
+    if records:
+        yield _table(records, places, schema)
+
+
+def _table(records: list[dict[str, Any]], places: list[str], schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+
+    try:
+        columns = [to_array([r.get(field.name) for r in records], field.type) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        for record, place in zip(records, places, strict=True):
+            for field in schema:
+                try:
+                    to_array([record.get(field.name)], field.type)
+                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                    raise _wrong_type(field, f"{error} at {place}") from None
+        raise
+
+
+def _tar_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+
+    names: list[str] = []
+    contents: list[bytes] = []
+    size = 0
+    for number, (name, content) in enumerate(_tar_members(files, skip)):
+        if number < skip:
+            continue
+        names.append(name.encode("utf-8", "backslashreplace").decode())
+        contents.append(content)
+        size += len(content)
+        if len(names) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+            yield pa.table([names, contents], schema=schema)
+            names, contents, size = [], [], 0
+    if names:
+        yield pa.table([names, contents], schema=schema)
+
+
+def _tar_members(files: SourceFiles, skip: int) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of every file; empty content of the first ``skip`` ones."""
+    number = 0
+    for at in range(len(files)):
+        try:
+            with (
+                files.open(at) as file,
+                tarfile.open(fileobj=file, mode="r|*") as archive,
+            ):
+                while (member := archive.next()) is not None:
+                    # A list of all members would grow with the archive.
+                    archive.members.clear()  # type: ignore[attr-defined]
+                    if member.islnk() or member.issym():
+                        raise _wrong_format(files.name(at), f"'{member.name}' is a link")
+                    if not member.isfile():
+                        continue
+                    part = archive.extractfile(member) if number >= skip else None
+                    number += 1
+                    yield member.name, part.read() if part is not None else b""
+        except (tarfile.TarError, EOFError) as error:
+            raise _wrong_format(files.name(at), str(error)) from None
+
+
+def _csv_tables(files: SourceFiles, schema: "pa.Schema") -> "Iterator[pa.Table]":
+    import pyarrow as pa
+
+    for at in range(len(files)):
+        name = files.name(at)
+        with files.open(at) as file, _csv_reader(file, name, schema) as reader:
+            if reader.schema.names != schema.names:
+                raise _other_columns(name, reader.schema.names, schema.names)
+            try:
+                for batch in reader:
+                    yield pa.Table.from_batches([batch])
+            except pa.ArrowInvalid as error:
+                raise _wrong_csv(name, error) from None
+
+
+def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        return csv.open_csv(
+            file,
+            # One thread, so that messages have the number of the row.
+            read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(column_types=schema),
+        )
+    except pa.ArrowInvalid as error:
+        raise _wrong_csv(name, error) from None
+
+
+def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+
+    for at in range(len(files)):
+        name = files.name(at)
+        with files.open(at) as file:
+            parquet = _parquet_file(file, name)
+            if parquet.schema_arrow.names != schema.names:
+                raise _other_columns(name, parquet.schema_arrow.names, schema.names)
+            groups = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
+            first = 0
+            while first < len(groups) and groups[first] <= skip:
+                skip -= groups[first]
+                first += 1
+            try:
+                batches = parquet.iter_batches(
+                    _TABLE_RECORDS, row_groups=list(range(first, len(groups)))
+                )
+                for batch in batches:
+                    table = pa.Table.from_batches([batch]).slice(skip)
+                    skip -= min(skip, batch.num_rows)
+                    if table.num_rows:
+                        yield table.cast(schema)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+                raise _wrong_format(name, str(error)) from None
+
+
+def _parquet_file(file: Any, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _wrong_format(name, str(error)) from None
+
+
+def _skipped(tables: "Iterator[pa.Table]", skip: int) -> "Iterator[pa.Table]":
+    for table in tables:
+        rest = table.slice(skip)
+        skip -= min(skip, table.num_rows)
+        if rest.num_rows:
+            yield rest
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number; write null")
+
+
+def _wrong_format(place: str, problem: str) -> SourceError:
+    return SourceError(
+        f"{place} cannot be parsed: {problem}.",
+        cause="The file is incomplete, or has another format.",
+        fix="Repair the file, or pass its format with --format. Then run the command again: "
+        "finished shards are kept while the file keeps its size and time.",
+    )
+
+
+def _wrong_csv(name: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{name} cannot be parsed as CSV: {str(error).rstrip('.')}.",
+        cause="A line has another number of values, or a value that does not fit the type, which "
+        f"is inferred from the first {_CSV_BLOCK_BYTES // 2**20} MB.",
+        fix="Repair the line, or declare the type of the column: --column 'NAME=float64'.",
+    )
+
+
+def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
+    return SourceError(
+        f"The column '{field.name}' must be {field.type}: {problem}.",
+        cause=f"The type is inferred from the first {_SAMPLE_RECORDS:,} records.",
+        fix="Correct the record; for integers that are followed by other numbers, declare the "
+        f"type: --column '{field.name}=float64'.",
+    )
+
+
+def _other_columns(name: str, found: list[str], wanted: list[str]) -> SourceError:
+    return SourceError(
+        f"{name} must have the columns {', '.join(wanted)} of the first file, got "
+        f"{', '.join(found)}.",
+        fix="Pack files with other columns to another folder.",
+    )

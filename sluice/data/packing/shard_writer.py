@@ -1,0 +1,208 @@
+"""Cuts a stream of records into shards; where a shard ends depends on the records alone."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.base.files import storage_error
+from sluice.data.rows.shards import Shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS, _BATCH_BYTES = 4_096, 4 * 2**20
+"""Number of records and bytes at which a record batch of a shard is written."""
+
+_UNKNOWN_BYTES = 64
+"""Size that is assumed for a nested value."""
+
+
+def write_shards(
+    tables: "Iterator[pa.Table]",
+    schema: "pa.Schema",
+    folder: Path,
+    *,
+    first: int,
+    max_rows: int,
+    max_bytes: int,
+) -> Iterator[Shard]:
+    """Write records to shards, and yield each when it is complete on the disk.
+
+    A shard ends after ``max_rows`` records, or after the record at which its values reach
+    ``max_bytes``. The bytes of a shard do not depend on where the tables end.
+
+    Args:
+        tables: Records of ``schema``.
+        schema: Names and types of the columns.
+        folder: Existing folder of the shards.
+        first: Number of the first shard.
+        max_rows: Maximum number of records of a shard.
+        max_bytes: Size of the values at which a shard is closed [bytes].
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    number, shard = first, None
+    try:
+        for table in tables:
+            sizes = _value_bytes(table).cumsum()
+            done = 0
+            while done < table.num_rows:
+                if shard is None:
+                    shard = _ShardFile(folder, number, schema)
+                before = int(sizes[done - 1]) if done else 0
+                # Records until one of the limits is reached, with the record that reaches it.
+                count = min(
+                    table.num_rows - done,
+                    _BATCH_ROWS - shard.batch_rows,
+                    max_rows - shard.num_rows,
+                    *(
+                        int(np.searchsorted(sizes[done:], before + rest)) + 1
+                        for rest in (
+                            _BATCH_BYTES - shard.batch_bytes,
+                            max_bytes - shard.value_bytes,
+                        )
+                    ),
+                )
+                shard.append(table.slice(done, count), int(sizes[done + count - 1]) - before)
+                done += count
+                if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
+                    yield shard.finish()
+                    number, shard = number + 1, None
+                elif shard.batch_rows >= _BATCH_ROWS or shard.batch_bytes >= _BATCH_BYTES:
+                    shard.write_batch()
+        if shard is not None:
+            yield shard.finish()
+    finally:
+        if shard is not None:
+            shard.discard()
+
+
+class _ShardFile:
+    """One shard that is being written, under another name until it is complete."""
+
+    def __init__(self, folder: Path, number: int, schema: "pa.Schema") -> None:
+        import pyarrow as pa
+
+        self._path = folder / f"shard-{number:05}.arrow"
+        self._partial = folder / f".{self._path.name}.partial"
+        self._schema = schema
+        self._parts: list[pa.Table] = []
+        self.num_rows = self.value_bytes = self.batch_rows = self.batch_bytes = 0
+        try:
+            self._file = _HashedFile(open(self._partial, "wb"))  # noqa: SIM115 - see finish
+            self._writer = pa.ipc.new_file(self._file, schema)
+        except OSError as error:
+            raise storage_error(self._path, error) from error
+
+    def append(self, part: "pa.Table", num_bytes: int) -> None:
+        self._parts.append(part)
+        self.batch_rows += part.num_rows
+        self.num_rows += part.num_rows
+        self.batch_bytes += num_bytes
+        self.value_bytes += num_bytes
+
+    def write_batch(self) -> None:
+        import pyarrow as pa
+
+        # A copy, even of a single part: Arrow fills the padding after a slice with what follows it,
+        # so that the bytes of the file would depend on where the tables end.
+        columns = pa.concat_tables(self._parts).columns
+        copies = [pa.concat_arrays([*c.chunks, c.chunks[0].slice(0, 0)]) for c in columns]
+        try:
+            self._writer.write_batch(pa.RecordBatch.from_arrays(copies, schema=self._schema))
+        except OSError as error:
+            raise storage_error(self._path, error) from error
+        self._parts, self.batch_rows, self.batch_bytes = [], 0, 0
+
+    def discard(self) -> None:
+        """Close the file, which is incomplete."""
+        self._file.abandon()
+        self._partial.unlink(missing_ok=True)
+
+    def finish(self) -> Shard:
+        if self._parts:
+            self.write_batch()
+        try:
+            self._writer.close()
+            self._file.sync()
+            os.replace(self._partial, self._path)
+        except OSError as error:
+            raise storage_error(self._path, error) from error
+        return Shard(
+            file=self._path.name,
+            num_rows=self.num_rows,
+            num_bytes=self._path.stat().st_size,
+            sha256=self._file.digest,
+        )
+
+
+class _HashedFile:
+    """File that computes the SHA-256 of what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._sha = file, hashlib.sha256()
+        self.closed = False
+
+    def write(self, content: Any) -> int:
+        self._sha.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Keep the file open: Arrow closes what it has written to, before it is synced."""
+
+    def sync(self) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def abandon(self) -> None:
+        self._file.close()
+
+    @property
+    def digest(self) -> str:
+        return self._sha.hexdigest()
+
+
+def _value_bytes(table: "pa.Table") -> NDArray[np.int64]:
+    """Return the size of the values of every record [bytes]."""
+    total = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        total += _column_bytes(column)
+    return total
+
+
+def _column_bytes(column: "pa.ChunkedArray") -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if any(
+        check(kind)
+        for check in (
+            *(pa.types.is_string, pa.types.is_large_string),
+            *(pa.types.is_binary, pa.types.is_large_binary),
+        )
+    ):
+        return pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _width(kind.value_type)
+    return _width(kind)
+
+
+def _width(kind: "pa.DataType") -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # a type without a fixed width
+        return _UNKNOWN_BYTES

@@ -1,0 +1,267 @@
+"""Map-style data sets of torch or Hugging Face, as the input of a network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import suggest_nearest
+from sluice.data.rows.positions import check_positions
+from sluice.data.rows.protocol import ModelInput, describe_input
+
+Field = int | str | tuple[str, ...]
+"""Part of an item: a position in a tuple, a key of a dict, or several keys."""
+
+
+class DatasetRows:
+    """Items of any data set with ``__len__`` and ``__getitem__(int)``, stacked to batches.
+
+    Items may be tensors, arrays, numbers, lists of numbers, or dicts or tuples of these. The first
+    item is the reference: another shape, dtype or set of keys is an error that names the row.
+    Numbers become int64 or float32. An item must be the same whenever it is read; random
+    augmentation belongs to the training, not to the data set.
+
+    Args:
+        dataset: The data set. It is pickled with the source, so its class must be importable.
+        field: Part of every item that is returned; by default the whole item, which must then be a
+            tensor or a dict. ``DatasetRows.pair`` returns inputs and targets.
+
+    Raises:
+        ContractError: The data set is a stream or empty, or its first item cannot be a tensor or
+            differs when it is read again.
+    """
+
+    def __init__(self, dataset: Any, *, field: Field | None = None) -> None:
+        self._items, self._field = _Items(dataset), field
+        self._reference = self._read([0])[0]
+        self._items.forget()
+        again = self._read([0])[0]
+        if not _equal(self._reference, again):
+            raise ContractError(
+                "An item of a data set must be the same whenever it is read, and item 0 differs.",
+                cause="The data set applies a random augmentation.",
+                fix="Remove it from the data set, and write it as augment() of the workload, where "
+                "the random numbers are derived from seed, epoch and row.",
+            )
+
+    @classmethod
+    def pair(cls, dataset: Any, *, target: int | str) -> "tuple[DatasetRows, DatasetRows]":
+        """Return inputs and targets of a data set as two sources that read every item once.
+
+        Args:
+            dataset: The data set; its items are pairs, or dicts.
+            target: Position of the target in the pair, or its key. The inputs are the other part,
+                or a dict of the other keys.
+
+        Raises:
+            ContractError: As the class; or items have no such part.
+        """
+        items = _Items(dataset)
+        first = items.read([0])[0]
+        if isinstance(first, Mapping) and target in first and len(first) > 1:
+            field: Field = tuple(str(key) for key in first if key != target)
+        elif isinstance(first, tuple | list) and len(first) == 2 and target in (0, 1):
+            field = 1 - int(target)
+        else:
+            raise ContractError(
+                f"Items must be pairs, or dicts with the key of the target, got target={target!r} "
+                f"and an item of {_describe_item(first)}.",
+                fix="Name the position 0 or 1 of the target, or its key; or build both sources "
+                "with field=....",
+            )
+        x, y = cls(dataset, field=field), cls(dataset, field=target)
+        x._items = y._items = items
+        return x, y
+
+    def __len__(self) -> int:
+        return self._items.num_rows
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        positions = check_positions(rows, len(self)).tolist()
+        items = self._read(positions)
+        if isinstance(self._reference, Tensor):
+            return _stack_items(items, self._reference, positions)
+        for row, item in zip(positions, items, strict=True):
+            if isinstance(item, Tensor) or _form(item) != _form(self._reference):
+                raise _other_form(item, self._reference, row)
+        return {
+            name: _stack([item[name] for item in items], part)
+            for name, part in self._reference.items()
+        }
+
+    def _read(self, rows: Sequence[int]) -> list[Any]:
+        found = self._items.read(rows)
+        field = self._field
+        # The usual data set of torch, without a call for every item.
+        if isinstance(field, int) and {type(item) for item in found} == {tuple}:
+            parts = [item[field] for item in found if len(item) > field]
+            if len(parts) == len(found) and {type(part) for part in parts} == {Tensor}:
+                return parts
+        return [_selected(item, field, row) for row, item in zip(rows, found, strict=True)]
+
+
+class _Items:
+    """Reads items of a data set; the last batch is kept for the source of the targets."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")) or isinstance(
+            dataset, torch.utils.data.IterableDataset
+        ):
+            raise ContractError(
+                f"A data set needs __len__ and __getitem__, and {type(dataset).__name__} is a "
+                "stream.",
+                cause="The rows of a stream cannot be read in another order, nor from the middle "
+                "of an epoch.",
+                fix="Write it once to shards with random access: sluice pack SOURCE DIR. Then "
+                "read them with ShardRows, ImageShardRows or TableRows.",
+            )
+        self.num_rows = len(dataset)
+        if not self.num_rows:
+            raise ContractError(
+                f"A data set must have at least one item, and {type(dataset).__name__} has none.",
+                fix="Check its path and its split.",
+            )
+        self._last: tuple[list[int], list[Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
+    def forget(self) -> None:
+        """Read the next items from the data set, even if they are those of the last batch."""
+        self._last = None
+
+    def read(self, rows: Sequence[int]) -> list[Any]:
+        """Return the items of the rows.
+
+        Raises:
+            ContractError: The data set has another length than before, or cannot be indexed.
+        """
+        last, wanted = self._last, list(rows)
+        if len(self.dataset) != self.num_rows:
+            raise ContractError(
+                f"The length of a data set must not change, and {type(self.dataset).__name__} had "
+                f"{self.num_rows} items and has {len(self.dataset)}.",
+                cause="Files were added or removed while it was in use.",
+                fix="Copy the data to a folder that does not change, or list its files once.",
+            )
+        if last is not None and last[0] == wanted:
+            return last[1]
+        together = getattr(self.dataset, "__getitems__", None)
+        try:
+            found = together(wanted) if together else [self.dataset[row] for row in wanted]
+        except (KeyError, NotImplementedError) as error:
+            raise ContractError(
+                f"{type(self.dataset).__name__} cannot be indexed by a row number "
+                f"({type(error).__name__}: {error}).",
+                cause="It is a dict of several splits, or a stream.",
+                fix="Choose a split, such as dataset['train'], or write the stream to shards: "
+                "sluice pack SOURCE DIR",
+            ) from None
+        self._last = wanted, list(found)
+        return self._last[1]
+
+
+def _selected(item: Any, field: Field | None, row: int) -> ModelInput:
+    """Return the chosen part of an item as a tensor, or as tensors by name."""
+    if isinstance(field, tuple):
+        return {name: _as_tensor(_part(item, name, row), row, f" '{name}'") for name in field}
+    part = item if field is None else _part(item, field, row)
+    if not isinstance(part, Mapping):
+        return _as_tensor(part, row, "")
+    return {str(name): _as_tensor(value, row, f" '{name}'") for name, value in part.items()}
+
+
+def _part(item: Any, field: int | str, row: int) -> Any:
+    try:
+        return item[field]
+    except (KeyError, IndexError, TypeError):
+        near = (
+            suggest_nearest(str(field), [str(key) for key in item])
+            if isinstance(item, Mapping)
+            else ""
+        )
+        raise ContractError(
+            f"Item {row} has no part {field!r}; it is {_describe_item(item)}.{near}",
+            fix="Name a key of the dict or a position of the tuple.",
+        ) from None
+
+
+def _as_tensor(value: Any, row: int, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return torch.from_numpy(np.array(value))  # a copy: the array may be read-only
+    if isinstance(value, bool | int | float):
+        return torch.tensor(value)
+    if isinstance(value, list):
+        try:
+            return torch.tensor(value)
+        except (ValueError, TypeError):
+            pass
+    raise ContractError(
+        f"Item {row}{name} must be a tensor, an array or numbers, got {_describe_item(value)}.",
+        cause="A network has no input for it."
+        if not isinstance(value, tuple)
+        else "The item is a tuple, such as a pair of input and target.",
+        fix="Choose a part with field=..., get both with DatasetRows.pair(dataset, target=...), or "
+        "let the data set return tensors (of Hugging Face: dataset.with_format('torch')).",
+    )
+
+
+def _other_form(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
+    return ContractError(
+        f"All items must be as item 0, {describe_input(reference)}, and item {row} is "
+        f"{describe_input(item)}.",
+        cause="The items of a batch are stacked to one tensor.",
+        fix="Let the data set return one shape, dtype and set of keys. For texts of different "
+        "lengths write the token ids with write_tokens, and use TokenRows.",
+    )
+
+
+def _form(item: Mapping[str, Tensor]) -> dict[str, object]:
+    return {name: (part.shape, part.dtype) for name, part in item.items()}
+
+
+def _equal(first: ModelInput, second: ModelInput) -> bool:
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return (
+            isinstance(first, Tensor)
+            and isinstance(second, Tensor)
+            and first.shape == second.shape
+            and bool(torch.allclose(first.double(), second.double(), 0, 0, equal_nan=True))
+        )
+    return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+
+
+def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return the items as one tensor; raise an error with the row of an item of another form."""
+    shape, dtype = reference.shape, reference.dtype
+    try:
+        # Stacking finds other shapes itself: comparing each took half of the time (measured).
+        found = _stack(items, reference)
+        if found.shape[1:] == shape and {item.dtype for item in items} <= {dtype}:
+            return found
+    except (RuntimeError, TypeError):
+        pass
+    for row, item in zip(rows, items, strict=True):
+        if not isinstance(item, Tensor) or item.shape != shape or item.dtype != dtype:
+            raise _other_form(item, reference, row)
+    return _stack(items, reference)  # raises its own error, such as for several devices
+
+
+def _stack(items: Sequence[Tensor], reference: Tensor) -> Tensor:
+    if items:
+        return torch.stack(list(items))
+    return reference.new_empty((0, *reference.shape))
+
+
+def _describe_item(item: Any) -> str:
+    if isinstance(item, tuple | list) and len(item) <= 4:
+        return f"{type(item).__name__}({', '.join(_describe_item(part) for part in item)})"
+    if isinstance(item, Tensor | Mapping):
+        return describe_input(item)
+    return type(item).__name__

@@ -1,0 +1,171 @@
+"""Lists and verifies the images of a folder."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import ContractError, SourceError
+from sluice.base.pluralize import pluralize
+from sluice.data.rows.image_decoding import ImageDecoder, image_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
+)
+"""Endings of file names that count as images, in lower case."""
+
+_PART_FILES = 256
+"""Images that a thread verifies between two reports of progress."""
+
+
+class BrokenImage(NamedTuple):
+    """Image that cannot be decoded."""
+
+    path: str
+    """Path relative to the folder."""
+    reason: str
+
+
+def image_folder_table(
+    folder: Path | str,
+    *,
+    sizes: bool = False,
+    skip_broken: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> "pd.DataFrame":
+    """Return the images of a folder with one subfolder per class, sorted by path.
+
+    Hidden files and files with other endings are ignored. If the folder has no subfolders, the
+    label of every image is empty.
+
+    Args:
+        folder: Folder with a subfolder for every class, which may have subfolders itself.
+        sizes: Adds the columns height and width [pixels], read from the header of every file.
+        skip_broken: Decodes every image, and omits those that cannot be decoded. Their number is
+            ``frame.attrs["num_broken"]`` and is reported by a warning.
+        on_progress: Receives the numbers of decoded images and of all images.
+
+    Returns:
+        A table with the columns path (relative to ``folder``), label (name of the class), and
+        optionally height and width.
+
+    Raises:
+        SourceError: The folder is missing or has no image, or the header of an image is invalid.
+        ContractError: There are images beside the folders of classes.
+
+    Cost:
+        About 0.1 s for 20,000 files; with ``skip_broken`` the time to decode every image.
+    """
+    import pandas as pd
+
+    folder = Path(folder)
+    paths = sorted(_images(folder))
+    if not paths:
+        raise SourceError(
+            f"{folder} must contain images, and contains none.",
+            cause=f"Files count as images if their name ends in {', '.join(IMAGE_SUFFIXES)}.",
+            fix="Name the folder above the folders of the classes.",
+        )
+    labels = [path.partition("/")[0] if "/" in path else "" for path in paths]
+    if "" in labels and any(labels):
+        raise ContractError(
+            f"{folder} must have its images in the folders of their classes, and has "
+            f"{paths[labels.index('')]} beside these folders.",
+            fix="Move the image to the folder of its class, or out of this folder.",
+        )
+    frame = pd.DataFrame({"path": paths, "label": labels})
+    if skip_broken:
+        frame = _without_broken(frame, folder, on_progress)
+    if sizes:
+        found = [image_size(folder / path, str(folder / path)) for path in frame["path"]]
+        frame["height"] = [height for height, _ in found]
+        frame["width"] = [width for _, width in found]
+    return frame
+
+
+def verify_images(
+    folder: Path | str,
+    paths: Sequence[str],
+    *,
+    workers: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[BrokenImage, ...]:
+    """Decode every image, and return those that cannot be decoded, in the order of ``paths``.
+
+    Args:
+        folder: Folder that the paths are relative to.
+        paths: Paths of the images.
+        workers: Number of threads; by default the number of cores.
+        on_progress: Receives the numbers of decoded images and of all images.
+    """
+    decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
+
+    def broken(part: Sequence[str]) -> list[BrokenImage]:
+        found = []
+        for path in part:
+            try:
+                decoder.decode(os.path.join(folder, path), path)
+            except (SourceError, ContractError) as error:
+                found.append(BrokenImage(path, error.what))
+        return found
+
+    parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
+    found, done = [], 0
+    # Threads suffice: Pillow decodes without holding the interpreter's lock.
+    with ThreadPoolExecutor(workers or count_cores()) as pool:
+        for part, bad in zip(parts, pool.map(broken, parts), strict=True):
+            found += bad
+            done += len(part)
+            if on_progress is not None:
+                on_progress(done, len(paths))
+    return tuple(found)
+
+
+def _without_broken(
+    frame: "pd.DataFrame", folder: Path, on_progress: Callable[[int, int], None] | None
+) -> "pd.DataFrame":
+    broken = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)
+    kept = frame[~frame["path"].isin({image.path for image in broken})].reset_index(drop=True)
+    if kept.empty:
+        raise SourceError(
+            f"All {pluralize(len(frame), 'image')} of {folder} cannot be decoded; the first: "
+            f"{broken[0].reason}",
+            fix="Replace the files.",
+        )
+    kept.attrs["num_broken"] = len(broken)
+    if broken:
+        warnings.warn(
+            f"Skipped {len(broken):,} of {pluralize(len(frame), 'image')} of {folder}, which "
+            f"cannot be decoded. The first: {broken[0].reason}",
+            stacklevel=3,
+        )
+    return kept
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """Yield the paths of all images below a folder, relative to it, with slashes."""
+    todo = [("", str(folder))]
+    while todo:
+        prefix, place = todo.pop()
+        try:
+            entries = os.scandir(place)
+        except OSError as error:
+            raise SourceError(
+                f"The folder {place} cannot be listed ({error.strerror}).",
+                fix="Correct the path, or make the folder readable.",
+            ) from None
+        with entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append((f"{prefix}{entry.name}/", entry.path))
+                elif entry.name.lower().endswith(IMAGE_SUFFIXES):
+                    yield prefix + entry.name

@@ -1,0 +1,161 @@
+"""Images in files or packed shards, as the input of a network."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+from sluice.data.rows.image_decoding import ImageDecoder, ImageMode, ImageResize
+from sluice.data.rows.positions import check_positions
+from sluice.data.rows.shards import ShardReader
+
+
+class ImageFolderRows:
+    """Images of a folder, decoded when they are read.
+
+    Shape legend: B = chosen images, C = channels, H, W = height and width [pixels].
+
+    Args:
+        folder: Folder that the paths are relative to.
+        paths: Path of every image, such as a column of the index table.
+        size: Height and width of all images, a number for a square [pixels]; by default that of
+            the first image, and every other size is an error.
+        mode: RGB for three channels, L for grey values.
+        resize: How another size becomes ``size``; see ``ImageResize``.
+        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
+
+    Raises:
+        ContractError: There is no image, or a setting is invalid.
+        SourceError: The first image cannot be read, if ``size`` is not given.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        paths: Sequence[str],
+        *,
+        size: int | tuple[int, int] | None = None,
+        mode: ImageMode = "RGB",
+        resize: ImageResize = "crop",
+        as_float: bool = False,
+    ) -> None:
+        self._folder, self._paths = str(Path(folder).absolute()), tuple(map(str, paths))
+        if not self._paths:
+            raise ContractError(
+                f"A source of images needs at least one path in {folder}, got none.",
+                fix="List the images with image_folder_table(folder).",
+            )
+        self._decoder = _decoder(size, mode, resize)
+        self._as_float = as_float
+        self._size = self._decoder.size or self._decode(0).shape[1:]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        positions = check_positions(rows, len(self))
+        pixels = _empty(self._decoder, len(positions), self._size)
+        for number, row in enumerate(positions):
+            pixels[number] = _fitting(self._decode(row), self._size, self._paths[row])
+        return _tensor(pixels, as_float=self._as_float)
+
+    def _decode(self, row: int | np.int64) -> NDArray[np.uint8]:
+        path = os.path.join(self._folder, self._paths[row])
+        return self._decoder.decode(path, path)
+
+
+class ImageShardRows:
+    """Images whose files are in a column of packed shards, decoded when they are read.
+
+    Args:
+        folder: Folder written by ``sluice pack`` from a tar file of images.
+        column: Column with the bytes of the files.
+        size: As for ``ImageFolderRows``.
+        mode: As for ``ImageFolderRows``.
+        resize: As for ``ImageFolderRows``.
+        as_float: As for ``ImageFolderRows``.
+
+    Raises:
+        ContractError: There is no such column, or a setting is invalid.
+        SourceError: The shards or their first image cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        column: str = "content",
+        size: int | tuple[int, int] | None = None,
+        mode: ImageMode = "RGB",
+        resize: ImageResize = "crop",
+        as_float: bool = False,
+    ) -> None:
+        self._shards, self._column = ShardReader(folder), column
+        if self._shards.columns.get(column) != "binary":
+            raise ContractError(
+                f"The shards in {folder} must have a column '{column}' of type binary, got "
+                f"{self._shards.columns}.",
+                fix="Name the column with the bytes of the image files.",
+            )
+        self._decoder = _decoder(size, mode, resize)
+        self._as_float = as_float
+        self._size = self._decoder.size or self._decode([0])[0].shape[1:]
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        positions = check_positions(rows, len(self))
+        pixels = _empty(self._decoder, len(positions), self._size)
+        for number, found in enumerate(self._decode(positions)):
+            pixels[number] = _fitting(found, self._size, f"record {positions[number]}")
+        return _tensor(pixels, as_float=self._as_float)
+
+    def _decode(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        records = self._shards.records(rows, [self._column])
+        return [
+            self._decoder.decode(record[self._column], f"record {row} of {self._shards.folder}")
+            for row, record in zip(rows, records, strict=True)
+        ]
+
+
+def _decoder(
+    size: int | tuple[int, int] | None, mode: ImageMode, resize: ImageResize
+) -> ImageDecoder:
+    pair = (size, size) if isinstance(size, int) else size
+    for value, allowed in ((mode, ("RGB", "L")), (resize, ("crop", "stretch"))):
+        if value not in allowed:
+            raise ContractError(
+                f"Got {value!r}, which is not one of {', '.join(allowed)}.", fix="Use one of them."
+            )
+    if pair is not None and not (len(pair) == 2 and min(pair) > 0):
+        raise ContractError(
+            f"'size' must be a positive height and width in pixels, got {size}.",
+            fix="Pass for example size=48 or size=(48, 64).",
+        )
+    return ImageDecoder(mode=mode, size=pair, resize=resize)
+
+
+def _empty(decoder: ImageDecoder, num_images: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.empty((num_images, decoder.num_channels, *size), np.uint8)
+
+
+def _fitting(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -> NDArray[np.uint8]:
+    if pixels.shape[1:] == size:
+        return pixels
+    raise ContractError(
+        f"{name} must have {size[0]} x {size[1]} pixels (height x width) as the first image, got "
+        f"{pixels.shape[1]} x {pixels.shape[2]}.",
+        cause="The images of a batch become one tensor, so that they need one size.",
+        fix="Pass size=(height, width), and every image is resized to it.",
+    )
+
+
+def _tensor(pixels: NDArray[np.uint8], *, as_float: bool) -> Tensor:
+    found = torch.from_numpy(pixels)
+    return found.float().div_(255) if as_float else found

@@ -1,0 +1,110 @@
+"""Arrays in ``.npy`` files: written in parts, and memory-mapped again in every process."""
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sluice.base.errors import SourceError
+
+_HEADER_BYTES = 128
+"""Size of the header, which has room for a shape that is known only at the end."""
+
+
+class NpyWriter:
+    """Writes an array whose length is not known in advance, part by part.
+
+    Args:
+        file: Empty file whose position can be changed.
+        dtype: Type of the numbers; stored in little-endian byte order.
+        row_shape: Shape of one entry; () for an array of one axis.
+    """
+
+    def __init__(self, file: BinaryIO, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        self._file, self._dtype = file, np.dtype(dtype).newbyteorder("<")
+        self._row_shape, self.num_rows = row_shape, 0
+        file.write(bytes(_HEADER_BYTES))
+
+    def append(self, part: NDArray[Any]) -> None:
+        """Append entries, (n, *row_shape)."""
+        self._file.write(np.ascontiguousarray(part, dtype=self._dtype).data)
+        self.num_rows += len(part)
+
+    def finish(self) -> None:
+        """Write the header; the array is readable afterwards."""
+        header = (
+            f"{{'descr': '{self._dtype.str}', 'fortran_order': False, "
+            f"'shape': {(self.num_rows, *self._row_shape)}, }}"
+        )
+        start = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
+        self._file.seek(0)
+        self._file.write(start + header.encode().ljust(_HEADER_BYTES - 11) + b"\n")
+
+
+class MappedArray:
+    """Array of a file that is memory-mapped when it is first read, again in every process.
+
+    Pickling it copies the path only. The operating system reads the parts that are used and may
+    drop them from memory at any time, so the file may be larger than the memory.
+
+    Args:
+        path: ``.npy`` file; with ``dtype`` a file of numbers without a header.
+        dtype: Type of the numbers of a file without a header.
+
+    Raises:
+        SourceError: The file is missing, empty, or not an array.
+    """
+
+    def __init__(self, path: Path, *, dtype: DTypeLike | None = None) -> None:
+        self.path, self._dtype = path.absolute(), None if dtype is None else np.dtype(dtype)
+        self._array: NDArray[Any] | None = _map(self.path, self._dtype)
+        self.shape, self.dtype = self._array.shape, self._array.dtype
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The mapped array, read-only.
+
+        Raises:
+            SourceError: The file disappeared or has another size than before pickling.
+        """
+        if self._array is None:
+            found = _map(self.path, self._dtype)
+            if (found.shape, found.dtype) != (self.shape, self.dtype):
+                raise SourceError(
+                    f"{self.path} must contain {self.dtype} {self.shape}, and contains "
+                    f"{found.dtype} {found.shape}.",
+                    cause="The file was replaced while a process was using it.",
+                    fix="Write new data to a new file, and start again.",
+                )
+            self._array = found
+        return self._array
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_array": None}
+
+
+def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+    try:
+        if dtype is not None:
+            # A plain array: slicing a numpy.memmap takes three times as long (measured).
+            return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise SourceError(
+            f"There is no file {path}.",
+            cause="It was never written, or was removed while it was in use.",
+            fix="Correct the path, or write the file again.",
+        ) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceError(
+            f"{path} cannot be memory-mapped as an array: {error}.",
+            cause="The file is empty, incomplete or has another format.",
+            fix="Write it again with numpy.save; for numbers without a header give their dtype.",
+        ) from None
+    if isinstance(found, np.ndarray):
+        return np.asarray(found)
+    raise SourceError(f"{path} must be one array, got {type(found).__name__}.", fix="Use .npy.")

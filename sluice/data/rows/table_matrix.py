@@ -1,0 +1,155 @@
+"""Converts a table file once to a matrix of float32 numbers that can be memory-mapped."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import ContractError, SourceError
+from sluice.base.file_lock import hold_lock
+from sluice.base.files import stream_atomic
+from sluice.base.settings import suggest_nearest
+from sluice.data.rows.npy_file import NpyWriter
+from sluice.data.rows.shards import INDEX_NAME, ShardReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 2**16
+"""Rows that are converted at once."""
+
+
+def table_matrix(
+    path: Path, columns: Sequence[str] | None, cache: Path, *, allow_nan: bool
+) -> Path:
+    """Return the ``.npy`` file with the columns of a table as float32 (N, D).
+
+    The file is written when the table is first used, or has changed: its name contains a digest of
+    the table's path, size and modification time, and of the columns.
+
+    Args:
+        path: Parquet or Arrow file, or a folder written by ``sluice pack``.
+        columns: Columns in their order; None for all.
+        cache: Folder of the converted files.
+        allow_nan: Whether empty and non-finite values are kept as NaN and infinity.
+
+    Raises:
+        SourceError: The file is missing or cannot be read.
+        ContractError: A column is missing or not numeric, or a value is not finite.
+        StorageError: The cache cannot be written.
+
+    Cost:
+        One pass over the columns. Memory for 65,536 rows of them.
+    """
+    key = [str(path.resolve()), _version(path), columns and list(columns), allow_nan]
+    matrix = cache / f"{path.stem}-{short(digest_json(key))}.npy"
+    if not matrix.exists():
+        with hold_lock(cache / f".{matrix.name}.lock", wait=True):
+            if not matrix.exists():  # another process may have written it meanwhile
+                _convert(path, columns, matrix, allow_nan=allow_nan)
+    return matrix
+
+
+def _version(path: Path) -> list[int]:
+    file = path / INDEX_NAME if path.is_dir() else path
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise SourceError(
+            f"There is no table {file} ({error.strerror}).",
+            fix="Name a Parquet or Arrow file, or a folder written by: sluice pack SOURCE DIR",
+        ) from None
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool) -> None:
+    for stale in matrix.parent.glob(f".{matrix.name}.[0-9a-f]*"):
+        stale.unlink()  # from a process that was killed; the lock excludes a running one
+    with stream_atomic(matrix) as file:
+        writer = None
+        for batch in _read(path, columns):
+            block = np.empty((batch.num_rows, batch.num_columns), np.float32)
+            if writer is None:
+                writer = NpyWriter(file, np.float32, block.shape[1:])
+            for number, name in enumerate(batch.schema.names):
+                block[:, number] = _numbers(
+                    batch.column(number), name, path, writer.num_rows, allow_nan=allow_nan
+                )
+            writer.append(block)
+        if writer is None or not writer.num_rows:
+            raise SourceError(
+                f"{path} must contain at least one row, and contains none.",
+                fix="Write the file again, or name another one.",
+            )
+        writer.finish()
+
+
+def _read(path: Path, columns: Sequence[str] | None) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.is_dir():
+        shards = ShardReader(path)
+        _require_columns(columns, tuple(shards.columns), path)
+        yield from shards.batches(columns)
+        return
+    try:
+        if path.suffix in (".arrow", ".feather", ".ipc"):
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+                _require_columns(columns, reader.schema.names, path)
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    yield batch if columns is None else batch.select(list(columns))
+        else:
+            with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as parquet:
+                _require_columns(columns, parquet.schema_arrow.names, path)
+                yield from parquet.iter_batches(
+                    _BATCH_ROWS, columns=None if columns is None else list(columns)
+                )
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceError(
+            f"{path} cannot be read as a table: {error}.",
+            cause="The file is incomplete or has another format.",
+            fix="Write it again as Parquet or as an Arrow file (.arrow).",
+        ) from None
+
+
+def _require_columns(columns: Sequence[str] | None, known: Sequence[str], path: Path) -> None:
+    for name in columns or ():
+        if name not in known:
+            raise ContractError(
+                f"{path} has no column '{name}'.{suggest_nearest(name, list(known))}",
+                fix=f"Name columns of the table: {', '.join(known)}.",
+            )
+
+
+def _numbers(
+    column: "pa.Array", name: str, path: Path, first_row: int, *, allow_nan: bool
+) -> NDArray[np.float32]:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise ContractError(
+            f"The column '{name}' of {path} must be numeric, got {kind}.",
+            cause="The input of a network must be numeric, and text is not converted.",
+            fix="Name the numeric columns only, or write the classes as integers from 0.",
+        )
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if allow_nan or not bad.size:
+        return numbers
+    row = int(bad[0])
+    raise ContractError(
+        f"The column '{name}' of {path} must have finite numbers below 3.4e38, got "
+        f"{column[row].as_py()} at row {first_row + row}.",
+        cause="The value is missing, or was computed from a missing one.",
+        fix="Fill or drop the row before the table is written, or pass allow_nan=True.",
+    )

@@ -1,0 +1,260 @@
+"""Windows of a table file equal those of the table in memory, without reading all of it."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from sluice.base.errors import ContractError, SourceError, StorageError
+from sluice.data.rows import SubsetRows, TableRows
+
+COLUMNS = ("a", "b", "flag")
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "a": rng.normal(size=5_000),
+            "name": [f"row {n}" for n in range(5_000)],
+            "b": rng.integers(0, 100, 5_000),
+            "flag": rng.random(5_000) < 0.5,
+        }
+    )
+
+
+@pytest.fixture
+def parquet(frame, tmp_path):
+    path = tmp_path / "bars.parquet"
+    frame.to_parquet(path, row_group_size=700)
+    return path
+
+
+def matrix(frame):
+    return torch.from_numpy(frame.loc[:, list(COLUMNS)].to_numpy(np.float32))
+
+
+@pytest.mark.parametrize("seq_len", [1, 7])
+def test_windows_equal_those_of_the_table_in_memory(
+    parquet, frame, tmp_path, assert_source, seq_len
+):
+    source = TableRows(parquet, COLUMNS, cache=tmp_path / "cache", seq_len=seq_len)
+    windows = matrix(frame).unfold(0, seq_len, 1).transpose(1, 2)
+
+    assert len(source) == 5_000 - seq_len + 1
+    assert_source(source, lambda rows: windows[rows])
+
+
+def test_chosen_ends_choose_the_windows(parquet, frame, tmp_path, assert_source):
+    ends = np.array([9, 4_999, 9, 3])
+    source = TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=4, ends=ends)
+    x = matrix(frame)
+
+    assert_source(
+        source,
+        lambda rows: (
+            torch.stack([x[end - 3 : end + 1] for end in ends[rows]])
+            if len(rows)
+            else torch.empty(0, 4, 3)
+        ),
+    )
+
+
+def test_single_rows_have_no_axis_of_time(parquet, frame, tmp_path, assert_source):
+    source = TableRows(parquet, ["b"], cache=tmp_path, seq_len=None)
+
+    assert_source(source, lambda rows: matrix(frame)[rows, 1:2])
+
+
+def test_an_arrow_file_and_a_matrix_are_read_as_well(frame, tmp_path, assert_source):
+    x = matrix(frame)
+    table = pa.Table.from_pandas(frame)
+    path = str(tmp_path / "bars.arrow")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=900)
+    np.save(tmp_path / "bars.npy", x.numpy())
+
+    arrow = TableRows(tmp_path / "bars.arrow", COLUMNS, cache=tmp_path / "cache")
+    plain = TableRows(tmp_path / "bars.npy", cache=tmp_path / "none")
+    for source in (arrow, plain):
+        assert_source(source, lambda rows: x[rows][:, None])
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_batch_is_a_copy_that_may_be_changed(parquet, tmp_path):
+    source = TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=3)
+    rows = torch.tensor([5, 6])
+    before = source[rows].clone()
+
+    source[rows].zero_()
+
+    assert torch.equal(source[rows], before)
+
+
+def test_the_table_is_converted_once_and_again_when_it_changes(parquet, frame, tmp_path):
+    cache = tmp_path / "cache"
+    TableRows(parquet, ["a"], cache=cache)
+    (first,) = cache.glob("*.npy")
+    written = first.stat().st_mtime_ns
+
+    TableRows(parquet, ["a"], cache=cache, seq_len=5)
+    assert first.stat().st_mtime_ns == written
+    frame.assign(a=0.0).to_parquet(parquet)
+    os.utime(parquet, ns=(1, 1))
+    source = TableRows(parquet, ["a"], cache=cache)
+
+    assert len(list(cache.glob("*.npy"))) == 2
+    assert float(source[torch.arange(5_000)].abs().sum()) == 0
+
+
+def test_a_killed_conversion_is_repeated_and_its_file_removed(parquet, tmp_path):
+    cache = tmp_path / "cache"
+    TableRows(parquet, ["a"], cache=cache)
+    (matrix_file,) = cache.glob("*.npy")
+    matrix_file.rename(cache / f".{matrix_file.name}.{'0' * 32}")  # as SIGKILL leaves it
+
+    TableRows(parquet, ["a"], cache=cache)
+
+    assert [path.name for path in cache.iterdir() if path.suffix != ".lock"] == [matrix_file.name]
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        (["a", "fleg"], r"has no column 'fleg'. Did you mean 'flag'\?.*a, name, b, flag"),
+        (["name"], r"column 'name' of .*bars.parquet must be numeric, got .*string"),
+        (None, r"column 'name' of .* must be numeric"),
+    ],
+)
+def test_a_column_that_is_missing_or_text_is_refused(parquet, tmp_path, columns, match):
+    with pytest.raises(ContractError, match=match):
+        TableRows(parquet, columns, cache=tmp_path / "cache")
+
+    assert list((tmp_path / "cache").glob("*.npy")) == []
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])
+def test_a_value_that_is_not_finite_is_named(tmp_path, value):
+    column = pa.array([0.0] * 70_000 + [value, 1.0], pa.float64())
+    pq.write_table(pa.table({"a": column}), tmp_path / "t.parquet")
+
+    with pytest.raises(
+        ContractError, match=rf"'a' .* finite.*, got {re.escape(str(value))} at row"
+    ):
+        TableRows(tmp_path / "t.parquet", cache=tmp_path)
+    source = TableRows(tmp_path / "t.parquet", cache=tmp_path, allow_nan=True)
+
+    assert source[torch.tensor([70_000])].isfinite().sum() == 0
+
+
+def test_decimals_are_numbers(tmp_path):
+    pq.write_table(pa.table({"a": [Decimal("1.5"), Decimal("2.25")]}), tmp_path / "t.parquet")
+
+    source = TableRows(tmp_path / "t.parquet", cache=tmp_path, seq_len=None)
+
+    assert source[torch.tensor([1, 0])].tolist() == [[2.25], [1.5]]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
+def test_a_missing_or_damaged_file_is_refused(tmp_path, content):
+    path = tmp_path / "t.parquet"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(SourceError, match=r"There is no table|cannot be read as a table"):
+        TableRows(path, cache=tmp_path / "cache")
+
+
+def test_a_table_without_a_row_or_a_window_is_refused(tmp_path):
+    for name, rows in (("none", 0), ("few", 3)):
+        pq.write_table(pa.table({"a": [1.0] * rows}), tmp_path / f"{name}.parquet")
+
+    with pytest.raises(SourceError, match="at least one row"):
+        TableRows(tmp_path / "none.parquet", cache=tmp_path)
+    with pytest.raises(ContractError, match=r"The 3 rows of .* contain no window of 4 rows"):
+        TableRows(tmp_path / "few.parquet", cache=tmp_path, seq_len=4)
+    with pytest.raises(ContractError, match=r"end at a row from 1 to 2, got 0\."):
+        TableRows(tmp_path / "few.parquet", cache=tmp_path, seq_len=2, ends=np.array([1, 0]))
+
+
+def test_a_matrix_of_another_form_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+
+    with pytest.raises(ContractError, match=r"must contain float32 \(rows, columns\), got float64"):
+        TableRows(tmp_path / "x.npy", cache=tmp_path)
+    with pytest.raises(ContractError, match="has no column names"):
+        TableRows(tmp_path / "x.npy", ["a"], cache=tmp_path)
+
+
+def test_a_cache_that_was_removed_or_replaced_is_named_after_pickling(parquet, tmp_path):
+    source = TableRows(parquet, ["a"], cache=tmp_path / "cache")
+    (file,) = (tmp_path / "cache").glob("*.npy")
+    content = pickle.dumps(source)
+    np.save(file, np.zeros((2, 1), np.float32))
+
+    with pytest.raises(SourceError, match=r"must contain float32 \(5000, 1\), and contains .*2, 1"):
+        pickle.loads(content)[torch.tensor([0])]
+    file.unlink()
+    with pytest.raises(SourceError, match=rf"There is no file {file}"):
+        pickle.loads(content)[torch.tensor([0])]
+
+
+def test_a_cache_that_cannot_be_written_is_named(parquet, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match="Cannot write"):
+        TableRows(parquet, ["a"], cache=tmp_path / "file")
+
+
+def test_rows_of_a_subset_are_those_of_its_positions(parquet, frame, tmp_path, assert_source):
+    x, positions = matrix(frame), np.array([4_000, 3, 3, 77])
+    source = SubsetRows(TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=None), positions)
+
+    assert len(source) == 4
+    assert_source(source, lambda rows: x[positions[rows]])
+    with pytest.raises(ContractError, match="from 0 to 4999, got 5000"):
+        SubsetRows(x, torch.tensor([5_000]))
+    with pytest.raises(ContractError, match="Tensor has no lengths"):
+        SubsetRows(x, positions).lengths_of(torch.tensor([0]))
+
+
+PROGRAM = """
+import sys, resource, torch
+import numpy as np, pyarrow.parquet
+from sluice.data.rows import TableRows
+rows = torch.from_numpy(np.random.default_rng(0).integers(0, 9_999_000, 256))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+source = TableRows(sys.argv[1], cache=sys.argv[2], seq_len=32)
+assert len(source) == 10_000_000 - 31
+assert source[rows].shape == (256, 32, 8)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_ten_million_rows_are_not_read_into_memory(tmp_path):
+    """The matrix has 320 MB; converting and reading it needs a fraction of that."""
+    path = tmp_path / "large.parquet"
+    batch = pa.table({f"c{n}": np.arange(100_000) % 251 / 7 for n in range(8)})
+    with pq.ParquetWriter(path, batch.schema) as writer:
+        for _ in range(10):
+            writer.write_table(pa.concat_tables([batch] * 10), row_group_size=1_000_000)
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert int(done.stdout) < 150, "MiB"
