@@ -116,7 +116,7 @@ class ForwardPass:
     """Indices of the networks whose outputs were measured since the last step."""
     is_probe: bool = False
     """Whether the tracer runs its own copy of a network, to probe it; set by
-    ``hooks.forward_passes``."""
+    ``hooks.probes``."""
     changes_mode: bool = False
     """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
 

@@ -3,15 +3,14 @@
 The passes at the first step and at powers of two are inspected, so an inspection may be slow.
 """
 
-import functools
 import threading
 import weakref
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sluice.trace.hooks.probes import InspectedPass, NetworkProbes
 from sluice.trace.inspection.autograd_graph import graph_nodes
 from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.inspection.graph_records import (
@@ -19,32 +18,14 @@ from sluice.trace.inspection.graph_records import (
     masks_from_graph,
     negative_index_records,
 )
-from sluice.trace.inspection.padding import (
-    find_padding,
-    find_paddings,
-    masked_positions,
-    tensor_arguments,
-)
-from sluice.trace.inspection.perturbation import (
-    PerturbationEffect,
-    float_tensors,
-    perturb_later_tokens,
-    perturb_later_values,
-    perturb_padding,
-    perturb_weights,
-)
-from sluice.trace.inspection.targets import (
-    find_copied_inputs,
-    find_next_token_inputs,
-    find_reached_outputs,
-)
+from sluice.trace.inspection.network_copies import float_tensors
+from sluice.trace.inspection.padding import find_paddings, masked_positions, tensor_arguments
 from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import BackwardBegins, TraceBegan
 from sluice.trace.records.forward_passes import (
     ForwardPassRecord,
     ModuleCallRecord,
     PaddingMaskRecord,
-    ProbeRecord,
 )
 from sluice.trace.sink import EventSink
 
@@ -65,19 +46,6 @@ _MAX_INDEX_RECORDS = 64
 """Records of out-of-range indices in a trace."""
 
 
-@dataclass(slots=True)
-class _Pass:
-    """One inspected forward pass."""
-
-    entry: NetworkEntry
-    network: "weakref.ref[nn.Module]"
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    calls: list[ModuleCallRecord] = field(default_factory=list)
-    nodes: list[Any] = field(default_factory=list)
-    """Autograd nodes of its outputs; None for an output without a graph."""
-
-
 class ForwardPassInspector:
     """Inspects the forward passes of all threads."""
 
@@ -89,11 +57,11 @@ class ForwardPassInspector:
 
     def _reset(self) -> None:
         self._held: dict[int, tuple[Tensor, str]] = {}
-        self._passes: list[_Pass] = []
-        self.current: dict[int, _Pass] = {}
+        self._passes: list[InspectedPass] = []
+        self.current: dict[int, InspectedPass] = {}
         """Inspected pass of each thread; read at every call."""
         self._masks = self._lookups = 0
-        self._probed: set[tuple[int, str]] = set()
+        self._probes = NetworkProbes(self._sink)
         self.is_due = False
         """Whether an inspected pass waits for its backward pass."""
 
@@ -118,7 +86,7 @@ class ForwardPassInspector:
         if 2 * length > _MIN_GROWTH_HALVES * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
-                self._probed = {key for key in self._probed if key[0] != entry.index}
+                self._probes.repeat(entry)
             entry.max_length = length
 
     def begin(
@@ -126,7 +94,9 @@ class ForwardPassInspector:
     ) -> None:
         """Start the inspection of a pass."""
         entry.next_inspection_step = max(2 * self._sink.steps.last, 1)
-        self.current[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
+        self.current[threading.get_ident()] = InspectedPass(
+            entry, weakref.ref(module), args, kwargs
+        )
 
     def on_module_call(
         self,
@@ -203,10 +173,10 @@ class ForwardPassInspector:
         for done in passes:
             network = done.network()
             if network is not None:
-                self._probe(done, network, loss)
+                self._probes.run(done, network, loss)
         backward.thread.step.add_cost(self._sink.clock() - began)
 
-    def _inspect_graph(self, nodes: list[Any], passes: list[_Pass]) -> None:
+    def _inspect_graph(self, nodes: list[Any], passes: list[InspectedPass]) -> None:
         sink, thread = self._sink, self._sink.local.thread
         step = sink.steps.last
         for done in passes:
@@ -226,78 +196,9 @@ class ForwardPassInspector:
                 self._lookups += 1
                 sink.recorder.write("ids", ids)
 
-    def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
-        arguments = (done.args, done.kwargs)
-        tokens = None if loss is None else find_next_token_inputs(loss, arguments)
-        if tokens is not None:
-            probe = functools.partial(
-                perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
-            )
-            self._try(done, "later tokens", probe)
-        else:
-            ids = None if loss is None else find_copied_inputs(loss, arguments)
-            if ids is not None:
-                probe = functools.partial(
-                    perturb_later_tokens, network, arguments, ids, with_first_changed=True
-                )
-                self._try(done, "own tokens", probe)
-        ref = self._sink.local.thread.losses.shifted_input
-        series = None if ref is None else ref()
-        if series is not None and any(series is t for t in tensor_arguments(arguments)):
-            probe = functools.partial(perturb_later_values, network, arguments, series)
-            self._try(done, "later tokens", probe)
-        if find_padding(arguments) is not None:
-            self._try(done, "padding", functools.partial(perturb_padding, network, arguments))
-        unused = self._without_gradient(done, network) if self._sink.steps.last >= 2 else []
-        if unused and loss is not None:
-            reached = find_reached_outputs(loss, done.nodes)
-            if reached:
-                probe = functools.partial(perturb_weights, network, arguments, unused, reached)
-                self._try(done, "weights", probe)
-
-    def _without_gradient(self, done: _Pass, network: nn.Module) -> list[str]:
-        """Return names of parameters that several steps used and that never had a gradient."""
-        objects = self._sink.objects
-        called = {p for call in done.calls for p in call.parameters}
-        names = []
-        for name, parameter in network.named_parameters():
-            entry = objects.parameters.get_or_add(parameter)
-            entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
-            if parameter.requires_grad and not entry.has_had_gradient and entry.index in called:
-                names.append(name)
-        return names
-
-    def _try(self, done: _Pass, kind: Any, probe: Any) -> None:
-        sink, key = self._sink, (done.entry.index, kind)
-        if key in self._probed:
-            return
-        self._probed.add(key)
-        thread, before = sink.local.thread, sink.local.thread.forward.is_running
-        # Calls of the copy are no events, and its losses are not recorded.
-        thread.forward.is_running = thread.forward.is_probe = True
-        try:
-            effect: PerturbationEffect | None = probe()
-        finally:
-            thread.forward.is_running, thread.forward.is_probe = before, False
-        if effect is not None:
-            sink.recorder.write(
-                "probe",
-                ProbeRecord(
-                    step=sink.steps.last,
-                    network=done.entry.index,
-                    probe=kind,
-                    changed=effect.changed,
-                    largest_effect=effect.largest_effect,
-                    real_effect=effect.real_effect,
-                    parameters=tuple(
-                        sink.objects.parameters.get_or_add(p).index for p in effect.parameters
-                    ),
-                ),
-            )
-
     def _mask(
         self,
-        inspected: _Pass,
+        inspected: InspectedPass,
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -4,33 +4,28 @@ The network itself does not change, and no random number of the program is consu
 evaluation mode and single precision, has no hooks, runs on few rows, and is discarded.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
-from sluice.trace.inspection import random_state
+from sluice.trace.inspection.network_copies import (
+    CallArguments,
+    can_copy,
+    disposable_copy,
+    map_tensors,
+    run_copy,
+    run_with_embedding_noise,
+)
 from sluice.trace.inspection.padding import find_padding, is_token_batch, tensor_arguments
-
-_MAX_PARAMETERS = 20_000_000
-"""Maximum number of parameters of a network that is copied."""
-
-_MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements in the arguments of a forward pass."""
 
 _RELATIVE_TOLERANCE = 1e-4
 """Tolerance relative to the largest output: smaller changes are rounding errors."""
 
 _MAX_ROWS = 8
 """Maximum number of batch rows that are run. All are run if the row dimension is unknown."""
-
-CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ def perturb_later_tokens(
         along: Dimension of the positions, the first or the second.
         with_first_changed: Whether to also compare the output at the first changed token.
     """
-    if not _can_copy(network, call_args):
+    if not can_copy(network, call_args):
         return None
     known = ids.detach().unique()
     if len(known) < 2:
@@ -87,7 +82,7 @@ def perturb_later_values(
     network: nn.Module, call_args: CallArguments, series: Tensor
 ) -> PerturbationEffect | None:
     """Exchange the second halves of rows of numbers; None if that is not possible."""
-    if not _can_copy(network, call_args) or series.shape[0] < 2:
+    if not can_copy(network, call_args) or series.shape[0] < 2:
         return None
     return _perturb_second_half(
         network, call_args, series, lambda part: part.roll(1, 0), _values_by_position
@@ -106,7 +101,7 @@ def _perturb_second_half(
 ) -> PerturbationEffect | None:
     num = values.shape[along]
     kept = num // 2
-    with _disposable_copy(network) as network_copy:
+    with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
         # Rows can only be dropped if the first dimension is rows.
@@ -114,8 +109,8 @@ def _perturb_second_half(
         other = values.detach()[cut].clone()
         later = other.narrow(along, kept, num - kept)
         later.copy_(change(later))
-        first, again = _run(network_copy, few_args), _run(network_copy, few_args)
-        second = _run(network_copy, _replaced(few_args, values, other, cut))
+        first, again = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
+        second = run_copy(network_copy, _replaced(few_args, values, other, cut))
         if first is None or again is None or second is None:
             return None
         shape = tuple(other.shape[:2])
@@ -166,9 +161,9 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
     """
     pads = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
-    if pads is None or ids is None or not _can_copy(network, call_args):
+    if pads is None or ids is None or not can_copy(network, call_args):
         return None
-    with _disposable_copy(network) as network_copy:
+    with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
         few_args, cut = _truncate_rows(call_args, ids)
@@ -183,7 +178,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         every_second = torch.arange(len(pads), device=pads.device) % 2 == 0
         nothing, rows = torch.zeros_like(pads), every_second[:, None].expand_as(pads)
         runs = [
-            _run_with_embedding_noise(network_copy, few_args, shown, c)
+            run_with_embedding_noise(network_copy, few_args, shown, c)
             for c in (nothing, nothing, pads, rows, *turns)
         ]
         if any(run is None for run in runs):
@@ -225,16 +220,16 @@ def perturb_weights(
         names: Names of the parameters to perturb.
         output_indices: Indices of the output tensors to compare.
     """
-    if not _can_copy(network, call_args):
+    if not can_copy(network, call_args):
         return None
-    with _disposable_copy(network) as network_copy:
+    with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        first, again = _run(network_copy, call_args), _run(network_copy, call_args)
+        first, again = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
             parameter = network_copy.get_parameter(name)
             parameter.data.mul_(-0.5).add_(0.1)
-        second = _run(network_copy, call_args)
+        second = run_copy(network_copy, call_args)
         if first is None or again is None or second is None:
             return None
         pairs = [
@@ -248,75 +243,6 @@ def perturb_weights(
         return PerturbationEffect(len(names), _relative_effect(pairs), parameters=changed)
 
 
-def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
-        return False  # global hooks of the program would also run on the copy
-    if sum(p.numel() for p in network.parameters()) > _MAX_PARAMETERS:
-        return False
-    if sum(t.numel() for t in tensor_arguments(call_args)) > _MAX_ARGUMENT_ELEMENTS:
-        return False
-    return not random_state.has_own_generator(network)
-
-
-@contextmanager
-def _disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
-    """Yield a copy of the network, or None if it cannot be copied.
-
-    All random states are restored after the block.
-    """
-    with random_state.preserve_random_state(), torch.no_grad():
-        yield _copy(network)
-
-
-def _copy(network: nn.Module) -> nn.Module | None:
-    try:
-        network_copy = copy.deepcopy(network)
-    except Exception:  # it contains objects that cannot be copied, such as non-leaf tensors
-        return None
-    for module in network_copy.modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            hooks.clear()
-        module.training = False  # train() would record an event
-    return network_copy.float()
-
-
-def _run(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] | None:
-    """Return the floating-point outputs; None if the network raises an exception."""
-    args, kwargs = _map_tensors(call_args, lambda t: t.float() if t.is_floating_point() else t)
-    device = next((t.device.type for t in network_copy.parameters()), "cpu")
-    with torch.autocast(device, enabled=False):
-        try:
-            output = network_copy(*args, **kwargs)
-        except Exception:  # the program's code, with an input that it may not support
-            return None
-    return [t.detach().clone() for t in float_tensors(output)]
-
-
-def _run_with_embedding_noise(
-    network_copy: nn.Module, call_args: CallArguments, ids: Tensor, chosen: Tensor
-) -> list[Tensor] | None:
-    """Run with the embeddings of chosen positions changed right after the lookup."""
-
-    def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        if not args or not isinstance(args[0], Tensor) or args[0].shape != ids.shape:
-            return None
-        if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
-            return None
-        size = output.std() + 0.1
-        wave = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
-        return output + chosen[..., None] * wave
-
-    tables = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
-    if not tables:
-        return None
-    hooks = [table.register_forward_hook(change) for table in tables]
-    try:
-        return _run(network_copy, call_args)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
     """Return the arguments with fewer rows, unless another dimension has the same length."""
     rows = ids.shape[0]
@@ -326,41 +252,14 @@ def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments
     def fewer(tensor: Tensor) -> Tensor:
         return tensor[cut] if tensor.dim() and tensor.shape[0] == rows else tensor
 
-    return _map_tensors(call_args, lambda t: fewer(t.detach())), cut
+    return map_tensors(call_args, lambda t: fewer(t.detach())), cut
 
 
 def _replaced(few_args: CallArguments, ids: Tensor, other: Tensor, cut: slice) -> CallArguments:
     shown = ids[cut]
-    return _map_tensors(
+    return map_tensors(
         few_args, lambda t: other if t.shape == shown.shape and torch.equal(t, shown) else t
     )
-
-
-def _map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) -> CallArguments:
-    def one(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return change(value)
-        if type(value) in (list, tuple):
-            return type(value)(one(item) for item in value)
-        if type(value) is dict:
-            return {key: one(item) for key, item in value.items()}
-        return value
-
-    args, kwargs = call_args
-    return tuple(one(a) for a in args), {key: one(v) for key, v in kwargs.items()}
-
-
-def float_tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors of nested containers, in a fixed order."""
-    if isinstance(output, Tensor):
-        if output.is_floating_point() and type(output) in (Tensor, nn.Parameter):
-            yield output
-    elif isinstance(output, dict):
-        for item in output.values():
-            yield from float_tensors(item)
-    elif isinstance(output, list | tuple):
-        for item in output:
-            yield from float_tensors(item)
 
 
 def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,126 @@
+"""Probes networks: perturbs the inputs or weights of a copy after an inspected pass."""
+
+import functools
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from sluice.trace.inspection.padding import find_padding, tensor_arguments
+from sluice.trace.inspection.perturbation import (
+    PerturbationEffect,
+    perturb_later_tokens,
+    perturb_later_values,
+    perturb_padding,
+    perturb_weights,
+)
+from sluice.trace.inspection.targets import (
+    find_copied_inputs,
+    find_next_token_inputs,
+    find_reached_outputs,
+)
+from sluice.trace.objects.object_tracker import NetworkEntry
+from sluice.trace.records.forward_passes import ModuleCallRecord, ProbeRecord
+from sluice.trace.sink import EventSink
+
+
+@dataclass(slots=True)
+class InspectedPass:
+    """One inspected forward pass."""
+
+    entry: NetworkEntry
+    network: "weakref.ref[nn.Module]"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    calls: list[ModuleCallRecord] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    """Autograd nodes of its outputs; None for an output without a graph."""
+
+
+class NetworkProbes:
+    """Runs each kind of probe once for each network."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._probed: set[tuple[int, str]] = set()
+
+    def repeat(self, entry: NetworkEntry) -> None:
+        """Run all probes of a network again after its next inspected pass."""
+        self._probed = {key for key in self._probed if key[0] != entry.index}
+
+    def run(self, done: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
+        """Run the probes that suit an inspected pass, before its backward pass.
+
+        Args:
+            done: Forward pass whose inputs are perturbed.
+            network: Network of the pass.
+            loss: Tensor of the backward pass; None if there are several.
+        """
+        arguments = (done.args, done.kwargs)
+        tokens = None if loss is None else find_next_token_inputs(loss, arguments)
+        if tokens is not None:
+            probe = functools.partial(
+                perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
+            )
+            self._try(done, "later tokens", probe)
+        else:
+            ids = None if loss is None else find_copied_inputs(loss, arguments)
+            if ids is not None:
+                probe = functools.partial(
+                    perturb_later_tokens, network, arguments, ids, with_first_changed=True
+                )
+                self._try(done, "own tokens", probe)
+        ref = self._sink.local.thread.losses.shifted_input
+        series = None if ref is None else ref()
+        if series is not None and any(series is t for t in tensor_arguments(arguments)):
+            probe = functools.partial(perturb_later_values, network, arguments, series)
+            self._try(done, "later tokens", probe)
+        if find_padding(arguments) is not None:
+            self._try(done, "padding", functools.partial(perturb_padding, network, arguments))
+        unused = self._without_gradient(done, network) if self._sink.steps.last >= 2 else []
+        if unused and loss is not None:
+            reached = find_reached_outputs(loss, done.nodes)
+            if reached:
+                probe = functools.partial(perturb_weights, network, arguments, unused, reached)
+                self._try(done, "weights", probe)
+
+    def _without_gradient(self, done: InspectedPass, network: nn.Module) -> list[str]:
+        """Return names of parameters that several steps used and that never had a gradient."""
+        objects = self._sink.objects
+        called = {p for call in done.calls for p in call.parameters}
+        names = []
+        for name, parameter in network.named_parameters():
+            entry = objects.parameters.get_or_add(parameter)
+            entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
+            if parameter.requires_grad and not entry.has_had_gradient and entry.index in called:
+                names.append(name)
+        return names
+
+    def _try(self, done: InspectedPass, kind: Any, probe: Any) -> None:
+        sink, key = self._sink, (done.entry.index, kind)
+        if key in self._probed:
+            return
+        self._probed.add(key)
+        thread, before = sink.local.thread, sink.local.thread.forward.is_running
+        # Calls of the copy are no events, and its losses are not recorded.
+        thread.forward.is_running = thread.forward.is_probe = True
+        try:
+            effect: PerturbationEffect | None = probe()
+        finally:
+            thread.forward.is_running, thread.forward.is_probe = before, False
+        if effect is not None:
+            sink.recorder.write(
+                "probe",
+                ProbeRecord(
+                    step=sink.steps.last,
+                    network=done.entry.index,
+                    probe=kind,
+                    changed=effect.changed,
+                    largest_effect=effect.largest_effect,
+                    real_effect=effect.real_effect,
+                    parameters=tuple(
+                        sink.objects.parameters.get_or_add(p).index for p in effect.parameters
+                    ),
+                ),
+            )

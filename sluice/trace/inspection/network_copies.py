@@ -1,0 +1,120 @@
+"""Runs copies of a network, without changing the network or consuming its random numbers."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from sluice.trace.inspection import random_state
+from sluice.trace.inspection.padding import tensor_arguments
+
+_MAX_PARAMETERS = 20_000_000
+"""Maximum number of parameters of a network that is copied."""
+
+_MAX_ARGUMENT_ELEMENTS = 4_000_000
+"""Maximum number of elements in the arguments of a forward pass."""
+
+CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
+    """Return whether a copy of a network is small and behaves like the network."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return False  # global hooks of the program would also run on the copy
+    if sum(p.numel() for p in network.parameters()) > _MAX_PARAMETERS:
+        return False
+    if sum(t.numel() for t in tensor_arguments(call_args)) > _MAX_ARGUMENT_ELEMENTS:
+        return False
+    return not random_state.has_own_generator(network)
+
+
+@contextmanager
+def disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
+    """Yield a copy of the network, or None if it cannot be copied.
+
+    All random states are restored after the block.
+    """
+    with random_state.preserve_random_state(), torch.no_grad():
+        yield _copy(network)
+
+
+def _copy(network: nn.Module) -> nn.Module | None:
+    try:
+        network_copy = copy.deepcopy(network)
+    except Exception:  # it contains objects that cannot be copied, such as non-leaf tensors
+        return None
+    for module in network_copy.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            hooks.clear()
+        module.training = False  # train() would record an event
+    return network_copy.float()
+
+
+def run_copy(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] | None:
+    """Return the floating-point outputs; None if the network raises an exception."""
+    args, kwargs = map_tensors(call_args, lambda t: t.float() if t.is_floating_point() else t)
+    device = next((t.device.type for t in network_copy.parameters()), "cpu")
+    with torch.autocast(device, enabled=False):
+        try:
+            output = network_copy(*args, **kwargs)
+        except Exception:  # the program's code, with an input that it may not support
+            return None
+    return [t.detach().clone() for t in float_tensors(output)]
+
+
+def run_with_embedding_noise(
+    network_copy: nn.Module, call_args: CallArguments, ids: Tensor, chosen: Tensor
+) -> list[Tensor] | None:
+    """Run with the embeddings of chosen positions changed right after the lookup."""
+
+    def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if not args or not isinstance(args[0], Tensor) or args[0].shape != ids.shape:
+            return None
+        if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
+            return None
+        size = output.std() + 0.1
+        wave = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
+        return output + chosen[..., None] * wave
+
+    tables = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
+    if not tables:
+        return None
+    hooks = [table.register_forward_hook(change) for table in tables]
+    try:
+        return run_copy(network_copy, call_args)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) -> CallArguments:
+    """Return the arguments with every tensor changed, also those in containers."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        if type(value) in (list, tuple):
+            return type(value)(one(item) for item in value)
+        if type(value) is dict:
+            return {key: one(item) for key, item in value.items()}
+        return value
+
+    args, kwargs = call_args
+    return tuple(one(a) for a in args), {key: one(v) for key, v in kwargs.items()}
+
+
+def float_tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the floating-point tensors of nested containers, in a fixed order."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point() and type(output) in (Tensor, nn.Parameter):
+            yield output
+    elif isinstance(output, dict):
+        for item in output.values():
+            yield from float_tensors(item)
+    elif isinstance(output, list | tuple):
+        for item in output:
+            yield from float_tensors(item)
