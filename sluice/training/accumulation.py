@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import ModelInput, slice_input, split_input
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Function of (output, y) that returns a scalar."""
@@ -30,8 +31,8 @@ def count_rows(y: Tensor) -> float:
 
 
 def split_batch(
-    x: Tensor, y: Tensor, *, micro_rows: int | None, loss_weight: LossWeight
-) -> Iterator[tuple[Tensor, Tensor, float]]:
+    x: ModelInput, y: Tensor, *, micro_rows: int | None, loss_weight: LossWeight
+) -> Iterator[tuple[ModelInput, Tensor, float]]:
     """Yield the micro-batches of a batch, each with its share of the batch loss.
 
     The loss of a batch is the mean over its rows. It equals the sum of the micro-batch losses, each
@@ -40,7 +41,7 @@ def split_batch(
     batch, up to rounding, also when the last micro-batch is smaller.
 
     Args:
-        x: Inputs (B, ...).
+        x: Inputs of B rows.
         y: Targets (B, ...).
         micro_rows: Rows of a micro-batch; None for the whole batch at once.
         loss_weight: Number of items that the loss is a mean over. Micro-batches of weight 0 are
@@ -52,7 +53,7 @@ def split_batch(
     if micro_rows is None or len(y) <= micro_rows:
         yield x, y, 1.0
         return
-    parts = list(zip(x.split(micro_rows), y.split(micro_rows), strict=True))
+    parts = list(zip(split_input(x, micro_rows), y.split(micro_rows), strict=True))
     weights = [loss_weight(y_part) for _, y_part in parts]
     total = math.fsum(weights)
     if not total > 0:
@@ -70,7 +71,7 @@ def split_batch(
 def require_splittable(
     model: nn.Module,
     loss_fn: LossFunction,
-    x: Tensor,
+    x: ModelInput,
     y: Tensor,
     *,
     loss_weight: LossWeight,
@@ -100,7 +101,7 @@ def require_splittable(
                 "the whole batch.",
                 fix="Use GroupNorm or LayerNorm, or lower batch_rows so that no batch is split.",
             )
-    x, y = x[:_TRIED_ROWS], y[:_TRIED_ROWS]
+    x, y = slice_input(x, 0, _TRIED_ROWS), y[:_TRIED_ROWS]
     model.eval()
     with torch.no_grad():
         whole = float(loss_fn(model(x), y))

@@ -5,7 +5,7 @@ import gc
 import os
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sluice.base.errors import SettingsError
 from sluice.training.settings import DeviceChoice
@@ -88,9 +88,11 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
 def place_rows(rows: Examples, device: torch.device) -> Examples:
     """Return the rows on ``device`` if they fit into half of its free memory, else unchanged.
 
-    Rows that do not fit are moved batch by batch.
+    Rows that do not fit, and rows that are no tensor, are moved batch by batch.
     """
     if device.type == "cpu":
+        return rows
+    if not (isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)):
         return rows
     needed = rows.x.nbytes + rows.y.nbytes
     free, _ = torch.cuda.mem_get_info(device)

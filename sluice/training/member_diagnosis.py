@@ -144,7 +144,7 @@ def _some_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
 
 def _trivial(workload: Workload, examples: Examples) -> float | None:
     try:
-        return constant_baseline_loss(workload, examples.y)
+        return constant_baseline_loss(workload, examples.targets)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None  # the loss does not accept a constant output
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sluice.data.rows.protocol import ModelInput
 from sluice.training.settings import Precision
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -65,7 +66,7 @@ class MixedPrecision:
             failed_in_a_row=self._failed,
         )
 
-    def forward(self, model: nn.Module, x: Tensor) -> Tensor:
+    def forward(self, model: nn.Module, x: ModelInput) -> Tensor:
         """Return the output of ``model`` in fp32, so that the loss is computed in fp32."""
         if self.precision == "fp32":
             plain: Tensor = model(x)
