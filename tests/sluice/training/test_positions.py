@@ -20,6 +20,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training import checkpoint_writer
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.fold_run import FoldRunSpec, fold_run_folder, train_fold_run
+from sluice.training.ranks import Ranks, RankShard
 from sluice.training.settings import TrainSettings
 from sluice.training.termination import delayed_termination
 from sluice.workloads.load import load_workload
@@ -157,6 +158,53 @@ def targets_of_epoch_1():
 
     next(run(make_model(), loss=spy))
     return seen
+
+
+def test_a_training_stopped_in_validation_scores_the_rows_again():
+    """All steps of the epoch are kept; user code that draws random numbers repeats them."""
+
+    def noisy(output, y):
+        return (output - y).square().mean(dim=1) * (1 + torch.rand(len(y)))
+
+    settings, kept = SETTINGS.model_copy(update={"max_epochs": 2}), []
+    whole, cut, resumed = make_model(), make_model(), make_model()
+    with deterministic():
+        expected = list(run(whole, settings, losses=noisy))
+        calls = iter([False] * 6 + [True])  # after six steps and one chunk of validation rows
+        with pytest.raises(InterruptedError):
+            list(run(cut, settings, losses=noisy, keep=stop_with(kept), due=calls.__next__))
+        rest = list(run(resumed, settings, losses=noisy, resume=kept[0]))
+
+    assert (len(kept[0].history), kept[0].progress.steps, kept[0].steps) == (0, 7, 7)
+    assert timeless(rest) == timeless(expected)
+    assert torch.equal(vector(resumed), vector(whole))
+
+
+def stop_with(kept):
+    def keep(state):
+        kept.append(frozen(state))
+        raise InterruptedError
+
+    return keep
+
+
+def test_several_ranks_do_not_resume_within_an_epoch():
+    class Two(Ranks):
+        shard = RankShard(rank=0, world_size=2)
+
+    states, _, _ = states_within()
+    with pytest.raises(ContractError, match=r"2 ranks can resume only after .* step 3 of epoch 1"):
+        list(run(make_model(), resume=states[2], ranks=Two()))
+
+
+def test_several_ranks_keep_no_state_within_an_epoch():
+    class Two(Ranks):
+        shard = RankShard(rank=0, world_size=2)
+
+    kept = []
+    list(run(make_model(), keep=kept.append, due=lambda: True, ranks=Two()))
+
+    assert [state.progress for state in kept] == [None] * 5
 
 
 def test_a_state_with_more_steps_than_an_epoch_has_is_refused():
