@@ -111,7 +111,7 @@ def stream_atomic(path: Path) -> Iterator[BinaryIO]:
     Raises:
         StorageError: The folder is not writable or the disk is full. No partial file is left.
     """
-    with _stream(path, _ANY_FILE) as file:
+    with _stream(path, _PUBLIC_FILE_MODE) as file:
         yield file
 
 

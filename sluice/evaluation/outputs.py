@@ -7,19 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
 from sluice.data.folds import Fold
-from sluice.data.rows.protocol import RowSource, move_input, read_in_parts
+from sluice.data.rows.protocol import RowSource
 from sluice.evaluation.unseen_members import latest_unseen
+from sluice.training import prediction
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
-
-BATCH_ROWS = 4096
-"""Number of examples of one forward pass, which limits the memory."""
 
 LoadMember = Callable[[Member], nn.Module]
 """Function that returns the trained network of a member."""
@@ -36,19 +32,7 @@ class FoldOutput:
 
 def predict(model: nn.Module, x: Tensor | RowSource) -> Tensor:
     """Return the model's outputs (B, ...) in evaluation mode, without gradients, on the CPU."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
-    model.eval()
-    description = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
-    with torch.inference_mode(), explain_out_of_memory(description, prediction_memory_advice):
-        output = torch.cat(
-            [
-                model(move_input(part, device)).cpu()
-                for part in read_in_parts(x, max_rows=BATCH_ROWS)
-            ]
-        )
-    model.train(was_training)
-    return output
+    return prediction.predict(model, x).cpu()
 
 
 def member_outputs(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
 from sluice.probes.result import ProbeResult, failed
-from sluice.training.batches import epoch_order
 from sluice.training.ranks import RankShard
+from sluice.training.row_order import epoch_order
 
 NAME = "shards"
 
@@ -101,7 +101,7 @@ def sampled_rows(
 
 def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list[list[int]]:
     """Return the rows of each rank as the trainer splits its batches, in its first epoch."""
-    batches = epoch_order(num_rows, seed=seed, epoch=1).split(batch_rows)
+    batches = epoch_order(num_rows, seed=seed, epoch=1).part(0, num_rows).split(batch_rows)
     ranks: list[list[int]] = []
     for rank in range(world):
         split = RankShard(rank=rank, world_size=world)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import ModelInput, slice_input, split_input
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Function of (output, y) that returns a scalar."""
@@ -32,8 +33,8 @@ def count_rows(y: Tensor) -> float:
 
 
 def split_batch(
-    x: Tensor, y: Tensor, *, micro_rows: int | None, loss_weight: LossWeight
-) -> Iterator[tuple[Tensor, Tensor, float]]:
+    x: ModelInput, y: Tensor, *, micro_rows: int | None, loss_weight: LossWeight
+) -> Iterator[tuple[ModelInput, Tensor, float]]:
     """Yield the micro-batches of a batch, each with its share of the batch loss.
 
     The loss of a batch is the mean over its rows. It equals the sum of the micro-batch losses, each
@@ -42,7 +43,7 @@ def split_batch(
     batch, up to rounding. This also holds if the last micro-batch is smaller.
 
     Args:
-        x: Inputs (B, ...).
+        x: Inputs of B rows.
         y: Targets (B, ...).
         micro_rows: Rows of a micro-batch; None for the whole batch at once.
         loss_weight: Maps targets to the number of items over which the loss averages. Micro-batches
@@ -54,7 +55,7 @@ def split_batch(
     if micro_rows is None or len(y) <= micro_rows:
         yield x, y, 1.0
         return
-    parts = list(zip(x.split(micro_rows), y.split(micro_rows), strict=True))
+    parts = list(zip(split_input(x, micro_rows), y.split(micro_rows), strict=True))
     weights = [loss_weight(y_part) for _, y_part in parts]
     total = math.fsum(weights)
     if not total > 0:
@@ -72,7 +73,7 @@ def split_batch(
 def require_splittable(
     model: nn.Module,
     loss_fn: LossFunction,
-    x: Tensor,
+    x: ModelInput,
     y: Tensor,
     *,
     loss_weight: LossWeight,
@@ -102,7 +103,7 @@ def require_splittable(
                 "the whole batch.",
                 fix="Use GroupNorm or LayerNorm, or lower batch_rows so that no batch is split.",
             )
-    x, y = x[:_CHECK_ROWS], y[:_CHECK_ROWS]
+    x, y = slice_input(x, 0, _CHECK_ROWS), y[:_CHECK_ROWS]
     model.eval()
     with torch.no_grad():
         batch_loss = float(loss_fn(model(x), y))

@@ -1,46 +1,64 @@
 """Yields the batches of every epoch, in an order that depends only on the seed and the epoch."""
 
 import functools
-import math
 import os
+import signal
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from sluice.base.errors import ContractError, SluiceError
 from sluice.base.seeding import derive_seed
+from sluice.data.rows.protocol import (
+    ModelInput,
+    RowSource,
+    describe_input,
+    gather,
+    gather_targets,
+    input_length,
+    move_input,
+)
+from sluice.findings.user_code import wrap_user_errors
 from sluice.training.orphans import end_with_parent
 from sluice.training.ranks import WHOLE_BATCH, RankShard
-from sluice.workloads.workload import Examples
+from sluice.training.row_order import BatchPlan, example_seeds, require_lengths
+from sluice.workloads.workload import Augmentation, Examples
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs of this rank's rows, and targets of all rows of the batch."""
+Batch = tuple[ModelInput, Tensor]
+"""Inputs of this rank's rows, and the targets of all rows of the batch."""
 
+_SHOWN_ROWS = 8
+"""Rows of a batch that a message names."""
 
-def epoch_order(num_rows: int, *, seed: int, epoch: int) -> Tensor:
-    """Return the row order of one epoch, on the CPU.
-
-    The order depends only on (seed, epoch). So a training that is resumed after any epoch, with any
-    number of loader processes, gets the same batches.
-    """
-    generator = torch.Generator().manual_seed(derive_seed(seed, f"order_{epoch}"))
-    return torch.randperm(num_rows, generator=generator)
+_TERMINATION_DELAY_S = 10
+"""Time that a loader process continues after SIGTERM [s], so that a training whose processes all
+receive SIGTERM can finish its step."""
 
 
 class Batches:
     """The batches of a training, by epoch.
 
     Args:
-        rows: Examples from which the batches are gathered.
+        rows: Examples from which the batches are read.
         batch_rows: Rows of a batch; the last batch of an epoch may have fewer.
-        seed: Base seed, from which the seed of each epoch's order is derived.
+        seed: Base seed, from which the seeds of each epoch's order and augmentation are derived.
         device: Device of the returned batches.
-        workers: Number of loader processes that gather batches in advance, useful if rows are slow
-            to read (memory-mapped). With 0, this process gathers them. Loader processes use no
+        workers: Number of loader processes that read batches in advance, useful if rows are slow
+            to read. With 0, this process reads them. Loader processes use no
             random numbers, so their number does not change the result.
         shard: Selects the rows of a batch that belong to this process; all rows if there are no
             other ranks.
+        augment: Changes the examples of a batch at random; None for no change.
+        by_length: Put rows of similar lengths into a batch.
+
+    Raises:
+        ContractError: The numbers of inputs, targets and rows differ, or ``by_length`` with inputs
+            that have no lengths.
     """
 
     def __init__(
@@ -52,22 +70,31 @@ class Batches:
         device: torch.device,
         workers: int,
         shard: RankShard = WHOLE_BATCH,
+        augment: Augmentation | None = None,
+        by_length: bool = False,
     ) -> None:
+        _require_same_lengths(rows)
         self._rows = rows
-        self._batch_rows = batch_rows
-        self._seed = seed
         self._device = device
-        self._dataset = _BatchDataset(rows, shard)
+        self._plan = BatchPlan(
+            len(rows),
+            batch_rows=batch_rows,
+            seed=seed,
+            lengths_of=require_lengths(rows.x) if by_length else None,
+        )
+        self._reader = _BatchReader(rows, shard, seed, augment)
+        self._layout: _Layout | None = None
         self._sampler = _EpochSampler()
-        self._loader: DataLoader[Batch] | None = None
+        self._loader: DataLoader[Any] | None = None
         # Loader processes cannot share tensors on a device.
-        if workers and rows.x.device.type == "cpu":
+        if workers and _device_of(rows.x).type == "cpu":
             self._loader = DataLoader(
-                self._dataset,
+                self._reader,
                 sampler=self._sampler,
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
+                collate_fn=_unchanged,
                 # Loader processes inherit open files and locks, so they must not outlive this
                 # process.
                 worker_init_fn=functools.partial(_init_worker, os.getpid()),
@@ -78,60 +105,214 @@ class Batches:
     @property
     def steps(self) -> int:
         """Number of batches of an epoch."""
-        return math.ceil(len(self._rows) / self._batch_rows)
+        return self._plan.num_batches
 
     @property
     def max_rows(self) -> int:
         """Rows of the largest batch."""
-        return min(self._batch_rows, len(self._rows))
+        return self._plan.max_rows
 
-    def sizes(self) -> list[int]:
-        """Return the number of rows of each batch of an epoch."""
-        full, rest = divmod(len(self._rows), self._batch_rows)
-        return [self._batch_rows] * full + [rest] * bool(rest)
+    def sizes(self) -> Tensor:
+        """Return the number of rows of each batch of an epoch, int64."""
+        return self._plan.sizes()
 
     def first(self, num_rows: int) -> Batch:
         """Return the first rows, in row order."""
-        x, y = self._rows.x[:num_rows], self._rows.y[:num_rows]
-        return x.to(self._device), y.to(self._device)
+        rows = torch.arange(min(num_rows, len(self._rows)))
+        x, y = gather(self._rows.x, rows), gather_targets(self._rows.y, rows)
+        return move_input(x, self._device), y.to(self._device)
 
-    def iter_epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of one epoch, counted from 1."""
-        order = epoch_order(len(self._rows), seed=self._seed, epoch=epoch)
+    def iter_epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of one epoch, counted from 1.
+
+        Args:
+            epoch: Number of the epoch.
+            first: Number of the first batch, counted from 0. Earlier batches are not read.
+
+        Raises:
+            ContractError: A batch has another dtype, number of dimensions or names than the first
+                one, or a row source breaks its contract; the message names epoch, batch and rows.
+            SluiceError: Raised by a row source, or by the augmentation.
+        """
+        checked = self._reader.reads_sources
+        for number, found in enumerate(self._read(epoch, first), start=first):
+            if isinstance(found, SluiceError):
+                raise self._named(found, epoch, number) from found
+            x, y = found
+            if checked:
+                self._require_layout(x, y, epoch, number)
+            yield move_input(x, self._device), y.to(self._device)
+
+    def _read(self, epoch: int, first: int) -> Iterator[Batch | SluiceError]:
         if self._loader is not None:
-            self._sampler.batches = order.split(self._batch_rows)
-            for x, y in self._loader:
-                yield x.to(self._device), y.to(self._device)
+            self._sampler.start(self._plan, epoch, first)
+            yield from self._loader
             return
-        # The whole order is moved at once. Moving it batch by batch would synchronise the device at
-        # every step.
-        for rows in order.to(self._rows.x.device).split(self._batch_rows):
-            x, y = self._dataset[rows]
-            yield x.to(self._device), y.to(self._device)
+        device = _device_of(self._rows.x)
+        for rows in self._plan.batches(epoch, first=first, device=device):
+            yield self._reader.read(rows, epoch)
+
+    def _require_layout(self, x: ModelInput, y: Tensor, epoch: int, number: int) -> None:
+        layout = _layout(x), _layout(y)
+        if self._layout is None:
+            self._layout = _Layout(layout, f"{describe_input(x)} and targets {describe_input(y)}")
+        if layout == self._layout.value:
+            return
+        error = ContractError(
+            "Every batch must have the dtype, names and number of dimensions of the first one, "
+            f"which was {self._layout.text}; got {describe_input(x)} and targets "
+            f"{describe_input(y)}.",
+            cause="The row source or the augmentation returned something else for these rows.",
+            fix="Convert every example to one dtype and one number of dimensions.",
+        )
+        raise self._named(error, epoch, number)
+
+    def _named(self, error: SluiceError, epoch: int, number: int) -> SluiceError:
+        """Return the error with the place of the batch."""
+        rows = self._plan.batch(epoch, number).tolist()
+        shown = ", ".join(map(str, rows[:_SHOWN_ROWS])) + ", ..." * (len(rows) > _SHOWN_ROWS)
+        what = f"Epoch {epoch}, batch {number + 1} of {self.steps} (rows {shown}): {error.what}"
+        return type(error)(what, cause=error.cause, fix=error.fix)
+
+
+class _Layout(NamedTuple):
+    """Layout of the first batch, which all batches must have."""
+
+    value: tuple[object, object]
+    text: str
+
+
+def _layout(found: ModelInput) -> object:
+    if isinstance(found, Tensor):
+        return found.dtype, found.ndim
+    return {name: (part.dtype, part.ndim) for name, part in found.items()}
+
+
+def _device_of(source: Tensor | RowSource) -> torch.device:
+    return source.device if isinstance(source, Tensor) else torch.device("cpu")
+
+
+def _require_same_lengths(rows: Examples) -> None:
+    num_inputs, num_targets = len(rows.x), len(rows.y)
+    if not num_inputs == num_targets == len(rows):
+        raise ContractError(
+            f"Examples need one input, one target and one row each, got {num_inputs} inputs, "
+            f"{num_targets} targets and {len(rows)} rows.",
+            fix="Return x, y and rows of one length from examples().",
+        )
+
+
+def _unchanged(found: Any) -> Any:
+    return found
 
 
 def _init_worker(parent: int, _worker: int) -> None:
     end_with_parent(parent)
 
+    def end_later(*_signal: Any) -> None:
+        signal.alarm(_TERMINATION_DELAY_S)
+
+    # torch's handler ends the process at once, in the middle of a step of the training.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, end_later)
+
+
+class _BatchIndex(NamedTuple):
+    """What a loader process needs to read a batch."""
+
+    epoch: int
+    rows: NDArray[np.int64]
+    """Not a tensor, which would be sent through shared memory: slower for a few numbers."""
+
 
 class _EpochSampler:
     """Sampler of the loader; ``batches`` is replaced at the start of every epoch."""
 
-    batches: Sequence[Tensor] = ()
-    """Row numbers of each batch of the epoch."""
+    def __init__(self) -> None:
+        self._batches: Iterator[Tensor] = iter(())
+        self._epoch, self._num_batches = 0, 0
 
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.batches)
+    def start(self, plan: BatchPlan, epoch: int, first: int) -> None:
+        """Continue with the batches of an epoch from batch ``first`` on."""
+        self._batches = plan.batches(epoch, first=first)
+        self._epoch, self._num_batches = epoch, plan.num_batches - first
+
+    def __iter__(self) -> Iterator[_BatchIndex]:
+        return (_BatchIndex(self._epoch, rows.numpy()) for rows in self._batches)
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return self._num_batches
 
 
-class _BatchDataset(Dataset[Batch]):
-    """Dataset whose index is the row numbers of a whole batch."""
+class _BatchReader(Dataset[Batch | SluiceError]):
+    """Dataset that is indexed by whole batches."""
 
-    def __init__(self, rows: Examples, shard: RankShard) -> None:
+    def __init__(
+        self, rows: Examples, shard: RankShard, seed: int, augment: Augmentation | None
+    ) -> None:
         self._x, self._y, self._shard = rows.x, rows.y, shard
+        self._num_rows, self._seed, self._augment = len(rows), seed, augment
+        self._sources: Sequence[RowSource] = [
+            source for source in (rows.x, rows.y) if not isinstance(source, Tensor)
+        ]
+        self.reads_sources = bool(self._sources) or augment is not None
+        """Whether user code runs for a batch, so that it may fail or change its layout."""
 
-    def __getitem__(self, rows: Tensor) -> Batch:
-        return self._x.index_select(0, self._shard.local_rows(rows)), self._y.index_select(0, rows)
+    def __getitem__(self, index: _BatchIndex) -> Batch | SluiceError:
+        return self.read(torch.from_numpy(index.rows), index.epoch)
+
+    def read(self, rows: Tensor, epoch: int) -> Batch | SluiceError:
+        """Return one batch, or the error that reading it raised.
+
+        The error is returned, because an exception loses its cause and fix between processes.
+        """
+        if not self.reads_sources:
+            return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
+        try:
+            with wrap_user_errors("Reading the examples"):
+                self._require_same_length()
+                return self._read(rows, epoch)
+        except SluiceError as error:
+            return error
+
+    def _read(self, rows: Tensor, epoch: int) -> Batch:
+        if self._augment is None:
+            return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
+        # With several ranks, each augments the whole batch: the weight of the loss, which depends
+        # on all targets, must be the same on every rank.
+        x, y = gather(self._x, rows), gather_targets(self._y, rows)
+        seeds = example_seeds(rows.cpu(), seed=self._seed, epoch=epoch).to(y.device)
+        x, y = self._augment(x, y, seeds)
+        _require_augmented(x, y, len(rows))
+        if self._shard.world_size == 1:
+            return x, y
+        return _local_part(x, self._shard), y
+
+    def _require_same_length(self) -> None:
+        for source in self._sources:
+            if len(source) != self._num_rows:
+                raise ContractError(
+                    f"{type(source).__name__} had {self._num_rows} examples when the training "
+                    f"started, and now has {len(source)}.",
+                    cause="Its files changed during the training.",
+                    fix="Train on files that do not change, and start again.",
+                )
+
+
+def _local_part(x: ModelInput, shard: RankShard) -> ModelInput:
+    """Return the examples of a batch in memory that belong to this rank."""
+    own = shard.local_rows(torch.arange(input_length(x)))
+    if isinstance(x, Tensor):
+        return x.index_select(0, own.to(x.device))
+    return {name: part.index_select(0, own.to(part.device)) for name, part in x.items()}
+
+
+def _require_augmented(x: object, y: object, num_rows: int) -> None:
+    parts = list(x.values()) if isinstance(x, dict) else [x]
+    if parts and all(isinstance(t, Tensor) and len(t) == num_rows for t in [*parts, y]):
+        return
+    raise ContractError(
+        f"augment() must return inputs and targets with {num_rows} entries, got "
+        f"{describe_input(x)} and {describe_input(y)}.",
+        fix="Return one input and one target per example, in the order of the examples.",
+    )

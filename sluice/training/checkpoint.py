@@ -1,9 +1,12 @@
-"""Checkpoints: one safetensors file per epoch, written atomically, never a pickle.
+"""Checkpoints: safetensors files, written atomically, never a pickle.
 
-A file is named ``epoch-000007-<digest>.safetensors``, where the digest is the first 16 digits of
-the SHA-256 of its content. A truncated or changed file no longer matches its name. The last two
-files are kept: if the newest is damaged, training resumes from the previous one and still ends with
-the same bits.
+A file is named ``epoch-000007-<digest>.safetensors`` after 7 epochs, and
+``epoch-000007-step-000000120-<digest>.safetensors`` after 120 steps of the next one. The digest is
+the first 16 digits of the SHA-256 of its content, so a truncated or changed file no longer matches
+its name. The last two files are kept: if the newest is damaged, training resumes from the previous
+one and still ends with the same bits.
+
+Shape legend: S = finished steps of an epoch.
 """
 
 import contextlib
@@ -20,13 +23,17 @@ from sluice.base.dict_diff import format_differences
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError
 from sluice.base.files import storage_error, write_atomic
-from sluice.training.loop import EpochResult, TrainState
+from sluice.training.precision import ScaleState
+from sluice.training.train_state import EpochProgress, EpochResult, TrainState
 from sluice.training.weights import pack_tensors, unpack_tensors
 
 _NUM_KEPT = 2
-_FILE_NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{16})\.safetensors")
+_FILE_NAME = re.compile(r"epoch-(\d{6,})(?:-step-(\d{9,}))?-([0-9a-f]{16})\.safetensors")
 _TENSOR_FIELDS = ("model", "best", "optimizer", "rng")
 """Fields of ``TrainState`` that contain tensors by name."""
+_PROGRESS = "progress"
+_STEP_TENSORS = ("loss_S", "norm_S", "taken_S")
+"""Fields of ``EpochProgress`` that have one entry per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +65,17 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
         for part in _TENSOR_FIELDS
         for name, tensor in getattr(state, part).items()
     }
+    tensors |= _progress_tensors(state.progress)
     facts = {
         "subject": dict(subject),
         "steps": state.steps,
         "best_epoch": state.best_epoch,
         "optimizer": dict(state.optimizer_tree),
         "history": [dataclasses.asdict(result) for result in state.history],
+        **_progress_facts(state.progress),
     }
     content = pack_tensors(tensors, facts)
-    path = folder / f"epoch-{len(state.history):06d}-{digest_bytes(content)[:16]}.safetensors"
+    path = folder / f"{_position_name(state)}-{digest_bytes(content)[:16]}.safetensors"
     write_atomic(path, content)
     _remove(_newest_first(folder)[_NUM_KEPT:])
     return path
@@ -128,13 +137,38 @@ def _remove(paths: list[Path]) -> None:
 
 def _newest_first(folder: Path) -> list[Path]:
     checkpoints = [path for path in folder.glob("epoch-*") if _FILE_NAME.fullmatch(path.name)]
-    return sorted(checkpoints, reverse=True)
+    return sorted(checkpoints, key=_position, reverse=True)
+
+
+def _position_name(state: TrainState) -> str:
+    step = "" if state.progress is None else f"-step-{state.progress.steps:09d}"
+    return f"epoch-{len(state.history):06d}{step}"
+
+
+def _position(path: Path) -> tuple[int, int, str]:
+    found = _FILE_NAME.fullmatch(path.name)
+    assert found is not None
+    epochs, step, digest = found.groups()
+    return int(epochs), int(step or 0), digest
+
+
+def _progress_tensors(progress: EpochProgress | None) -> dict[str, Tensor]:
+    if progress is None:
+        return {}
+    return {f"{_PROGRESS}:{name}": getattr(progress, name) for name in _STEP_TENSORS}
+
+
+def _progress_facts(progress: EpochProgress | None) -> dict[str, Any]:
+    if progress is None:
+        return {}
+    numbers = {"learning_rate": progress.learning_rate, "seconds": progress.seconds}
+    return {_PROGRESS: {**numbers, "scale": dataclasses.asdict(progress.scale)}}
 
 
 def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainState:
     tensors, facts = unpack_tensors(content, where=str(path))
     _require_same_subject(path, facts["subject"], subject)
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _TENSOR_FIELDS}
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in (*_TENSOR_FIELDS, _PROGRESS)}
     for key, tensor in tensors.items():
         part, _, name = key.partition(":")
         parts[part][name] = tensor
@@ -147,6 +181,23 @@ def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainStat
         optimizer=parts["optimizer"],
         optimizer_tree=facts["optimizer"],
         rng=parts["rng"],
+        progress=_decode_progress(parts[_PROGRESS], facts.get(_PROGRESS)),
+    )
+
+
+def _decode_progress(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None
+) -> EpochProgress | None:
+    """Return the progress within an epoch; None for the state after an epoch."""
+    if facts is None:
+        return None
+    return EpochProgress(
+        loss_S=tensors["loss_S"],
+        norm_S=tensors["norm_S"],
+        taken_S=tensors["taken_S"],
+        learning_rate=facts["learning_rate"],
+        seconds=facts["seconds"],
+        scale=ScaleState(**facts["scale"]),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.training.checkpoint import save_checkpoint
-from sluice.training.loop import TrainState
+from sluice.training.train_state import TrainState
 
 _MIN_INTERVAL_RATIO = 50.0
 """Minimum time between checkpoints, as a multiple of the time that the last checkpoint took. The
@@ -25,8 +25,8 @@ class CheckpointWriter:
         folder: As for ``save_checkpoint``.
         subject: As for ``save_checkpoint``.
         every_epochs: Interval between checkpoints [epochs]. If None, write once the training has
-            run for 50 times the duration of the last checkpoint. If the process is killed, at most
-            that much training is lost.
+            run for 50 times the duration of the last checkpoint, within an epoch too. If the
+            process is killed, at most that much training is lost.
         clock: Monotonic time [s]. The training is assumed to start when this object is created.
     """
 
@@ -44,8 +44,14 @@ class CheckpointWriter:
         self.spent_s = 0.0
         """Total time of all checkpoints so far [s]."""
 
+    def is_due(self) -> bool:
+        """Return whether to write within an epoch now. It is cheap enough for every step."""
+        if self._every_epochs is not None:
+            return False
+        return self._clock() - self._last_end >= _MIN_INTERVAL_RATIO * self._cost_s
+
     def write_if_due(self, state: TrainState, *, force: bool = False) -> None:
-        """Write ``state`` if a checkpoint is due, or in any case with ``force``.
+        """Write the state after an epoch if a checkpoint is due, or any state with ``force``.
 
         Raises:
             StorageError: As for ``save_checkpoint``.
@@ -61,4 +67,4 @@ class CheckpointWriter:
     def _is_due(self, epochs: int) -> bool:
         if self._every_epochs is not None:
             return epochs % self._every_epochs == 0
-        return self._clock() - self._last_end >= _MIN_INTERVAL_RATIO * self._cost_s
+        return self.is_due()

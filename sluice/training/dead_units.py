@@ -1,12 +1,13 @@
 """Counts neurons of a fitted network that are never active."""
 
-from torch import Tensor, nn
+from torch import nn
 
+from sluice.data.rows.protocol import ModelInput, RowSource
 from sluice.models.module_activity import RECTIFIERS, record_activity
 from sluice.training.loop import predict
 
 
-def count_dead_units(model: nn.Module, x: Tensor) -> tuple[int, int]:
+def count_dead_units(model: nn.Module, x: ModelInput | RowSource) -> tuple[int, int]:
     """Return how many neurons of the rectifiers of ``model`` are 0 on all rows, and their total.
 
     Only activations that are modules are counted, not calls of ``relu``. A network without

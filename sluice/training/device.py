@@ -5,7 +5,7 @@ import gc
 import os
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sluice.base.errors import SettingsError
 from sluice.training.settings import DeviceChoice
@@ -91,9 +91,11 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
 def place_rows(rows: Examples, device: torch.device) -> Examples:
     """Move the rows to ``device`` if they fit into half of its free memory; else return them as is.
 
-    The caller then moves the rows batch by batch.
+    The caller moves rows that do not fit, and rows that are no tensor, batch by batch.
     """
     if device.type == "cpu":
+        return rows
+    if not (isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)):
         return rows
     needed_bytes = rows.x.nbytes + rows.y.nbytes
     free_bytes, _ = torch.cuda.mem_get_info(device)

@@ -4,12 +4,14 @@ Shape legend: S = steps of an epoch.
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import TrainingFailed
+from sluice.data.rows.protocol import ModelInput
 from sluice.training.accumulation import LossFunction, LossWeight, split_batch
 from sluice.training.batches import Batches
 from sluice.training.optimizers import set_arguments
@@ -18,6 +20,10 @@ from sluice.training.precision import MixedPrecision
 from sluice.training.ranks import Ranks
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
+from sluice.training.train_state import EpochProgress
+
+_BLOCK_STEPS = 1024
+"""Steps whose numbers are packed together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,56 @@ class EpochStatistics:
     skipped_steps: int
 
 
+class StepRecords:
+    """Losses and gradient norms of an epoch's steps, on the device until they are read.
+
+    A read per step would synchronise the accelerator at every step.
+
+    Args:
+        start: Steps before those that are added.
+    """
+
+    def __init__(self, start: EpochProgress | None) -> None:
+        self.learning_rate = 0.0
+        """Learning rate of the last step."""
+        self._blocks: list[tuple[Tensor, Tensor, Tensor]] = []
+        if start is not None:
+            self.learning_rate = start.learning_rate
+            self._blocks.append((start.loss_S, start.norm_S, start.taken_S))
+        self._clear()
+
+    def add(self, loss: Tensor, norm: Tensor, *, taken: bool) -> None:
+        """Add one step."""
+        self._losses.append(loss)
+        self._norms.append(norm)
+        self._taken.append(taken)
+        if len(self._taken) == _BLOCK_STEPS:
+            self._pack()
+
+    def read(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return losses and norms in float64, and which steps were taken, on the CPU (S,)."""
+        self._pack()
+        losses, norms, taken = zip(*self._blocks, strict=True)
+        return (
+            torch.cat([loss_S.cpu() for loss_S in losses]),
+            torch.cat([norm_S.cpu() for norm_S in norms]),
+            torch.cat(taken),
+        )
+
+    def _pack(self) -> None:
+        """Replace single numbers, which take 400 bytes each, by a block of numbers."""
+        if not self._taken:
+            return
+        loss_S, norm_S = (torch.stack(values).double() for values in (self._losses, self._norms))
+        self._blocks.append((loss_S, norm_S, torch.tensor(self._taken)))
+        self._clear()
+
+    def _clear(self) -> None:
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._taken: list[bool] = []
+
+
 def fit_epoch(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -43,7 +99,9 @@ def fit_epoch(
     epoch: int,
     loss_weight: LossWeight,
     ranks: Ranks,
-) -> EpochStatistics:
+    start: EpochProgress | None = None,
+    after_step: Callable[[StepRecords], None] | None = None,
+) -> tuple[EpochStatistics, StepRecords]:
     """Fit ``model`` in place to the batches of one epoch.
 
     Args:
@@ -57,31 +115,63 @@ def fit_epoch(
         epoch: Number of the epoch, counted from 1.
         loss_weight: Maps targets to the number of items over which a loss averages.
         ranks: The processes that train the model together.
+        start: Finished steps of this epoch, whose batches are not read again.
+        after_step: Called after every step but the last.
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
             Steps that fp16 skipped because of an overflow do not raise.
+        ContractError: As for ``Batches.iter_epoch``.
     """
     model.train()
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
-    rate, losses, norms, was_taken = 0.0, [], [], []
-    for index, (x, y) in enumerate(batches.iter_epoch(epoch)):
+    records, first = StepRecords(start), 0 if start is None else start.steps
+    # Without an iterator for no batch: loader processes would start for it.
+    remaining = batches.iter_epoch(epoch, first=first) if first < batches.steps else ()
+    for index, (x, y) in enumerate(remaining, start=first):
         optimizer.zero_grad(set_to_none=True)
-        losses.append(
-            _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
-        )
-        norms.append(mixed_precision.clip(optimizer, parameters, settings.clip_norm))
+        loss = _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
+        norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)
         rate = learning_rate_at(first_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
-        was_taken.append(mixed_precision.step(optimizer))
-    # The values are read once per epoch: reading them at every step would synchronise the
-    # accelerator each time.
-    loss_S, norm_S = torch.stack(losses).double().cpu(), torch.stack(norms).double().cpu()
+        records.learning_rate = rate
+        records.add(loss, norm, taken=mixed_precision.step(optimizer))
+        if after_step is not None and index + 1 < batches.steps:
+            after_step(records)
+    loss_S, norm_S, taken_S = records.read()
     loss_S = ranks.all_reduce_sum(loss_S)
-    taken_S = torch.tensor(was_taken)
+    require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps, settings)
+    weight_S = batches.sizes().double()
+    # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
+    has_loss_S = taken_S | loss_S.isfinite()
+    loss_S, weight_S, norm_S = loss_S[has_loss_S], weight_S[has_loss_S], norm_S[taken_S]
+    statistics = EpochStatistics(
+        loss=float((loss_S * weight_S).sum() / weight_S.sum()),
+        learning_rate=records.learning_rate,
+        grad_norm_mean=float(norm_S.mean()),
+        grad_norm_max=float(norm_S.max()) if len(norm_S) else float("nan"),
+        clipped_share=float((norm_S > settings.clip_norm).double().mean()),
+        skipped_steps=int((~taken_S).sum()),
+    )
+    return statistics, records
+
+
+def require_finite_steps(
+    loss_S: Tensor,
+    norm_S: Tensor,
+    taken_S: Tensor,
+    epoch: int,
+    steps_per_epoch: int,
+    settings: TrainSettings,
+) -> None:
+    """Refuse a step whose loss or gradient norm is not finite.
+
+    Raises:
+        TrainingFailed: A step that was taken is not finite; the first one is named.
+    """
     failed = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(failed):
         first = int(failed[0])
@@ -89,27 +179,15 @@ def fit_epoch(
         if loss_S[first].isfinite():
             name, values = "gradient norm", norm_S
         raise non_finite_error(
-            name, float(values[first]), epoch, batches.steps, settings, step=first + 1
+            name, float(values[first]), epoch, steps_per_epoch, settings, step=first + 1
         )
-    weight_S = torch.tensor(batches.sizes(), dtype=torch.float64)
-    # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
-    has_loss_S = taken_S | loss_S.isfinite()
-    loss_S, weight_S, norm_S = loss_S[has_loss_S], weight_S[has_loss_S], norm_S[taken_S]
-    return EpochStatistics(
-        loss=float((loss_S * weight_S).sum() / weight_S.sum()),
-        learning_rate=rate,
-        grad_norm_mean=float(norm_S.mean()),
-        grad_norm_max=float(norm_S.max()) if len(norm_S) else float("nan"),
-        clipped_share=float((norm_S > settings.clip_norm).double().mean()),
-        skipped_steps=int((~taken_S).sum()),
-    )
 
 
 def _backward(
     model: nn.Module,
     loss_fn: LossFunction,
     mixed_precision: MixedPrecision,
-    x: Tensor,
+    x: ModelInput,
     y: Tensor,
     settings: TrainSettings,
     loss_weight: LossWeight,

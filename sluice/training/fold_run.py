@@ -37,10 +37,12 @@ from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import device_type, resolve_device
 from sluice.training.fold_run_log import epoch_fields, rewind
 from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
-from sluice.training.loop import EpochResult, TrainState, predict, train
+from sluice.training.loop import predict, train
 from sluice.training.members import Member
 from sluice.training.ranks import SINGLE_PROCESS, Ranks
 from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.training.termination import Termination, delayed_termination
+from sluice.training.train_state import EpochResult, TrainState
 from sluice.training.weights import pack_model
 from sluice.workloads.load import load_workload
 from sluice.workloads.prepare_model import prepare_model
@@ -94,6 +96,8 @@ class FoldRunEvent:
     fold_id: int
     epochs_done: int
     max_epochs: int
+    steps_done: int = 0
+    """Finished steps of the epoch after ``epochs_done``, for kind 'started'."""
     result: EpochResult | None = None
     """Result of the epoch, for kind 'epoch'."""
     damaged_checkpoints: int = 0
@@ -120,8 +124,9 @@ def train_fold_run(
 ) -> Member:
     """Train one fold run, or return its member if it is already finished.
 
-    An interrupted fold run resumes from its last checkpoint and ends with the same bits as an
-    uninterrupted one. A second process that requests the same fold run waits for the first.
+    An interrupted fold run resumes from its last checkpoint, which may be within an epoch, and ends
+    with the same bits as an uninterrupted one. On SIGTERM it finishes its step, writes a checkpoint
+    and ends. A second process that requests the same fold run waits for the first.
 
     Args:
         spec: The fold run.
@@ -262,24 +267,55 @@ def _fit(
         return None
     history = restored.state.history if restored.state else ()
     log_path = folder / "events.ndjson"
-    rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
-    on_event(fold_run_event(spec, "started", len(history), damaged=len(restored.damaged)))
+    rewind(
+        log_path,
+        spec.seed,
+        fold.fold_id,
+        rows,
+        history,
+        is_resumed=restored.state is not None,
+        clock=clock,
+    )
+    on_event(
+        fold_run_event(
+            spec,
+            "started",
+            len(history),
+            steps=_steps_within(restored.state),
+            damaged=len(restored.damaged),
+        )
+    )
 
     checkpoints = CheckpointWriter(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
+    # Several ranks would not stop at the same step.
+    delay = (
+        delayed_termination()
+        if ranks.shard.world_size == 1
+        else contextlib.nullcontext(Termination())
+    )
     with EventLog(log_path, clock=clock) as log:
 
-        def on_epoch_end(state: TrainState) -> None:
+        def on_state(state: TrainState) -> None:
             nonlocal history
-            history = state.history
-            # The log is written first, so that a checkpoint never contains an epoch that is missing
-            # in the log.
-            log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
-            checkpoints.write_if_due(state)
+            if state.progress is None:
+                history = state.history
+                # The log is written first, so that a checkpoint never contains an epoch that is
+                # missing in the log.
+                log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
+            is_within_epoch = state.progress is not None
+            checkpoints.write_if_due(state, force=is_within_epoch or termination.is_requested)
+            termination.end_if_requested()
 
-        with traced_attempt(folder, is_enabled=spec.training.trace) as trace:
-            for result in epochs(keep=on_epoch_end):
+        def is_due() -> bool:
+            return termination.is_requested or checkpoints.is_due()
+
+        with (
+            traced_attempt(folder, is_enabled=spec.training.trace) as trace,
+            delay as termination,
+        ):
+            for result in epochs(keep=on_state, due=is_due):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
@@ -313,6 +349,10 @@ def _fit(
     return member
 
 
+def _steps_within(state: TrainState | None) -> int:
+    return 0 if state is None or state.progress is None else state.progress.steps
+
+
 def _trace_results(trace: FoldRunTrace, store: ArtifactStore) -> dict[str, Any]:
     diagnoses = trace.diagnoses()
     return {"diagnoses": diagnoses, "replay": trace.store_replay(diagnoses, store)}
@@ -327,6 +367,7 @@ def _epochs(
     ranks: Ranks,
     *,
     keep: Callable[[TrainState], None] | None,
+    due: Callable[[], bool] | None = None,
 ) -> Iterator[EpochResult]:
     return train(
         model,
@@ -340,8 +381,10 @@ def _epochs(
         select=workload.select_epoch,
         loss_weight=workload.loss_weight,
         groups=workload.parameter_groups(model.network),
+        augment=workload.augmentation,
         resume=resume,
         keep=keep,
+        due=due,
         ranks=ranks,
     )
 
@@ -390,6 +433,7 @@ def fold_run_event(
     kind: FoldRunEventKind,
     epochs_done: int,
     *,
+    steps: int = 0,
     result: EpochResult | None = None,
     damaged: int = 0,
     reason: str = "",
@@ -401,6 +445,7 @@ def fold_run_event(
         fold_id=spec.fold.fold_id,
         epochs_done=epochs_done,
         max_epochs=spec.training.max_epochs,
+        steps_done=steps,
         result=result,
         damaged_checkpoints=damaged,
         reason=reason,

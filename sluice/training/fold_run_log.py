@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.base.files import storage_error, write_atomic
 from sluice.eventlog.event_log import EventLog
-from sluice.training.loop import EpochResult
+from sluice.training.train_state import EpochResult
 from sluice.workloads.workload import Examples
 
 
@@ -20,6 +20,7 @@ def rewind(
     rows: Mapping[str, Examples],
     history: Sequence[EpochResult],
     *,
+    is_resumed: bool,
     clock: Callable[[], datetime],
 ) -> None:
     """Make the log contain exactly the start of the fold run and the epochs of ``history``.
@@ -27,6 +28,15 @@ def rewind(
     Lines after these are removed: a killed process may have written epochs after its last
     checkpoint. If a line is missing, the log is rewritten from ``history``. So the log of a resumed
     fold run differs from that of an uninterrupted one only in its times.
+
+    Args:
+        path: The log, which may be missing.
+        seed: Seed of the fold run.
+        fold_id: Fold of the fold run.
+        rows: Examples of each split.
+        history: Results of the epochs of the checkpoint.
+        is_resumed: Whether there is a checkpoint. Without one the fold run starts now.
+        clock: Time of new lines.
 
     Raises:
         StorageError: The log cannot be read or written.
@@ -36,7 +46,7 @@ def rewind(
     except OSError as error:
         raise storage_error(path, error) from error
     num_lines = 1 + len(history)
-    if history and _matches(lines[:num_lines], history):
+    if is_resumed and _matches(lines[:num_lines], history):
         write_atomic(path, b"".join(lines[:num_lines]))
         return
     write_atomic(path, b"")

@@ -1,8 +1,9 @@
 """The training loop: yields one result per epoch and ends with the best weights.
 
 Covers: any optimizer with parameter groups, warmup and cosine schedule, clipping, changes during
-training, early stopping, best weights, exact resume, gradient accumulation, bf16 and fp16,
-activation checkpointing, a GPU, and several processes for one model (``ranks``).
+training, early stopping, best weights, exact resume after any step, row sources, augmentation,
+gradient accumulation, bf16 and fp16, activation checkpointing, a GPU, and several processes for one
+model (``ranks``).
 Does not cover: writing files.
 
 Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<stage>``:
@@ -11,15 +12,17 @@ Every source of randomness has its own seed, derived from the SHA-256 of ``<seed
 random numbers     stage, after the base seed      where
 =================  ==============================  ==========================================
 initial weights    ``init``                        ``models.scaled.prepare_model``
-row order          ``order_<epoch>``               ``training.batches.epoch_order``
+row order          ``order_<epoch>``               ``training.row_order.epoch_order``
+buckets            ``buckets_<epoch>_<pool>``      ``training.row_order.BatchPlan``
+augmentation       ``augment_<epoch>``             ``training.row_order.example_seeds``
 dropout etc.       ``dropout``                     ``train``, first rank; state in the checkpoint
 dropout etc.       ``dropout_<rank>_<epoch>``      ``train``, other ranks
 loader processes   ``loader``                      ``training.batches``; set, but never used
 the user's code    ``unit``                        ``training.fold_run``: workload, metrics
 =================  ==============================  ==========================================
 
-``data_seed`` replaces the base seed of the row order only, so that row order and initial weights
-can be varied independently.
+``data_seed`` replaces the base seed of row order, buckets and augmentation only, so that they and
+the initial weights can be varied independently.
 
 Shape legend: N = train rows, B = rows of a batch, O = outputs.
 """
@@ -28,99 +31,46 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
+from sluice.base.out_of_memory import explain_out_of_memory
 from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
+from sluice.data.rows.protocol import ModelInput, RowSource, gather
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import LossWeight, count_rows, require_splittable
 from sluice.training.batches import Batches
-from sluice.training.device import device_of, place_rows, resolve_device, start_device
-from sluice.training.epoch import EpochStatistics, fit_epoch, non_finite_error
+from sluice.training.device import place_rows, resolve_device, start_device
+from sluice.training.epoch import (
+    EpochStatistics,
+    fit_epoch,
+    non_finite_error,
+)
+from sluice.training.epoch_keeper import EpochKeeper
 from sluice.training.memory_advice import describe_step, suggest_settings
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import MixedPrecision, ScaleState
+from sluice.training.prediction import chunk_rows
+from sluice.training.prediction import mean_loss as mean_loss
+from sluice.training.prediction import predict as predict
 from sluice.training.ranks import SINGLE_PROCESS, Ranks, RankShard
 from sluice.training.recompute import recomputing
-from sluice.training.settings import Precision, TrainSettings
+from sluice.training.settings import TrainSettings
+from sluice.training.train_state import EpochProgress
+from sluice.training.train_state import EpochResult as EpochResult
+from sluice.training.train_state import TrainState as TrainState
 from sluice.training.weights import differing_shapes
 from sluice.workloads.best_epoch import best_epoch
-from sluice.workloads.workload import Examples
+from sluice.workloads.workload import Augmentation, Examples
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 """Function that maps the validation losses so far, by epoch, to the epoch whose weights are
 kept."""
-
-_EVAL_ROWS = 4096
-"""Number of rows of one forward pass in evaluation, which limits the memory. The number also
-affects rounding, so it is not a setting."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochResult:
-    """Result of one full pass over the train rows."""
-
-    epoch: int
-    """Number of the epoch, counted from 1."""
-    train_loss: float
-    """Mean loss of the epoch's batches, each before its update, in the workload's loss unit."""
-    val_loss: float
-    """Mean loss of the validation rows after the epoch, in the workload's loss unit."""
-    learning_rate: float
-    """Learning rate of the epoch's last step, for a group with ``rate_share`` 1."""
-    grad_norm_mean: float
-    """Mean of the global gradient norms before clipping."""
-    grad_norm_max: float
-    """Maximum of the global gradient norms before clipping."""
-    clipped_share: float
-    """Share of steps whose gradient was clipped to ``clip_norm``."""
-    improved: bool
-    """Whether the workload's ``select_epoch`` chose this epoch over all earlier ones."""
-    seconds: float
-    """Wall time of training and validation [s]. All other fields are equal in every run."""
-    precision: Precision = "fp32"
-    """Precision in effect after the epoch: fp32 if fp16 was abandoned."""
-    skipped_steps: int = 0
-    """Steps that fp16 skipped because their gradient overflowed."""
-    loss_scale: float = ScaleState(precision="fp16").scale
-    """Loss scale of fp16 after the epoch; unused in other precisions."""
-    loss_scale_steps: int = 0
-    """Finite steps since the loss scale last changed."""
-    failed_unscales: int = 0
-    """Consecutive steps skipped for non-finite fp16 gradients, up to the end of the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainState:
-    """Everything that training needs to resume after an epoch with the same bits.
-
-    The tensors are live: copy or write them before training continues.
-    """
-
-    history: tuple[EpochResult, ...]
-    """Results of all finished epochs."""
-    steps: int
-    """Number of optimizer steps so far, which is the position in the schedule."""
-    best_epoch: int
-    """Epoch whose weights are selected so far."""
-    model: dict[str, Tensor]
-    """Weights of the model after the last epoch."""
-    best: dict[str, Tensor]
-    """Weights of the model after ``best_epoch``."""
-    optimizer: dict[str, Tensor]
-    """Optimizer state tensors, by 'parameter index/state name'."""
-    optimizer_tree: Mapping[str, Any]
-    """Optimizer state other than tensors, as returned by ``split_state``."""
-    rng: Mapping[str, Tensor]
-    """State of the random generators that dropout uses."""
 
 
 def train(
@@ -136,8 +86,10 @@ def train(
     groups: ParameterGroups | None = None,
     select: SelectEpoch = best_epoch,
     loss_weight: LossWeight = count_rows,
+    augment: Augmentation | None = None,
     resume: TrainState | None = None,
     keep: Callable[[TrainState], None] | None = None,
+    due: Callable[[], bool] | None = None,
     ranks: Ranks = SINGLE_PROCESS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[EpochResult]:
@@ -159,15 +111,19 @@ def train(
         val: Validation rows, by which the epoch is selected.
         settings: Settings of the training.
         seed: Base seed, from which the seeds of row order and dropout are derived.
-        data_seed: Base seed of the row order; ``seed`` if None.
+        data_seed: Base seed of row order and augmentation; ``seed`` if None.
         groups: The parameters to fit, as returned by ``Workload.parameter_groups``; one group of
             all trainable parameters if None.
         select: Maps validation losses by epoch to the epoch whose weights are kept. It must return
             the newest epoch or its previous result, because no other weights are kept.
         loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
             the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
+        augment: Changes the examples of train batches at random, as ``Workload.augmentation``.
         resume: State to resume from, as received by ``keep``.
-        keep: Called after every epoch, before the result is yielded, with the state to resume from.
+        keep: Called after every epoch, before the result is yielded, with the state to resume from;
+            and within an epoch when ``due`` returns True, with a state that has ``progress``.
+        due: Called after every step and every chunk of validation rows; returns whether ``keep``
+            is called now. Ignored with several ranks, whose states within an epoch differ.
         ranks: The processes that train the model together. Each calls this function with the same
             arguments and the same ``resume``, consumes all epochs, and ends with the same weights.
             Only ``keep`` and ``clock`` may differ.
@@ -177,8 +133,9 @@ def train(
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
         ContractError: There is nothing to train, ``groups`` are invalid, ``resume`` belongs to
             another model or other rows, ``select`` returned an epoch whose weights were not kept,
-            or a setting does not suit the network: ``micro_batch_rows``, ``ranks``,
-            ``recompute_activations``, a change of the dropout rate.
+            a setting does not suit the network (``micro_batch_rows``, ``ranks``,
+            ``recompute_activations``, a change of the dropout rate), or a row source breaks its
+            contract.
         SettingsError: ``device`` is 'cuda' and not available, or the optimizer or one of its
             arguments is refused.
         OutOfMemory: A step or the validation exceeds the memory.
@@ -198,8 +155,9 @@ def train(
         if settings.dropout_at(settings.max_epochs) is not None:
             require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
-        val_share = ranks.shard.share(val.y, count_rows)
+        val_share = ranks.shard.share(torch.arange(len(val)), count_rows)
         val = place_rows(_local_part(val, ranks.shard), device)
+        val_chunk_rows = chunk_rows(val.x)
         batches = Batches(
             place_rows(train, device),
             batch_rows=settings.batch_rows,
@@ -207,6 +165,8 @@ def train(
             device=device,
             workers=settings.loader_workers,
             shard=ranks.shard,
+            augment=augment,
+            by_length=settings.bucket_by_length,
         )
         if setting := _batch_splitting_setting(settings, ranks, batches.max_rows):
             require_splittable(
@@ -216,16 +176,42 @@ def train(
         stream = RandomStream(derive_seed(seed, "dropout"), resume.rng if resume else None)
         history: list[EpochResult] = []
         selected, best = 0, dict[str, Tensor]()
+        progress: EpochProgress | None = None
         if resume is not None:
-            _restore(model, optimizer, resume, batches.steps)
-            history, selected = list(resume.history), resume.best_epoch
+            _restore(model, optimizer, resume, batches.steps, ranks)
+            history, selected, progress = list(resume.history), resume.best_epoch, resume.progress
             best = {name: tensor.clone() for name, tensor in resume.best.items()}
-        mixed_precision = MixedPrecision(_scale_state(history, settings), device)
+        mixed_precision = MixedPrecision(_scale_state(history, progress, settings), device)
 
+        def state(rng: Mapping[str, Tensor], within: EpochProgress | None = None) -> TrainState:
+            moments, tree = split_state(optimizer)
+            return TrainState(
+                history=tuple(history),
+                steps=len(history) * batches.steps + (0 if within is None else within.steps),
+                best_epoch=selected,
+                model=model.state_dict(),
+                best=best,
+                optimizer=moments,
+                optimizer_tree=tree,
+                rng=rng,
+                progress=within,
+            )
+
+        keeper: EpochKeeper | None = None
+        # With several ranks the first one does not have the losses of the others.
+        if keep is not None and due is not None and ranks.shard.world_size == 1:
+            keep_state = keep  # not None in the function below
+            keeper = EpochKeeper(
+                due,
+                lambda rng, within: keep_state(state(rng, within)),
+                mixed_precision,
+                steps_per_epoch=batches.steps,
+                clock=clock,
+            )
         while len(history) < settings.max_epochs and (
             len(history) - selected < settings.patience_epochs
         ):
-            epoch, started = len(history) + 1, clock()
+            epoch, started = len(history) + 1, clock() - (progress.seconds if progress else 0.0)
             epoch_settings, dropout = settings.at(epoch), settings.dropout_at(epoch)
             if dropout is not None:
                 set_dropout(model, dropout)
@@ -233,6 +219,8 @@ def train(
                 # Other ranks restart their stream in every epoch, because only the state of the
                 # first rank's stream is in the checkpoint.
                 stream = RandomStream(derive_seed(seed, f"dropout_{ranks.shard.rank}_{epoch}"))
+            if keeper is not None:
+                keeper.begin(epoch, epoch_settings, started=started)
             with stream.active():
                 with (
                     recomputing(model, on=settings.recompute_activations),
@@ -241,7 +229,7 @@ def train(
                         lambda: suggest_settings(settings, batches.max_rows),
                     ),
                 ):
-                    statistics = fit_epoch(
+                    statistics, records = fit_epoch(
                         wrapped_model,
                         loss_fn,
                         batches,
@@ -251,8 +239,18 @@ def train(
                         epoch=epoch,
                         loss_weight=loss_weight,
                         ranks=ranks,
+                        start=progress,
+                        after_step=None if keeper is None else keeper.after_step,
                     )
-                val_loss = _mean_over_ranks(mean_loss(model, losses_fn, val), val_share, ranks)
+                progress = None
+                val_mean = mean_loss(
+                    model,
+                    losses_fn,
+                    val,
+                    num_chunk_rows=val_chunk_rows,
+                    after_chunk=None if keeper is None else keeper.after_chunk(records),
+                )
+                val_loss = _mean_over_ranks(val_mean, val_share, ranks)
             if not math.isfinite(val_loss):
                 raise non_finite_error(
                     "validation loss", val_loss, epoch, batches.steps, epoch_settings
@@ -274,44 +272,12 @@ def train(
                 )
             )
             if keep is not None:
-                optimizer_tensors, optimizer_tree = split_state(optimizer)
-                keep(
-                    TrainState(
-                        history=tuple(history),
-                        steps=epoch * batches.steps,
-                        best_epoch=selected,
-                        model=model.state_dict(),
-                        best=best,
-                        optimizer=optimizer_tensors,
-                        optimizer_tree=optimizer_tree,
-                        rng=stream.state,
-                    )
-                )
+                keep(state(stream.state))
             yield history[-1]
         model.load_state_dict(best)
         model.eval()
     finally:
         model.to(original_device)
-
-
-def mean_loss(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> float:
-    """Return the mean loss of ``model`` on ``rows``, in evaluation mode."""
-    output = predict(model, rows.x)
-    return float(losses_fn(output, rows.y.to(output.device)).double().mean())
-
-
-def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the predictions for all rows of ``x``, in row order, in fp32.
-
-    The predictions are computed on the device of the model and stay there.
-    """
-    training, device = model.training, device_of(model, x.device)
-    model.eval()
-    description = f"predicting {len(x)} rows, {min(len(x), _EVAL_ROWS)} at once"
-    with torch.inference_mode(), explain_out_of_memory(description, prediction_memory_advice):
-        output = torch.cat([model(part.to(device)) for part in x.split(_EVAL_ROWS)])
-    model.train(training)
-    return output
 
 
 def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, largest: int) -> str | None:
@@ -328,8 +294,28 @@ def _local_part(rows: Examples, shard: RankShard) -> Examples:
         return rows
     local = shard.local_rows(torch.arange(len(rows)))
     return dataclasses.replace(
-        rows, x=rows.x[local], y=rows.y[local], rows=rows.rows[local.numpy()]
+        rows,
+        x=_chosen(rows.x, local),
+        y=_chosen(rows.y, local),
+        rows=rows.rows[local.numpy()],
     )
+
+
+def _chosen(source: Tensor | RowSource, rows: Tensor) -> Tensor | RowSource:
+    return source[rows] if isinstance(source, Tensor) else _ChosenRows(source, rows)
+
+
+class _ChosenRows:
+    """Some rows of a source, read when they are needed."""
+
+    def __init__(self, source: RowSource, rows: Tensor) -> None:
+        self._source, self._rows = source, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: Tensor, /) -> ModelInput:
+        return gather(self._source, self._rows[rows])
 
 
 def _mean_over_ranks(mean: float, share: float, ranks: Ranks) -> float:
@@ -366,8 +352,12 @@ def _epoch_result(
     )
 
 
-def _scale_state(history: list[EpochResult], settings: TrainSettings) -> ScaleState:
+def _scale_state(
+    history: list[EpochResult], progress: EpochProgress | None, settings: TrainSettings
+) -> ScaleState:
     """Return the loss-scale state, which is stored in the epochs' results."""
+    if progress is not None:
+        return progress.scale
     if not history:
         return ScaleState(precision=settings.precision)
     last = history[-1]
@@ -380,7 +370,11 @@ def _scale_state(history: list[EpochResult], settings: TrainSettings) -> ScaleSt
 
 
 def _restore(
-    model: nn.Module, optimizer: torch.optim.Optimizer, resume: TrainState, steps_per_epoch: int
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    resume: TrainState,
+    steps_per_epoch: int,
+    ranks: Ranks,
 ) -> None:
     differing = differing_shapes(model.state_dict(), resume.model)
     if differing:
@@ -389,7 +383,15 @@ def _restore(
             f"{'; '.join(differing[:5])}.",
             fix="Resume with the model settings of the checkpoint, or start in a new folder.",
         )
-    if resume.steps != len(resume.history) * steps_per_epoch:
+    within = 0 if resume.progress is None else resume.progress.steps
+    if within and ranks.shard.world_size > 1:
+        raise ContractError(
+            f"{ranks.shard.world_size} ranks can resume only after an epoch, but the checkpoint is "
+            f"after step {within} of epoch {len(resume.history) + 1}.",
+            cause="It was written by a training in one process.",
+            fix="Resume in one process, or start in a new folder.",
+        )
+    if resume.steps != len(resume.history) * steps_per_epoch + within or within > steps_per_epoch:
         raise ContractError(
             f"The checkpoint is at step {resume.steps} after "
             f"{pluralize(len(resume.history), 'epoch')}, but these rows make {steps_per_epoch} "

@@ -147,7 +147,7 @@ def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Example
 
 def _trivial_loss(workload: Workload, examples: Examples) -> float | None:
     try:
-        return constant_baseline_loss(workload, examples.y)
+        return constant_baseline_loss(workload, examples.targets)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None  # the loss does not accept a constant output
 

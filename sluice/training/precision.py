@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sluice.data.rows.protocol import ModelInput
 from sluice.training.settings import Precision
 
 _LOW_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -68,7 +69,7 @@ class MixedPrecision:
             failed_in_a_row=self._consecutive_failures,
         )
 
-    def forward(self, model: nn.Module, x: Tensor) -> Tensor:
+    def forward(self, model: nn.Module, x: ModelInput) -> Tensor:
         """Return the output of ``model`` in fp32, so that the loss is computed in fp32."""
         if self.precision == "fp32":
             plain: Tensor = model(x)

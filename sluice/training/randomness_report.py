@@ -17,6 +17,7 @@ from sluice.training.nondeterminism import (
     nondeterministic_operations,
 )
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
+from sluice.training.row_order import example_seeds
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -24,6 +25,7 @@ from sluice.workloads.workload import Examples, Workload
 _STAGES = {
     "initial weights": "init",
     "row order of epoch 1": "order_1",
+    "augmentation of epoch 1": "augment_1",
     "dropout": "dropout",
     "loader processes": "loader",
 }
@@ -104,6 +106,7 @@ class _WorkloadParts:
             "compute_features": self._compute,
             "examples": self._examples,
             "build_model": self._build,
+            "augment": self._augment,
             "loss and training": self.fit,
             "metrics": self._metrics,
         }
@@ -119,12 +122,17 @@ class _WorkloadParts:
     def _examples(self) -> None:
         fold = self._workload.plan_folds(self._frame)[0]
         train = self._workload.examples(self._frame, fold.train)
-        batch = slice(0, self._training.batch_rows)
-        self._rows = Examples(x=train.x[batch], y=train.y[batch], rows=train.rows[batch])
+        self._rows = train.take(torch.arange(min(self._training.batch_rows, len(train))))
 
     def _build(self) -> None:
         self._model = prepare_model(
             self._workload, self._model_settings, self._rows, seed=self._seed
+        )
+
+    def _augment(self) -> None:
+        seeds = example_seeds(torch.arange(len(self._rows)), seed=self._seed, epoch=1)
+        self._workload.augment(
+            self._rows.take(torch.arange(len(self._rows))).inputs, self._rows.targets.clone(), seeds
         )
 
     def fit(self) -> None:
@@ -139,13 +147,14 @@ class _WorkloadParts:
             self._training,
             seed=self._seed,
             groups=groups,
+            augment=self._workload.augmentation,
         )
         for _ in epochs:
             pass
 
     def _metrics(self) -> None:
         with torch.inference_mode():
-            self._workload.metrics(self._model(self._rows.x), self._rows, self._frame)
+            self._workload.metrics(self._model(self._rows.inputs), self._rows, self._frame)
 
 
 def _findings(

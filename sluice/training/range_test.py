@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sluice.base.errors import ContractError, TrainingFailed
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.base.settings import Record
+from sluice.data.rows.protocol import gather, gather_targets
 from sluice.training.descent import (
     ROUNDING,
     RangeTestSettings,
@@ -27,6 +28,7 @@ from sluice.training.descent import (
 )
 from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
+from sluice.training.row_order import shuffled_rows
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 
@@ -159,7 +161,7 @@ def _losses(
     for rate in itertools.chain(rate_N, [None]):
         rows = next(batches)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn(model(train.x.index_select(0, rows)), train.y.index_select(0, rows))
+        loss = loss_fn(model(gather(train.x, rows)), gather_targets(train.y, rows))
         losses.append(float(loss.detach()))
         yield losses[-1]
         if len(losses) == 1 and not math.isfinite(losses[0]):
@@ -179,11 +181,12 @@ def _losses(
 
 
 def _batches(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tensor]:
+    batch_rows = min(batch_rows, num_rows)
     for epoch in itertools.count(1):
-        generator = torch.Generator().manual_seed(derive_seed(seed, f"range_test_order_{epoch}"))
-        batches = torch.randperm(num_rows, generator=generator).split(batch_rows)
+        order = shuffled_rows(num_rows, seed=derive_seed(seed, f"range_test_order_{epoch}"))
         # A smaller last batch is skipped: its loss is noisier, and noise hides a descent.
-        yield from (rows for rows in batches if len(rows) == len(batches[0]))
+        for start in range(0, num_rows - batch_rows + 1, batch_rows):
+            yield order.part(start, start + batch_rows)
 
 
 def _rate_shares(optimizer: torch.optim.Optimizer) -> list[float]:

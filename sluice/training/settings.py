@@ -31,6 +31,10 @@ def _is_none(value: float | None) -> bool:
     return value is None
 
 
+def _is_off(value: bool) -> bool:
+    return not value
+
+
 class TrainingChange(Settings):
     """New values of settings after a number of epochs; all other settings keep their values."""
 
@@ -173,7 +177,14 @@ class TrainSettings(Settings):
         None,
         ge=1,
         description="Number of epochs between checkpoints; if not set, checkpoints are written as "
-        "often as possible within 2 % of the training time.",
+        "often as possible within 2 % of the training time, within epochs too.",
+    )
+    bucket_by_length: bool = Field(
+        False,
+        exclude_if=_is_off,
+        description="Put examples of similar lengths into a batch, which saves padding; for row "
+        "sources that know their lengths. The order still depends only on the seed "
+        "and the epoch.",
     )
     precision: Precision = Field(
         "fp32",

@@ -18,8 +18,16 @@ from torch import Tensor
 from sluice.base.out_of_memory import is_out_of_memory
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.base.settings import Record
+from sluice.data.rows.protocol import (
+    RowSource,
+    gather,
+    gather_targets,
+    move_input,
+    spread_rows,
+)
 from sluice.models.settings import ModelSettings
 from sluice.training.parameter_groups import make_optimizer
+from sluice.training.row_order import find_lengths
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -33,6 +41,9 @@ _WARM_UP_ROWS = 8
 
 _SAMPLE_INTERVAL_S = 0.001
 """Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
+
+_COMPARED_ROWS = 2**16
+"""Number of rows among which the longest ones are found."""
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""
@@ -124,11 +135,11 @@ class StepProbe:
         model = copy.deepcopy(self._model).to(self._device).train()
         optimizer = make_optimizer(self._workload.parameter_groups(model), self._training)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        rows = _longest_rows(self._train.x, num_rows)
         for _ in range(_NUM_STEPS):
-            loss = self._workload.loss(
-                model(_batch(self._train.x, num_rows, self._device)),
-                _batch(self._train.y, num_rows, self._device),
-            )
+            # As in training, rows are read into a new tensor.
+            x, y = gather(self._train.x, rows), gather_targets(self._train.y, rows)
+            loss = self._workload.loss(model(move_input(x, self._device)), y.to(self._device))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, self._training.clip_norm)
@@ -137,9 +148,13 @@ class StepProbe:
             torch.cuda.synchronize(self._device)
 
 
-def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
-    # As in training, rows are gathered into a new tensor.
-    return values.index_select(0, torch.arange(num_rows)).to(device)
+def _longest_rows(source: Tensor | RowSource, num_rows: int) -> Tensor:
+    """Return the rows of a batch: long ones, if the source knows their lengths."""
+    lengths_of = find_lengths(source)
+    if lengths_of is None:
+        return torch.arange(num_rows)
+    rows = spread_rows(len(source), max(num_rows, _COMPARED_ROWS))
+    return rows[lengths_of(rows).argsort(descending=True, stable=True)][:num_rows]
 
 
 class _Peak:

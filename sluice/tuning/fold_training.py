@@ -99,6 +99,7 @@ class FoldTraining:
             select=workload.select_epoch,
             loss_weight=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
+            augment=workload.augmentation,
             resume=self._state,
             keep=store_state,
         )

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sluice.base.seeding import RandomStream
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import DictRows, RowSource
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -89,5 +90,19 @@ def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int
 
 
 def _versions(fold: PreparedFold) -> tuple[int, ...]:
-    """Return torch's in-place version counter of each tensor."""
-    return tuple(tensor._version for part in (fold.train, fold.val) for tensor in (part.x, part.y))
+    """Return torch's in-place version counter of each tensor in memory.
+
+    Other row sources read their rows again for every batch.
+    """
+    return tuple(
+        tensor._version
+        for part in (fold.train, fold.val)
+        for source in (part.x, part.y)
+        for tensor in _tensors(source)
+    )
+
+
+def _tensors(source: Tensor | RowSource) -> Iterable[Tensor]:
+    if isinstance(source, DictRows):
+        return source.tensors.values()
+    return [source] if isinstance(source, Tensor) else []

@@ -10,7 +10,7 @@ O = outputs.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -39,6 +39,10 @@ from sluice.data.rows.protocol import (
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.best_epoch import best_epoch
+
+Augmentation = Callable[[ModelInput, Tensor, Tensor], tuple[ModelInput, Tensor]]
+"""Function of inputs, targets and seeds of a batch to its changed inputs and targets; see
+``Workload.augment``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +227,38 @@ class Workload(ABC):
         of the scheduled learning rate.
         """
         return [{"params": [p for p in network.parameters() if p.requires_grad]}]
+
+    def augment(
+        self,
+        x: ModelInput,
+        y: Tensor,
+        seeds: Tensor,  # noqa: ARG002 - used by a workload that overrides the method
+    ) -> tuple[ModelInput, Tensor]:
+        """Return the examples of a train batch with random changes; by default unchanged.
+
+        It is called for train batches only, in the process that reads them. ``seeds`` has one
+        number per example, which depends only on (seed, epoch, row). Draw only from it, for each
+        example by itself: then the result does not depend on the batch size, the number of loader
+        processes or an interruption. Example, which mirrors half of the images::
+
+            def augment(self, x, y, seeds):
+                mirrored = draw_uniform(seeds, 1) < 0.5
+                return torch.where(mirrored[:, :, None, None], x.flip(-1), x), y
+
+        with ``draw_uniform`` of ``sluice.workloads.augmentation``. For a function of one image that
+        takes a generator, use ``torch.Generator().manual_seed(int(seed))`` for each seed.
+
+        Args:
+            x: Inputs of B examples; may be changed in place.
+            y: Targets of the examples.
+            seeds: Seeds of the examples, from 0 to 2^63 - 1, int64 (B,).
+        """
+        return x, y
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """The method ``augment`` of a workload that overrides it, else None."""
+        return None if type(self).augment is Workload.augment else self.augment
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the required shape of the model's output for the targets ``y``."""

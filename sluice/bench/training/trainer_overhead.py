@@ -175,7 +175,7 @@ class _Trainings:
             order = torch.Generator().manual_seed(derive_seed(self._seed, f"order_{epoch}"))
             for part in torch.randperm(len(train_rows), generator=order).split(settings.batch_rows):
                 optimizer.zero_grad()
-                loss = self._workload.loss(model(train_rows.x[part]), train_rows.y[part])
+                loss = self._workload.loss(model(train_rows.x[part]), train_rows.targets[part])
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 rate = learning_rate_at(next(step), settings.max_epochs * steps, settings)
@@ -183,7 +183,7 @@ class _Trainings:
                 optimizer.step()
             model.eval()
             with torch.inference_mode():
-                losses = self._workload.losses(model(val_rows.x), val_rows.y)
+                losses = self._workload.losses(model(val_rows.inputs), val_rows.targets)
             if (val_loss := float(losses.double().mean())) < lowest:
                 lowest = val_loss
                 best = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -34,7 +34,7 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure training: beside a bare loop, checkpoints, resuming, several processes."""
+        """Measure training: beside bare loops, checkpoints, resuming, several processes."""
         _show(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
@@ -46,9 +46,11 @@ def register(group: typer.Typer) -> None:
 def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield the measurements on the default pipeline, and the speeds that have a target.
 
-    The default model is trained on its real rows, in a temporary folder.
+    The default model is trained on its real rows, in a temporary folder; small models on generated
+    tables, tokens and images.
     """
     from sluice.bench.training.fold_run_overhead import measure_fold_runs
+    from sluice.bench.training.loader_overhead import measure_loaders
     from sluice.bench.training.trainer_overhead import measure_trainer
     from sluice.training.fold_run import FoldRunSpec
 
@@ -68,6 +70,17 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         yield loops
         yield _at_least("trainer over the bare loop", loops.ratio, "x", 0.97)
         yield _at_most("checkpoints, share of training", loops.checkpoint_share, "of 1", 0.02)
+        loaders = measure_loaders(
+            num_rows=1024 if quick else 4096,
+            num_epochs=1 if quick else 4,
+            rounds=3 if quick else 5,
+            workers=(0, 2),
+            folder=folder,
+        )
+        yield loaders
+        for loader in loaders.loaders:
+            name = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
+            yield _at_least(name, loader.ratio, "x", 0.97)
         units = measure_fold_runs(
             [
                 FoldRunSpec(

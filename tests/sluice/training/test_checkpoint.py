@@ -1,6 +1,7 @@
 """REPRO-4: a checkpoint is whole or not there, and of this training or refused."""
 
 import operator
+import re
 import resource
 
 import pytest
@@ -11,6 +12,7 @@ from sluice.base.errors import ContractError, StorageError
 from sluice.base.seeding import rng_state
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState
+from sluice.training.weights import unpack_tensors
 
 SUBJECT = {"seed": 1, "training": {"learning_rate": 0.1}, "fold": [0, 10]}
 
@@ -61,6 +63,15 @@ def test_everything_comes_back(tmp_path):
     assert restored.state is not None
     assert same(restored.state, written)
     assert restored.damaged == ()
+
+
+def test_a_checkpoint_after_an_epoch_has_the_format_of_earlier_versions(tmp_path):
+    """They knew no progress within an epoch, so such a file has none."""
+    path = save_checkpoint(tmp_path, state(3), subject=SUBJECT)
+    _, facts = unpack_tensors(path.read_bytes(), where="it")
+
+    assert re.fullmatch(r"epoch-000003-[0-9a-f]{16}\.safetensors", path.name)
+    assert facts.keys() == {"subject", "steps", "best_epoch", "optimizer", "history"}
 
 
 def test_an_empty_or_missing_folder_holds_none(tmp_path):

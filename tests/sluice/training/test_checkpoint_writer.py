@@ -80,7 +80,7 @@ def test_what_must_be_written_is_written_and_counts(write):
     assert spent_s == pytest.approx(0.2)
 
 
-def test_a_fold_run_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(specs):
+def test_a_fold_run_falls_back_to_an_older_step_and_ends_with_the_same_bits(specs):
     """By its clock the first three epochs take 0.4 s each, the others and checkpoints nothing."""
     (whole,), (cut,) = (specs(name, checkpoint_every_epochs=None, max_epochs=6) for name in "ab")
     expected = train_fold_run(whole, ignore)
@@ -96,12 +96,12 @@ def test_a_fold_run_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(spe
 
     with pytest.raises(KeyboardInterrupt):
         train_fold_run(cut, listen, timer=timer)
-    names = [path.name[:12] for path in run_folder(cut).glob("epoch-*")]
+    names = [path.name[:27] for path in run_folder(cut).glob("epoch-*")]
     received = []
     member = train_fold_run(cut, received.append)
 
-    assert names == ["epoch-000004"]
-    assert received[0].epochs_done == 4
+    assert names == ["epoch-000003-step-000000001"]
+    assert (received[0].epochs_done, received[0].steps_done) == (3, 1)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 

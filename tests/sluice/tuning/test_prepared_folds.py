@@ -1,5 +1,6 @@
 """Examples of a fold are made once in a process, and are those that were made."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import torch
 
 from sluice.base.seeding import RandomStream
+from sluice.data.rows.protocol import DictRows
 from sluice.tuning import prepared_folds
 from sluice.tuning.prepared_folds import prepare_fold
 from tests.support.synthetic import SineSettings, SineWorkload
+from tests.support.trained_sources import TokenSource, TokenWorkload
 
 WORKLOAD = SineWorkload(SineSettings())
 FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
@@ -90,6 +93,35 @@ def test_examples_that_a_network_changed_in_place_are_made_again(inference):
             part.mul_(2)
     assert torch.equal(prepare().val.x, expected)
     assert Counting.made == 4
+
+
+class Named(Counting):
+    """Inputs by name, in memory."""
+
+    def examples(self, frame, rows):
+        found = super().examples(frame, rows)
+        return dataclasses.replace(found, x=DictRows({"x": found.x, "again": found.x.clone()}))
+
+
+@pytest.mark.parametrize("name", ["x", "again"])
+def test_inputs_by_name_that_a_network_changed_in_place_are_made_again(name):
+    before = prepare(workload=Named)
+    assert prepare(workload=Named).train is before.train
+    before.train.x.tensors[name].add_(1)
+
+    after = prepare(workload=Named)
+    assert after.train is not before.train
+    assert torch.equal(after.train.x.tensors["x"], after.train.x.tensors["again"])
+
+
+def test_a_row_source_is_made_once():
+    workload = TokenWorkload()
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+    first, second = (prepare(fold, workload=TokenWorkload, frame=frame) for _ in range(2))
+
+    assert isinstance(first.train.x, TokenSource)
+    assert second.train is first.train
 
 
 def test_the_random_stream_goes_on_where_the_examples_left_it():

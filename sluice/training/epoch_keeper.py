@@ -1,0 +1,85 @@
+"""Keeps the state of a training within an epoch."""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from sluice.base.seeding import rng_state
+from sluice.training.epoch import StepRecords, require_finite_steps
+from sluice.training.precision import MixedPrecision
+from sluice.training.settings import TrainSettings
+from sluice.training.train_state import EpochProgress
+
+
+class EpochKeeper:
+    """Keeps the state of the running epoch whenever it is due.
+
+    Args:
+        due: Returns whether to keep the state now; called after every step and every chunk of
+            validation rows.
+        keep: Keeps the state of the random generators and the progress of the epoch, with all that
+            the caller adds.
+        mixed_precision: Number format of the steps.
+        steps_per_epoch: Number of batches of an epoch.
+        clock: Monotonic time [s].
+    """
+
+    def __init__(
+        self,
+        due: Callable[[], bool],
+        keep: Callable[[Mapping[str, Tensor], EpochProgress], None],
+        mixed_precision: MixedPrecision,
+        *,
+        steps_per_epoch: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._due, self._keep, self._mixed_precision = due, keep, mixed_precision
+        self._steps_per_epoch, self._clock = steps_per_epoch, clock
+
+    def begin(self, epoch: int, settings: TrainSettings, *, started: float) -> None:
+        """Begin an epoch.
+
+        Args:
+            epoch: Number of the epoch, counted from 1.
+            settings: Settings in effect in this epoch.
+            started: Time of the clock at which the epoch started, less the time of its steps in an
+                earlier process [s].
+        """
+        self._epoch, self._settings, self._started = epoch, settings, started
+
+    def after_step(self, records: StepRecords) -> None:
+        """Keep the state after a step, if it is due.
+
+        Raises:
+            TrainingFailed: A loss or a gradient so far is not finite.
+        """
+        if self._due():
+            self._keep(rng_state(), self._progress(records))
+
+    def after_chunk(self, records: StepRecords) -> Callable[[], None]:
+        """Return a function that keeps the state after all steps of the epoch, if it is due.
+
+        The state of the random generators is that of now: code that runs during validation may
+        draw from them, and draws again after a resume.
+        """
+        rng = rng_state()
+
+        def keep_if_due() -> None:
+            if self._due():
+                self._keep(rng, self._progress(records))
+
+        return keep_if_due
+
+    def _progress(self, records: StepRecords) -> EpochProgress:
+        loss_S, norm_S, taken_S = records.read()
+        require_finite_steps(
+            loss_S, norm_S, taken_S, self._epoch, self._steps_per_epoch, self._settings
+        )
+        return EpochProgress(
+            loss_S=loss_S,
+            norm_S=norm_S,
+            taken_S=taken_S,
+            learning_rate=records.learning_rate,
+            seconds=self._clock() - self._started,
+            scale=self._mixed_precision.state,
+        )

@@ -1,0 +1,200 @@
+"""Rows of every batch of an epoch: a pure function of the seed, the epoch and the batch's number.
+
+The order does not depend on earlier batches, so a training continues at any batch of any epoch
+without repeating the batches before it.
+
+Shape legend: N = examples, B = rows of a batch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+from sluice.base.seeding import derive_seed
+from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, TableOrder
+
+_BLOCK_ROWS = 2**15
+"""Rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for any small
+number of rows."""
+
+_POOL_BATCHES = 64
+"""Batches whose rows are sorted by length together. With 64, tokens of padding are a few percent of
+all tokens for most distributions of lengths; the batches of a pool stay in shuffled order."""
+
+_CPU = torch.device("cpu")
+
+LengthsOf = Callable[[Tensor], Tensor]
+"""Function of rows (B,) to their lengths (B,)."""
+
+
+def shuffled_rows(num_rows: int, *, seed: int) -> RowOrder:
+    """Return a shuffled order of ``range(num_rows)``, which depends only on the seed.
+
+    Above ``MAX_SHUFFLED_ROWS`` it is computed position by position, in constant memory.
+    """
+    if num_rows > MAX_SHUFFLED_ROWS:
+        return FeistelOrder(num_rows, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    return TableOrder(torch.randperm(num_rows, generator=generator))
+
+
+def epoch_order(num_rows: int, *, seed: int, epoch: int) -> RowOrder:
+    """Return the row order of one epoch.
+
+    It depends only on (seed, epoch), so a training that resumes at any batch, with any number of
+    loader processes, gets the same batches.
+    """
+    return shuffled_rows(num_rows, seed=derive_seed(seed, f"order_{epoch}"))
+
+
+def example_seeds(rows: Tensor, *, seed: int, epoch: int) -> Tensor:
+    """Return one seed per example, from 0 to 2^63 - 1, int64 (B,).
+
+    A seed is a hash of (seed, epoch, row), so it does not depend on the other rows of the batch.
+
+    Source:
+        Steele, Lea and Flood (2014), "Fast Splittable Pseudorandom Number Generators": SplitMix64.
+    """
+    state = rows.numpy().astype(np.uint64)
+    state += np.uint64(1)
+    state *= np.uint64(0x9E3779B97F4A7C15)  # wraps modulo 2^64, as do the other products
+    state += np.uint64(derive_seed(seed, f"augment_{epoch}"))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state ^= state >> np.uint64(shift)
+        state *= np.uint64(factor)
+    state ^= state >> np.uint64(31)
+    return torch.from_numpy((state >> np.uint64(1)).astype(np.int64))
+
+
+def find_lengths(source: object) -> LengthsOf | None:
+    """Return the function that returns the lengths of chosen examples of a row source.
+
+    It is the method ``lengths_of(rows)`` of the source, such as that of ``TokenRows``; or it reads
+    the attribute ``lengths``, one integer per example. None if the source has neither.
+    """
+    lengths_of: Any = getattr(source, "lengths_of", None)
+    if lengths_of is not None:
+        return lambda rows: torch.as_tensor(lengths_of(rows))
+    lengths: Any = getattr(source, "lengths", None)
+    if lengths is None:
+        return None
+    return lambda rows: torch.as_tensor(lengths[rows.numpy()])
+
+
+def require_lengths(source: object) -> LengthsOf:
+    """Return the function of ``find_lengths``.
+
+    Raises:
+        ContractError: The source has no lengths.
+    """
+    found = find_lengths(source)
+    if found is None:
+        raise ContractError(
+            "bucket_by_length requires a row source with the method 'lengths_of' or the attribute "
+            f"'lengths', but {type(source).__name__} has neither.",
+            cause="All examples of a tensor or of images have the same length.",
+            fix="Give the row source a method 'lengths_of(rows)' that returns one integer per row, "
+            "or set training.bucket_by_length to false.",
+        )
+    return found
+
+
+class BatchPlan:
+    """Rows of the batches of every epoch.
+
+    With ``lengths_of``, batches contain rows of similar lengths: each pool of 64 batches is sorted
+    by length and split into batches, which are shuffled. Every epoch has other pools, so a row is
+    in a batch with other rows. The last batch of an epoch has the remaining rows.
+
+    Args:
+        num_rows: N.
+        batch_rows: Rows of a batch; the last batch of an epoch may have fewer.
+        seed: Base seed, from which the seed of each epoch's order is derived.
+        lengths_of: Returns the lengths of rows; None to ignore lengths.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        *,
+        batch_rows: int,
+        seed: int,
+        lengths_of: LengthsOf | None = None,
+    ) -> None:
+        self.num_rows, self.batch_rows = num_rows, batch_rows
+        self._seed, self._lengths_of = seed, lengths_of
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches of an epoch."""
+        return -(-self.num_rows // self.batch_rows)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest batch."""
+        return min(self.batch_rows, self.num_rows)
+
+    def sizes(self) -> Tensor:
+        """Return the number of rows of each batch of an epoch, int64."""
+        sizes = torch.full((self.num_batches,), self.batch_rows, dtype=torch.int64)
+        sizes[-1:] = self.num_rows - (self.num_batches - 1) * self.batch_rows
+        return sizes
+
+    def batch(self, epoch: int, number: int) -> Tensor:
+        """Return the rows of one batch, counted from 0."""
+        return next(self.batches(epoch, first=number))
+
+    def batches(
+        self, epoch: int, *, first: int = 0, device: torch.device = _CPU
+    ) -> Iterator[Tensor]:
+        """Yield the rows of the batches of an epoch, from batch ``first`` on, int64 (B,).
+
+        Args:
+            epoch: Number of the epoch, counted from 1.
+            first: Number of the first batch, counted from 0.
+            device: Device of the rows.
+
+        Cost:
+            Constant for any ``first``.
+        """
+        order = epoch_order(self.num_rows, seed=self._seed, epoch=epoch)
+        if self._lengths_of is not None:
+            for rows in self._buckets(order, self._lengths_of, epoch, first):
+                yield rows.to(device)
+            return
+        step = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
+        for start in range(first * self.batch_rows, self.num_rows, step):
+            # Moved at once: moving batch by batch would synchronise the device at every step.
+            block = order.part(start, min(start + step, self.num_rows)).to(device)
+            yield from block.split(self.batch_rows)
+
+    def _buckets(
+        self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first: int
+    ) -> Iterator[Tensor]:
+        step = _POOL_BATCHES * self.batch_rows
+        pool, skipped = divmod(first, _POOL_BATCHES)
+        for start in range(pool * step, self.num_rows, step):
+            rows = order.part(start, min(start + step, self.num_rows))
+            # Stable: rows of equal length stay in shuffled order.
+            rows = rows[lengths_of(rows).argsort(stable=True)]
+            seed = derive_seed(self._seed, f"buckets_{epoch}_{start // step}")
+            generator = torch.Generator().manual_seed(seed)
+            yield from _shuffled_parts(rows, self.batch_rows, generator)[skipped:]
+            skipped = 0
+
+
+def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Split sorted rows into batches in random order; the incomplete batch is the last one.
+
+    The incomplete batch is cut out at a random batch boundary, so that its rows are not always the
+    longest ones.
+    """
+    num_full, rest = divmod(len(rows), batch_rows)
+    cut = int(torch.randint(num_full + 1, (), generator=generator)) * batch_rows
+    full = torch.cat([rows[:cut], rows[cut + rest :]]).reshape(num_full, batch_rows)
+    parts = [full[number] for number in torch.randperm(num_full, generator=generator).tolist()]
+    return [*parts, rows[cut : cut + rest]] if rest else parts

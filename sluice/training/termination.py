@@ -1,0 +1,54 @@
+"""Delays SIGTERM until a training has finished its step and written a checkpoint."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Termination:
+    """Whether the process received SIGTERM, and a method that ends it."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        """Whether SIGTERM was received and not yet handled."""
+        self._previous: Any = None
+
+    def end_if_requested(self) -> None:
+        """Handle a received SIGTERM as without the delay: with the handler from before.
+
+        It ends the process or raises an exception, for example ``SystemExit`` in the process of a
+        pool and ``KeyboardInterrupt`` in the command line. Does nothing without a SIGTERM.
+        """
+        if not self.is_requested:
+            return
+        self.is_requested = False
+        signal.signal(signal.SIGTERM, self._previous)
+        signal.raise_signal(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def delayed_termination() -> Iterator[Termination]:
+    """Delay SIGTERM inside the context.
+
+    The code inside ends the process with ``end_if_requested`` once its state is stored. At the end
+    of the context a delayed signal is handled in any case. Outside of the main thread, where Python
+    allows no handlers, and below a handler that is not written in Python, nothing is delayed.
+    """
+    termination = Termination()
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or previous is None:
+        yield termination
+        return
+
+    def remember(*_signal: Any) -> None:
+        termination.is_requested = True
+
+    termination._previous = previous
+    signal.signal(signal.SIGTERM, remember)
+    try:
+        yield termination
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        termination.end_if_requested()

@@ -1,0 +1,44 @@
+"""The trainer beside a loop with torch's own DataLoader: the same bits, and what it costs."""
+
+import pytest
+
+from sluice.base.errors import ContractError
+from sluice.base.seeding import derive_seed
+from sluice.bench.training import loader_overhead
+from sluice.bench.training.loader_overhead import measure_loaders
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"  # more processes than this machine has cores
+)
+
+
+def measure(tmp_path, **options):
+    given = {"num_rows": 150, "num_epochs": 2, "rounds": 1, "workers": (0,)}
+    return measure_loaders(**{**given, **options}, folder=tmp_path)
+
+
+def test_every_source_is_measured_by_the_clock(tmp_path):
+    """A clock that ticks once a call: every training takes one tick."""
+    ticks = iter(range(10_000))
+    found = measure(tmp_path, rounds=2, clock=lambda: float(next(ticks)))
+
+    assert [speed.source for speed in found.loaders] == ["table", "tokens", "images"]
+    assert {speed.ratio for speed in found.loaders} == {1.0}
+    assert {speed.trainer_rows_per_s for speed in found.loaders} == {300.0}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_with_loader_processes_both_loops_end_with_the_same_bits(tmp_path):
+    found = measure(tmp_path, workers=(2,))
+
+    assert [speed.workers for speed in found.loaders] == [2, 2, 2]
+    assert min(speed.ratio for speed in found.loaders) > 0
+
+
+def test_another_order_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        loader_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage)
+    )
+    with pytest.raises(ContractError, match="must end with equal weights on table"):
+        measure(tmp_path)

@@ -1,0 +1,508 @@
+"""Training on row sources: batches, dict inputs, augmentation, predictions, refusals."""
+
+import copy
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.base.errors import ContractError, SourceError
+from sluice.base.seeding import derive_seed, deterministic
+from sluice.data.rows.protocol import DictRows
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
+from sluice.training import prediction
+from sluice.training.batch_size_search import largest_batch
+from sluice.training.batches import Batches
+from sluice.training.dead_units import count_dead_units
+from sluice.training.descent import RangeTestSettings
+from sluice.training.device import place_rows
+from sluice.training.loop import mean_loss, predict, train
+from sluice.training.prediction import chunk_rows
+from sluice.training.randomness_report import examine_randomness
+from sluice.training.range_test import range_test
+from sluice.training.ranks import RankShard
+from sluice.training.row_order import epoch_order, example_seeds
+from sluice.training.schedule import learning_rate_at
+from sluice.training.settings import TrainSettings
+from sluice.training.step_probe import StepProbe
+from sluice.workloads.augmentation import draw_uniform
+from sluice.workloads.prepare_model import prepare_model
+from sluice.workloads.workload import Examples
+from tests.sluice.training.test_loop import losses_of, timeless, vector
+from tests.support.trained_sources import ImageSource, ImageWorkload, TokenSource, TokenWorkload
+
+CPU = torch.device("cpu")
+SETTINGS = TrainSettings(max_epochs=2, batch_rows=8, learning_rate=0.02)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"  # more processes than this machine has cores
+)
+
+
+def rows_of(source, num_rows=100) -> Examples:
+    y = torch.linspace(-1, 1, num_rows)[:, None]
+    return Examples(x=source, y=y, rows=np.arange(num_rows))
+
+
+def tokens(num_rows=100) -> Examples:
+    return rows_of(TokenSource(0, num_rows), num_rows)
+
+
+def images(num_rows=100) -> Examples:
+    return rows_of(ImageSource(0, num_rows), num_rows)
+
+
+def batches(rows, **options):
+    given = {"batch_rows": 8, "seed": 3, "device": CPU, "workers": 0, **options}
+    return Batches(rows, **given)
+
+
+def loss_of(output, y):
+    return losses_of(output, y).mean()
+
+
+def model_of(workload, rows) -> Scaled:
+    return prepare_model(workload, ModelSettings(), rows, seed=1)
+
+
+def same(found, expected) -> bool:
+    if isinstance(found, dict):
+        return found.keys() == expected.keys() and all(
+            torch.equal(part, expected[name]) for name, part in found.items()
+        )
+    return found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [tokens, images])
+@pytest.mark.parametrize("first", [0, 5])
+def test_with_and_without_workers_the_batches_are_those_of_the_source(make, first):
+    rows = make()
+    for workers in (0, 4):
+        some = batches(rows, workers=workers)
+        for epoch in (1, 3):
+            order = epoch_order(100, seed=3, epoch=epoch).part(8 * first, 100).split(8)
+            pairs = list(zip(some.iter_epoch(epoch, first=first), order, strict=True))
+            assert all(same(x, rows.x[r]) and same(y, rows.y[r]) for (x, y), r in pairs)
+
+
+def test_a_source_of_targets_is_read_too():
+    rows = dataclasses.replace(images(), y=_Doubled(100))
+    found = [y for _, y in batches(rows).iter_epoch(1)]
+
+    assert torch.equal(torch.cat(found)[:, 0], 2.0 * epoch_order(100, seed=3, epoch=1).part(0, 100))
+
+
+class _Doubled:
+    def __init__(self, num_rows):
+        self.num_rows = num_rows
+
+    def __len__(self):
+        return self.num_rows
+
+    def __getitem__(self, rows):
+        return 2.0 * rows[:, None]
+
+
+def test_training_on_a_dict_source_equals_the_loop_written_out():
+    """Oracle: torch's AdamW in a plain loop over the source."""
+    rows, val = tokens(), tokens(30)
+    model = model_of(TokenWorkload(), rows).requires_grad_(True)
+    model.network.drop.p = 0.0
+    oracle = copy.deepcopy(model)
+    history = list(train(model, loss_of, losses_of, rows, val, SETTINGS, seed=3))
+
+    optimizer = torch.optim.AdamW(oracle.parameters(), weight_decay=SETTINGS.weight_decay)
+    val_losses, best, step = [], None, 0
+    for epoch in (1, 2):
+        oracle.train()
+        order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
+        for part in torch.randperm(100, generator=order).split(8):
+            optimizer.zero_grad()
+            loss = loss_of(oracle(rows.x[part]), rows.y[part])
+            loss.backward()
+            nn.utils.clip_grad_norm_(oracle.parameters(), SETTINGS.clip_norm)
+            optimizer.param_groups[0]["lr"] = learning_rate_at(step, 26, SETTINGS)
+            optimizer.step()
+            step += 1
+        oracle.eval()
+        with torch.no_grad():
+            val_losses.append(float(loss_of(oracle(val.x[torch.arange(30)]), val.y)))
+        if val_losses[-1] == min(val_losses):
+            best = vector(oracle)
+
+    assert [r.val_loss for r in history] == pytest.approx(val_losses, rel=1e-5)
+    torch.testing.assert_close(vector(model), best, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [tokens, images])
+def test_micro_batches_of_a_source_give_the_gradient_of_the_batch(make):
+    rows = make()
+    workload = TokenWorkload() if make is tokens else ImageWorkload()
+
+    def fitted(**settings):
+        model = model_of(workload, rows)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        given = SETTINGS.model_copy(update=settings)
+        list(train(model, loss_of, losses_of, rows, rows, given, seed=3))
+        return vector(model)
+
+    torch.testing.assert_close(fitted(micro_batch_rows=3), fitted(), rtol=1e-4, atol=1e-5)
+
+
+def augmented(x, y, seeds):
+    return {**x, "ids": x["ids"] + (draw_uniform(seeds, 1) < 0.5).long()}, y + seeds[:, None] % 7
+
+
+def test_augmentation_gets_the_seed_of_every_example():
+    rows = tokens()
+    for workers in (0, 2):
+        found = list(batches(rows, augment=augmented, workers=workers).iter_epoch(2, first=3))
+        order = epoch_order(100, seed=3, epoch=2).part(24, 100).split(8)
+        for (x, y), part in zip(found, order, strict=True):
+            seeds = example_seeds(part, seed=3, epoch=2)
+            expected = augmented(rows.x[part], rows.y[part], seeds)
+            assert same(x, expected[0])
+            assert same(y, expected[1])
+
+
+def test_augmentation_does_not_depend_on_the_batch():
+    """The same example has the same change, whatever the number of rows of a batch."""
+
+    def changes(batch_rows):
+        made = batches(images(), batch_rows=batch_rows, augment=ImageWorkload().augment)
+        order = epoch_order(100, seed=3, epoch=1).part(0, 100)
+        x = torch.cat([x for x, _ in made.iter_epoch(1)])
+        return x[order.argsort()]
+
+    assert torch.equal(changes(8), changes(33))
+    assert not torch.equal(changes(8), images().x[torch.arange(100)])
+
+
+@pytest.mark.parametrize("augment", [None, ImageWorkload().augment])
+def test_the_ranks_batches_side_by_side_are_those_of_one_process(augment):
+    one = list(batches(images(), augment=augment).iter_epoch(1))
+    ranks = [
+        list(
+            batches(images(), augment=augment, shard=RankShard(rank=r, world_size=3)).iter_epoch(1)
+        )
+        for r in range(3)
+    ]
+    for (x, y), *parts in zip(one, *ranks, strict=True):
+        assert torch.equal(torch.cat([own for own, _ in parts]), x)
+        assert all(torch.equal(whole, y) for _, whole in parts)
+
+
+def test_a_source_is_not_moved_to_a_device_as_a_whole():
+    rows = tokens()
+
+    assert place_rows(rows, torch.device("cuda")) is rows
+    assert place_rows(dataclasses.replace(rows, x=rows.y, y=_Doubled(100)), torch.device("cuda"))
+
+
+# Refusals, which name the place.
+
+
+ORDER = epoch_order(100, seed=3, epoch=1).part(0, 100).tolist()
+NUMBER = 3
+"""Number of the batch that is wrong, counted from 0."""
+ROW = ORDER[8 * NUMBER + 2]
+
+
+class _Wrong(ImageSource):
+    """Returns something else for the batches that contain one row."""
+
+    def __init__(self, change) -> None:
+        super().__init__(0, 100)
+        self._change = change
+
+    def __getitem__(self, rows):
+        found = super().__getitem__(rows)
+        return self._change(self, found) if ROW in rows.tolist() else found
+
+
+def raise_source_error(_source, _found):
+    raise SourceError("42.png does not exist.", fix="Restore it.")
+
+
+def grow(source, found):
+    source.num_rows += 1
+    return found
+
+
+def break_(source, found):
+    return found / source.missing
+
+
+REFUSED = {
+    "dtype": (lambda _, x: x.float(), ContractError, r"which was uint8 \(8, 1, 8, 8\) .*float32"),
+    "dimensions": (lambda _, x: x[:, 0], ContractError, r"got uint8 \(8, 8, 8\) and targets"),
+    "names": (lambda _, x: {"x": x}, ContractError, r"got \{'x': uint8 \(8, 1, 8, 8\)\}"),
+    "too few": (lambda _, x: x[1:], ContractError, "must return a tensor with 8 entries"),
+    "no tensor": (lambda _, x: x.numpy(), ContractError, "got ndarray"),
+    "missing file": (raise_source_error, SourceError, "42.png does not exist"),
+    "a bug": (break_, ContractError, r"Reading the examples raised AttributeError.*in break_"),
+}
+PLACE = f"Epoch 1, batch {NUMBER + 1} of 13 "
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_batch_that_breaks_the_contract_is_named(case, workers):
+    change, error, what = REFUSED[case]
+    with pytest.raises(error, match=what) as raised:
+        list(batches(rows_of(_Wrong(change)), workers=workers).iter_epoch(1))
+
+    first = ", ".join(map(str, ORDER[8 * NUMBER : 8 * NUMBER + 8]))
+    assert raised.value.what.startswith(f"{PLACE}(rows {first}): ")
+
+
+def test_a_source_whose_length_changed_is_refused():
+    source = _Wrong(grow)
+    with pytest.raises(
+        ContractError,
+        match=rf"Epoch 1, batch {NUMBER + 2} of 13 .*had 100 examples .* and now has 101",
+    ):
+        list(batches(rows_of(source)).iter_epoch(1))
+
+
+def test_the_layout_is_compared_across_epochs():
+    """A batch differs from the first one of the training, not of its epoch."""
+    source = ImageSource(0, 100)
+    some = batches(rows_of(source))
+    list(some.iter_epoch(1))
+    source.__class__ = type("_Float", (ImageSource,), {"__getitem__": lambda s, r: s.pixels(r)})
+    source.__class__.pixels = lambda s, r: ImageSource.__getitem__(s, r).float()
+
+    with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*which was uint8"):
+        next(some.iter_epoch(2))
+
+
+@pytest.mark.parametrize(
+    ("augment", "what"),
+    [
+        (lambda x, y, _: (x[1:], y), r"augment\(\) must return .* 8 entries, got uint8 \(7,"),
+        (lambda x, _y, _s: (x, None), "got uint8 .* and NoneType"),
+        (lambda _x, y, _s: ({}, y), "8 entries, got {}"),
+    ],
+)
+def test_an_augmentation_that_loses_examples_is_refused(augment, what):
+    with pytest.raises(ContractError, match=f"Epoch 1, batch 1 of 13 .*{what}"):
+        next(batches(images(), augment=augment).iter_epoch(1))
+
+
+def test_examples_of_different_lengths_are_refused():
+    rows = dataclasses.replace(images(), y=torch.zeros(99, 1))
+    with pytest.raises(ContractError, match="got 100 inputs, 99 targets and 100 rows"):
+        batches(rows)
+
+
+def test_bucketing_a_source_without_lengths_is_refused():
+    settings = SETTINGS.model_copy(update={"bucket_by_length": True})
+    rows = images()
+    with pytest.raises(
+        ContractError, match=r"bucket_by_length requires .* ImageSource has neither"
+    ):
+        list(
+            train(model_of(ImageWorkload(), rows), loss_of, losses_of, rows, rows, settings, seed=3)
+        )
+
+
+def test_training_with_buckets_reads_less_padding():
+    def read(**settings):
+        rows = tokens(400)
+        model = model_of(TokenWorkload(), rows)
+        rows.x.read.clear()
+        given = SETTINGS.model_copy(update={"max_epochs": 1, **settings})
+        list(train(model, loss_of, losses_of, rows, tokens(30), given, seed=3))
+        lengths = torch.from_numpy(rows.x.lengths)
+        return sum(len(part) * int(lengths[part].max()) for part in rows.x.read)
+
+    assert read(bucket_by_length=True) < 0.75 * read()
+
+
+# Predictions.
+
+
+def test_chunks_of_a_source_have_about_four_megabytes():
+    assert chunk_rows(torch.ones(10, 10**6)) == 4096
+    assert chunk_rows(ImageSource(0, 100)) == 4096  # 64 bytes
+    assert chunk_rows(DictRows({"a": torch.zeros(20, 1024), "b": torch.zeros(20, 1024)})) == 512
+    assert chunk_rows(DictRows({"a": torch.zeros(2, 2**20), "b": torch.zeros(2, 2**20)})) == 1
+
+
+@pytest.mark.parametrize("make", [tokens, images])
+def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monkeypatch):
+    monkeypatch.setattr(prediction, "_CHUNK_BYTES", 2000)
+    rows = make(300)
+    model = model_of(TokenWorkload() if make is tokens else ImageWorkload(), rows)
+    if make is tokens:
+        rows.x.read.clear()
+    found = predict(model.train(), rows.x)
+    if make is tokens:
+        sized, *chunks = rows.x.read
+        assert (len(sized), list(itertools.chain(*chunks))) == (16, list(range(300)))
+        assert max(map(len, chunks)) < 30
+
+    assert model.training
+    expected = model.eval()(rows.x[torch.arange(300)])
+    torch.testing.assert_close(found, expected.detach())
+
+
+def test_predictions_of_a_dict_are_those_of_its_tensors():
+    rows = tokens()
+    model = model_of(TokenWorkload(), rows)
+    x = rows.x[torch.arange(100)]
+
+    assert torch.equal(predict(model, x), predict(model, DictRows(x)))
+    assert torch.equal(predict(model, x), model.eval()(x).detach())
+
+
+LOSSES = {
+    "squared": losses_of,
+    "huber": lambda o, y: nn.functional.huber_loss(o[:, :1], y, reduction="none").mean(dim=1),
+    "classes": lambda o, y: nn.functional.cross_entropy(o, (y[:, 0] > 0).long(), reduction="none"),
+    "gaussian": lambda o, y: (o[:, 0] - y[:, 0]).square() * (-o[:, 1]).exp() + o[:, 1],
+    "five outputs": lambda o, y: (o - y).abs().log1p().mean(dim=1),
+}
+
+
+@pytest.mark.parametrize("losses", LOSSES)
+@pytest.mark.parametrize("num_rows", [4096, 4097, 9001])
+def test_the_mean_loss_in_chunks_has_the_bits_of_the_whole(losses, num_rows):
+    generator = torch.Generator().manual_seed(num_rows)
+    x = torch.randn(num_rows, 4, generator=generator)
+    y = torch.randn(num_rows, 1, generator=generator)
+    rows, model = Examples(x=x, y=y, rows=np.arange(num_rows)), nn.Linear(4, 5)
+    with deterministic():
+        expected = float(LOSSES[losses](predict(model, x), y).double().mean())
+        assert mean_loss(model, LOSSES[losses], rows) == expected
+
+
+def test_only_one_chunk_of_outputs_is_in_memory():
+    sizes = []
+
+    def losses(output, y):
+        sizes.append((len(output), len(y)))
+        return losses_of(output, y)
+
+    rows = rows_of(torch.randn(9001, 4), 9001)
+    mean_loss(nn.Linear(4, 1), losses, rows)
+
+    assert sizes == [(4096, 4096), (4096, 4096), (809, 809)]
+
+
+def test_a_scalar_loss_of_several_chunks_is_refused():
+    rows = rows_of(torch.randn(5000, 4), 5000)
+
+    with pytest.raises(ContractError, match="one loss per example, got a scalar for 904 examples"):
+        mean_loss(nn.Linear(4, 1), lambda o, y: losses_of(o, y).mean(), rows)
+
+
+# Searches and reports.
+
+
+def test_the_range_test_of_a_source_is_that_of_its_tensor():
+    rows, settings = images(), RangeTestSettings(num_steps=50)
+    whole = dataclasses.replace(rows, x=rows.x[torch.arange(100)])
+
+    def curve(given):
+        model = model_of(ImageWorkload(), given)
+        return range_test(model, loss_of, given, settings, training=SETTINGS, seed=1).curve
+
+    assert curve(rows) == curve(whole)
+    short = rows_of(TokenSource(0, 5), 5)  # fewer rows than a batch
+    found = range_test(
+        model_of(TokenWorkload(), short), loss_of, short, settings, training=SETTINGS, seed=1
+    )
+    assert len(found.curve) > 20
+
+
+def test_the_step_probe_runs_the_longest_rows():
+    rows = tokens()
+    probe = StepProbe(
+        TokenWorkload(),
+        ModelSettings(),
+        rows,
+        SETTINGS,
+        memory_bytes=2**30,
+        device=CPU,
+        seed=0,
+    )
+    rows.x.read.clear()
+    assert probe(12).fits
+
+    assert {int(rows.x.lengths[row]) for row in rows.x.read[-1]} == {14, 15}
+    assert len(rows.x.read[-1]) == 12
+
+
+@pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
+def test_the_largest_batch_of_a_source_is_found(workload):
+    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+    found = largest_batch(
+        workload,
+        ModelSettings(),
+        rows,
+        SETTINGS,
+        limit_rows=64,
+        memory_bytes=2**28,
+        gap_share=0.1,
+        device=CPU,
+        seed=0,
+    )
+
+    assert found.rows == 64
+
+
+class _DrawingWorkload(ImageWorkload):
+    def augment(self, x, y, seeds):  # noqa: ARG002
+        return (x + torch.randint(2, x.shape)).to(torch.uint8), y
+
+
+@pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload(), _DrawingWorkload()])
+def test_an_augmentation_that_uses_global_generators_is_reported(workload):
+    report = examine_randomness(workload, ModelSettings(), SETTINGS, seed=1)
+
+    moved = {draw.operation: draw.moved for draw in report.draws}
+    drawing = isinstance(workload, _DrawingWorkload)
+    assert moved["augment"] == (("torch CPU",) if drawing else ())
+    assert any("augment uses torch CPU" in found for found in report.findings) is drawing
+
+
+def test_dead_units_of_a_source_are_counted():
+    rows = images()
+
+    assert count_dead_units(model_of(ImageWorkload(), rows), rows.x)[1] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
+def test_training_on_a_source_with_workers_ends_with_the_same_bits(workload):
+    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+
+    def fitted(workers):
+        model = model_of(workload, rows)
+        settings = SETTINGS.model_copy(update={"loader_workers": workers})
+        with deterministic():
+            history = list(
+                train(
+                    model,
+                    loss_of,
+                    losses_of,
+                    rows,
+                    rows,
+                    settings,
+                    seed=3,
+                    augment=workload.augmentation,
+                )
+            )
+        return vector(model), timeless(history)
+
+    (alone, expected), (several, history) = fitted(0), fitted(4)
+    assert torch.equal(alone, several)
+    assert history == expected

@@ -1,0 +1,102 @@
+"""A process that has imported everything forks a child for every training that a signal ends.
+
+A new interpreter costs seconds of imports, a fork costs milliseconds. The child is a real process
+and its end that of a real signal.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class TrainingForks:
+    """Use as a context manager."""
+
+    def __enter__(self) -> "TrainingForks":
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from tests.support.step_faults import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self._process.communicate(timeout=20)
+
+    def train(self, spec, fault=None, *, handler: str = "exit", every_step: bool = True) -> int:
+        """Train ``spec`` in a new process; return its exit code, negative for a signal.
+
+        Args:
+            spec: A fold run.
+            fault: Called by every loss of a workload of ``tests.support.trained_sources``.
+            handler: Handler of SIGTERM: 'exit' as in a process pool, 'default'.
+            every_step: Write a checkpoint about every step, whatever it costs.
+        """
+        pickle.dump((spec, fault, handler, every_step), self._process.stdin)
+        self._process.stdin.flush()
+        return pickle.load(self._process.stdout)
+
+
+def serve() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what children print is no answer
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    import pyarrow.dataset  # noqa: F401
+    import torch
+
+    from tests.support import trained_sources  # noqa: F401
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        child = os.fork() or _train(*request)
+        status = os.waitpid(child, 0)[1]
+        while _reap():
+            pass
+        pickle.dump(os.waitstatus_to_exitcode(status), answers)
+        answers.flush()
+
+
+def _reap() -> bool:
+    """Wait for a loader process whose parent was killed; return False if there is no other."""
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _train(spec, fault, handler, every_step):
+    from sluice.training import checkpoint_writer
+    from sluice.training.fold_run import train_fold_run
+    from tests.support import trained_sources
+
+    os.setsid()
+    if handler == "exit":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if every_step:
+        checkpoint_writer._MIN_INTERVAL_RATIO = checkpoint_writer._FIRST_COST_S = 0.0
+    if fault is not None:
+        trained_sources.FAULT = fault
+    code = 0
+    try:
+        train_fold_run(spec, lambda _event: None)
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+        code = 3
+    os._exit(code)
