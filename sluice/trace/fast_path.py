@@ -73,9 +73,8 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
             or thread.backward.is_running
         ):
             return hook(module, *args, **kwargs)
-        entry = sink.objects.networks.by_id.get(id(module))
-        known: Any = None if entry is None else entry.ref()
-        if entry is None or known is not module or not torch.is_grad_enabled():
+        entry: Any = sink.objects.networks.by_id.get(id(module))
+        if entry is None or entry.ref() is not module or not torch.is_grad_enabled():
             sink.run_safely(predictor.stop, thread)
             return hook(module, *args, **kwargs)
         if entry.has_no_parameters:
@@ -105,34 +104,30 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
 def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     local = sink.local
 
-    def matches(thread: ThreadState, loss: Any) -> bool:
-        """Store the loss of a predicted backward pass; stop the prediction if it is unusual."""
-        prediction = thread.prediction
-        if (
-            type(loss) is Tensor  # iterating over a generator would consume it
-            and prediction.codes[prediction.position] in sink.events.backward_codes
-            and not thread.backward.is_scaled
-            and loss.numel() == 1
-        ):
-            # Reading a value from another device would synchronize with it.
-            value = loss.item() if loss.is_cpu else loss.detach().reshape(())
-            if type(value) is not float or isfinite(value):
-                thread.step.losses.append(value)
-                return True
-        predictor.stop(thread)
-        return False
-
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
         running, prediction = thread.backward, thread.prediction
         if prediction.position < 0 or not sink.is_on or running.is_running:
             return hook(tensors, *args, **kwargs)
-        is_matched = False
         try:
-            is_matched = matches(thread, tensors)
+            is_matched = (
+                type(tensors) is Tensor  # iterating over a generator would consume it
+                and prediction.codes[prediction.position] in sink.events.backward_codes
+                and not running.is_scaled
+                and tensors.numel() == 1
+            )
+            if is_matched:
+                # Reading a value from another device would synchronize with it.
+                value = tensors.item() if tensors.is_cpu else tensors.detach().reshape(())
+                is_matched = type(value) is not float or isfinite(value)
+            if is_matched:
+                thread.step.losses.append(value)
+            else:
+                predictor.stop(thread)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
+            is_matched = False
         if not is_matched:
             return hook(tensors, *args, **kwargs)
         running.is_running = True
@@ -237,7 +232,10 @@ def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: An
         if thread.prediction.position >= 0 and sink.is_on:
             if thread.optimizer.optimizer is optimizer:
                 thread.optimizer.optimizer = None
-                sink.run_safely(predictor.end_step, thread)
+                try:
+                    predictor.end_step(thread)
+                except Exception as error:  # as in ``Tracer.run_safely``
+                    sink.fail(error)
             return
         hook(optimizer, args, kwargs)
 

@@ -29,14 +29,20 @@ def watch_backward(sink: EventSink) -> None:
         thread = local.thread
         if not sink.is_on or thread.backward.is_running:  # checkpointing nests backward passes
             return backward(tensors, *args, **kwargs)
-        sink.run_safely(recorder.begin, thread, tensors)
+        try:
+            recorder.begin(thread, tensors)
+        except Exception as error:  # as in ``Tracer.run_safely``
+            sink.fail(error)
         thread.backward.is_running = True
         try:
             backward(tensors, *args, **kwargs)
         finally:
             thread.backward.is_running = False
         is_scaled, thread.backward.is_scaled = thread.backward.is_scaled, False
-        sink.run_safely(sink.bus.publish, BackwardEnded(thread, tensors, is_scaled))
+        try:
+            sink.bus.publish(BackwardEnded(thread, tensors, is_scaled))
+        except Exception as error:  # as in ``Tracer.run_safely``
+            sink.fail(error)
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:

@@ -75,7 +75,10 @@ def _watched(
             sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
             raise
         bound = args[0] if args else kwargs.get("max_norm")
-        sink.run_safely(clipped, thread, inputs, result, bound)
+        try:
+            clipped(thread, inputs, result, bound)
+        except Exception as error:  # as in ``Tracer.run_safely``
+            sink.fail(error)
         return result
 
     def clipped(thread: ThreadState, inputs: list[Tensor], result: Any, bound: Any) -> None:

@@ -33,12 +33,13 @@ from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.program_events import TraceBegan, TraceEnded
 from sluice.trace.records.batches import BatchRecord, LoaderRecord, RandomStateRecord
 from sluice.trace.sink import EventSink
+from sluice.trace.thread_state import ThreadState
 
 
 def watch_loaders(sink: EventSink) -> None:
     """Record every iteration over a DataLoader and every batch that it yields."""
     make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    watch = _LoaderWatch(sink)
+    watch, local = _LoaderWatch(sink), sink.local
 
     @functools.wraps(make_iter)
     def watched_iter(loader: Any) -> Any:
@@ -59,7 +60,16 @@ def watch_loaders(sink: EventSink) -> None:
             raise
         if sink.is_on:
             try:
-                watch.on_batch(iterator, batch)
+                known = watch.current
+                if known is None or known.ref() is not iterator:
+                    known = watch.find(iterator)
+                if known is not None and known.loader is not None:
+                    thread, entry = local.thread, known.loader
+                    thread.last_loader = entry.index
+                    sink.events.record(thread, entry.code)
+                    if not entry.is_hashed or sink.sampling.statistics:
+                        watch.inspect(thread, entry, batch)
+                    entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
                 sink.fail(error)
         return batch
@@ -113,7 +123,7 @@ class _LoaderWatch:
         self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
             lambda index, it: IteratorEntry(index, weakref.ref(it))
         )
-        self._current: IteratorEntry | None = None
+        self.current: IteratorEntry | None = None
         """Iterator that yielded the last batch."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
@@ -168,21 +178,18 @@ class _LoaderWatch:
         if is_recorded and numbers and type(numbers[0]) is int:
             iteration.order.add(numbers)
 
-    def on_batch(self, iterator: Any, batch: Any) -> None:
-        sink, known = self._sink, self._current
-        if known is None or known.ref() is not iterator:
-            known = self._current = self._iterators.get(iterator)
-        if known is None or known.loader is None:
-            return
-        entry, thread = known.loader, sink.local.thread
-        thread.last_loader = entry.index
-        sink.events.record(thread, entry.code)
-        if sink.sampling.statistics or not entry.is_hashed:
-            began = sink.clock()
-            self._record_batch(entry, batch)
-            if sink.sampling.statistics:
-                thread.step.add_cost(sink.clock() - began)
-        entry.num_batches += 1
+    def find(self, iterator: Any) -> IteratorEntry | None:
+        """Return the entry of the iterator that yielded a batch; None if it is not known."""
+        self.current = self._iterators.get(iterator)
+        return self.current
+
+    def inspect(self, thread: ThreadState, entry: LoaderEntry, batch: Any) -> None:
+        """Record a batch: one of the first, or one in a step with statistics."""
+        sink = self._sink
+        began = sink.clock()
+        self._record_batch(entry, batch)
+        if sink.sampling.statistics:
+            thread.step.add_cost(sink.clock() - began)
         if not entry.is_hashed:
             entry.num_seen += 1
             entry.is_hashed = entry.num_seen >= sink.settings.fingerprinted_batches

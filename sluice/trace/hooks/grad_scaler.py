@@ -26,7 +26,7 @@ def watch_scalers(sink: EventSink) -> None:
             sink.run_safely(thread.edits.detect)
         unscale(scaler, optimizer)
         if sink.is_on and thread.edits.snapshots:
-            sink.run_safely(thread.edits.snapshot, sink.objects.optimizers.entries)
+            sink.run_safely(lambda: thread.edits.snapshot(sink.objects.optimizers.entries))
         if sink.is_on and scaler.is_enabled() and not thread.in_scaler:
             sink.run_safely(unscaled, optimizer)
 

@@ -82,12 +82,14 @@ def watch_modules(sink: EventSink) -> None:
     def module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         if sink.is_on:
             sink.run_safely(_structure_changed, sink)
-            sink.run_safely(sink.objects.tied_parameters.on_replace, parent, name, module)
+            sink.run_safely(lambda: sink.objects.tied_parameters.on_replace(parent, name, module))
 
     def parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if sink.is_on:
             sink.run_safely(_structure_changed, sink)
-            sink.run_safely(sink.objects.tied_parameters.on_register, module, name, parameter)
+            sink.run_safely(
+                lambda: sink.objects.tied_parameters.on_register(module, name, parameter)
+            )
 
     sink.patches.hook(register_module_module_registration_hook, module_added)
     sink.patches.hook(register_module_parameter_registration_hook, parameter_added)

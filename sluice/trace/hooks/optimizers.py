@@ -54,7 +54,10 @@ def watch_optimizers(sink: EventSink) -> None:
         call = local.thread.optimizer
         if call.optimizer is optimizer and sink.is_on:
             call.optimizer = None
-            sink.run_safely(_end_step, sink, local.thread, call.entry, optimizer)
+            try:
+                _end_step(sink, local.thread, call.entry, optimizer)
+            except Exception as error:  # as in ``Tracer.run_safely``
+                sink.fail(error)
 
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer
@@ -159,7 +162,10 @@ def _watch_zero(sink: EventSink) -> None:
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
-            sink.run_safely(cleared, optimizer)
+            try:
+                cleared(optimizer)
+            except Exception as error:  # as in ``Tracer.run_safely``
+                sink.fail(error)
 
     def module_cleared(*_: Any, **__: Any) -> None:
         # The gradients that it clears are observed later, at the step.

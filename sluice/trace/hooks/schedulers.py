@@ -51,7 +51,10 @@ def _watched(sink: EventSink, original: Callable[..., Any]) -> Callable[..., Any
         finally:
             thread.in_scheduler = False
         try:
-            sink.events.record(thread, scheduler_entry(sink, scheduler).code)
+            entry = sink.objects.schedulers.by_id.get(id(scheduler))
+            if entry is None or entry.ref() is not scheduler:
+                entry = scheduler_entry(sink, scheduler)
+            sink.events.record(thread, entry.code)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
         return result
