@@ -152,9 +152,6 @@ class _SourceFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return int(self._raw.seek(offset, whence))
 
-    def tell(self) -> int:
-        return int(self._raw.tell())
-
     def close(self) -> None:
         if not self.closed:
             self._raw.close()

@@ -1,6 +1,7 @@
 """Cuts a stream of records into shards; where a shard ends depends on the records alone."""
 
 import hashlib
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,22 +143,25 @@ class _ShardFile:
         )
 
 
-class _HashedFile:
+class _HashedFile(io.RawIOBase):
     """File that computes the SHA-256 of what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sha = file, hashlib.sha256()
-        self.closed = False
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, content: Any) -> int:
         self._sha.update(content)
         return self._file.write(content)
 
     def flush(self) -> None:
-        self._file.flush()
+        if not self._file.closed:
+            self._file.flush()
 
-    def tell(self) -> int:
-        return self._file.tell()
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
 
     def close(self) -> None:
         """Keep the file open: Arrow closes what it has written to, before it is synced."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sluice.data.rows.shard_rows import shard_table as shard_table
     from sluice.data.rows.subset import SubsetRows as SubsetRows
     from sluice.data.rows.table import TableRows as TableRows
-    from sluice.data.rows.token_file import write_tokens as write_tokens
+    from sluice.data.rows.token_corpus import write_tokens as write_tokens
     from sluice.data.rows.tokens import TokenBlocks as TokenBlocks
     from sluice.data.rows.tokens import TokenRows as TokenRows
 
@@ -38,7 +38,7 @@ _MODULES = {
     "image_folder_table": "image_listing",
     "shard_table": "shard_rows",
     "verify_images": "image_listing",
-    "write_tokens": "token_file",
+    "write_tokens": "token_corpus",
 }
 
 

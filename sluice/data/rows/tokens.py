@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sluice.base.errors import ContractError
 from sluice.data.rows.positions import check_positions
-from sluice.data.rows.token_file import TokenFile
+from sluice.data.rows.token_corpus import TokenCorpus
 
 
 class TokenRows:
@@ -19,7 +19,7 @@ class TokenRows:
     Shape legend: B = chosen documents, L = length of the longest of them [tokens].
 
     Args:
-        path: Folder written by ``write_tokens``; otherwise see ``TokenFile``.
+        path: Folder written by ``write_tokens``; otherwise see ``TokenCorpus``.
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer documents are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a document.
@@ -27,8 +27,8 @@ class TokenRows:
             for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
             positions of the document: the parameters of ``forward()``.
-        offsets: As for ``TokenFile``.
-        dtype: As for ``TokenFile``.
+        offsets: As for ``TokenCorpus``.
+        dtype: As for ``TokenCorpus``.
 
     Raises:
         SourceError: A file is missing, or is not an array.
@@ -48,7 +48,7 @@ class TokenRows:
         offsets: Path | str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        self._file = TokenFile(path, vocab_size=vocab_size, offsets=offsets, dtype=dtype)
+        self._file = TokenCorpus(path, vocab_size=vocab_size, offsets=offsets, dtype=dtype)
         self._max_len, self._pad_id, self._names = max_len, pad_id, names
         if max_len is not None and max_len < 1:
             raise ContractError(f"'max_len' must be at least 1, got {max_len}.", fix="Raise it.")
@@ -116,14 +116,14 @@ class TokenBlocks:
     Shape legend: B = chosen blocks, L = ``block_len``.
 
     Args:
-        path: Folder written by ``write_tokens``, or a file of token ids; see ``TokenFile``.
+        path: Folder written by ``write_tokens``, or a file of token ids; see ``TokenCorpus``.
         vocab_size: Number of token ids of the network's embedding.
         block_len: Length of a block [tokens].
         offset: 0 for the inputs, 1 for the targets. Both have the same number of blocks.
         last: ``drop`` omits the last tokens if they fill no block; ``pad`` fills the last block
             with ``pad_id``.
         pad_id: Id that fills the last block. For targets that the loss ignores it is usually -100.
-        dtype: As for ``TokenFile``.
+        dtype: As for ``TokenCorpus``.
 
     Raises:
         SourceError: A file is missing, or is not an array.
@@ -142,7 +142,7 @@ class TokenBlocks:
         pad_id: int = 0,
         dtype: DTypeLike | None = None,
     ) -> None:
-        self._file = TokenFile(path, vocab_size=vocab_size, dtype=dtype)
+        self._file = TokenCorpus(path, vocab_size=vocab_size, dtype=dtype)
         self._block_len, self._offset, self._pad_id = block_len, offset, pad_id
         if block_len < 1 or offset not in (0, 1) or last not in ("drop", "pad"):
             raise ContractError(

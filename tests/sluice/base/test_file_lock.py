@@ -30,6 +30,7 @@ def test_a_held_lock_is_not_given_twice(tmp_path: Path) -> None:
         assert third
 
 
+@pytest.mark.slow
 def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     command = [sys.executable, "-c", PROGRAM, str(path)]

@@ -487,6 +487,7 @@ def test_a_packing_that_is_killed_three_times_has_the_same_bytes(tmp_path, kind)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_source(tmp_path):
     line = json.dumps({"text": "x" * 1_000}) + "\n"
 

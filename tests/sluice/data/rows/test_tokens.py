@@ -143,7 +143,7 @@ def test_an_id_is_checked_when_it_is_read_as_well(folder):
 
 
 def test_a_file_of_another_writer_is_checked_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.data.rows.token_file._CHUNK_TOKENS", 3)
+    monkeypatch.setattr("sluice.data.rows.token_corpus._CHUNK_TOKENS", 3)
     np.save(tmp_path / "t.npy", np.array([0, 1, 2, 3, 4, 5, 6, 9, 1], np.uint32))
     np.save(tmp_path / "o.npy", np.array([0, 6, 9]))
 
@@ -166,7 +166,7 @@ def test_a_file_of_another_writer_is_checked_in_parts(tmp_path, monkeypatch):
     ],
 )
 def test_offsets_that_do_not_fit_are_refused(tmp_path, monkeypatch, offsets, match):
-    monkeypatch.setattr("sluice.data.rows.token_file._CHUNK_TOKENS", 1)
+    monkeypatch.setattr("sluice.data.rows.token_corpus._CHUNK_TOKENS", 1)
     np.save(tmp_path / "t.npy", np.zeros(9, np.uint16))
     np.save(tmp_path / "o.npy", np.array(offsets))
 

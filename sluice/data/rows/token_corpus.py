@@ -118,7 +118,7 @@ def _checked(document: Sequence[int], row: int, vocab_size: int) -> NDArray[np.i
     return ids
 
 
-class TokenFile:
+class TokenCorpus:
     """Token ids of documents, memory-mapped.
 
     Args:
