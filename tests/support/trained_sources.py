@@ -5,6 +5,7 @@ A loss may end the process at a chosen step: ``FAULT`` is set in a forked proces
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 
 import numpy as np
@@ -160,6 +161,9 @@ class SignalAtStep:
         self.step -= 1
         if self.step == 0:
             if self.group:
-                os.killpg(0, self.number)
+                # Sent by another process: torch's loader processes treat their parent's SIGTERM
+                # in another way.
+                command = f"kill -{self.number.name[3:]} -{os.getpgrp()}"
+                subprocess.run(["/bin/sh", "-c", command], check=False)
             else:
                 os.kill(os.getpid(), self.number)

@@ -86,14 +86,13 @@ def test_rows_go_to_the_device_when_they_leave_it_room(monkeypatch, free, moved)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
     asked = []
 
-    class Rows:
-        nbytes = 100
-
+    class Rows(torch.Tensor):
         def to(self, device):
             asked.append(device)
             return self
 
-    rows = TRAIN.__class__(x=Rows(), y=Rows(), rows=TRAIN.rows)
+    some = torch.ones(25).as_subclass(Rows)  # 100 bytes
+    rows = TRAIN.__class__(x=some, y=some, rows=TRAIN.rows)
     place_rows(rows, torch.device("cuda"))
 
     assert len(asked) == 2 * moved

@@ -5,6 +5,7 @@ import itertools
 import random
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -12,14 +13,16 @@ import pytest
 import torch
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.errors import ContractError, Interrupted, TrainingFailed
 from sluice.base.seeding import deterministic
+from sluice.cluster.settings import ComputeSettings
 from sluice.data.table import save_table
 from sluice.eventlog.event_log import read_events
 from sluice.models.settings import ModelSettings
 from sluice.training import checkpoint_writer
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.fold_run import FoldRunSpec, fold_run_folder, train_fold_run
+from sluice.training.parallel import train_members
 from sluice.training.ranks import Ranks, RankShard
 from sluice.training.settings import TrainSettings
 from sluice.training.termination import delayed_termination
@@ -311,6 +314,21 @@ def test_on_sigterm_the_step_is_finished_and_stored(workers, every_epochs, forks
     assert (received[0].epochs_done, received[0].steps_done) == (0, 12)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
+
+
+@pytest.mark.slow
+def test_a_stopped_pool_keeps_the_steps_of_its_running_epochs(specs):
+    """Ctrl-C in the parent process; each epoch takes half a minute."""
+    both = specs(seeds=(0, 1), pause_s=2.0, batch_rows=12)
+
+    def stop(_event):
+        time.sleep(3)  # the workers are in their first or second step
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="0 of 2 fold runs finished"):
+        train_members(both, compute=ComputeSettings(workers=2), on_event=stop)
+    kept = [path.name[:27] for spec in both for path in fold_run_folder(spec).glob("epoch-*")]
+    assert set(kept) & {f"epoch-000000-step-00000000{step}" for step in (1, 2, 3)}
 
 
 def test_the_first_line_of_the_log_keeps_its_time_within_the_first_epoch(tmp_path, monkeypatch):
