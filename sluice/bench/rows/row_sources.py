@@ -240,7 +240,7 @@ def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
 
     The best of short runs is the one least disturbed by other programs.
     """
-    order, part = FeistelOrder(num_rows, seed=seed), 2**18
+    order, part = FeistelOrder(num_rows, seed=seed), 2**16
     starts = [random.Random(seed + n).randrange(num_rows - part) for n in range(repeats)]
     seconds = []
     for start in starts:

@@ -41,7 +41,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.rows.padding import measure_padding
     from sluice.bench.rows.row_sources import measure_feistel, measure_sources
 
-    speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=30 if quick else 200)
+    speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
     yield _at_least("order of 10^10 rows, without a table", speed, "rows/s", 20e6)
     rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
