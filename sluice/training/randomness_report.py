@@ -25,7 +25,6 @@ from sluice.workloads.workload import Examples, Workload
 _STAGES = {
     "initial weights": "init",
     "row order of epoch 1": "order_1",
-    "augmentation of epoch 1": "augment_1",
     "dropout": "dropout",
     "loader processes": "loader",
 }
@@ -72,6 +71,8 @@ def examine_randomness(
     """
     run_seed = derive_seed(seed, "unit")
     parts = _WorkloadParts(workload, model_settings, training, seed)
+    augments = workload.augmentation is not None
+    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if augments else {})
     with RandomStream(run_seed).active():
         draws, shared = generator_use(parts.operations, {})
         nondeterministic = nondeterministic_operations(parts.fit)
@@ -80,7 +81,7 @@ def examine_randomness(
             seed=run_seed,
             generators={
                 name: torch.Generator().manual_seed(derive_seed(seed, stage))
-                for name, stage in _STAGES.items()
+                for name, stage in stages.items()
             },
             loaders={},
         )
@@ -106,10 +107,11 @@ class _WorkloadParts:
             "compute_features": self._compute,
             "examples": self._examples,
             "build_model": self._build,
-            "augment": self._augment,
             "loss and training": self.fit,
             "metrics": self._metrics,
         }
+        if workload.augmentation is not None:
+            self.operations["augment"] = self._augment
         self._rows: Examples
         self._model: Scaled
 
@@ -130,10 +132,10 @@ class _WorkloadParts:
         )
 
     def _augment(self) -> None:
-        seeds = example_seeds(torch.arange(len(self._rows)), seed=self._seed, epoch=1)
-        self._workload.augment(
-            self._rows.take(torch.arange(len(self._rows))).inputs, self._rows.targets.clone(), seeds
-        )
+        rows = torch.arange(len(self._rows))
+        own = self._rows.take(rows)  # the augmentation may change them in place
+        seeds = example_seeds(rows, seed=self._seed, epoch=1)
+        self._workload.augment(own.inputs, own.targets, seeds)
 
     def fit(self) -> None:
         """Train for one epoch on one batch."""
