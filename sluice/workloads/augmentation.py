@@ -21,9 +21,9 @@ def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
         Steele, Lea and Flood (2014), "Fast Splittable Pseudorandom Number Generators": SplitMix64.
 
     >>> draw_uniform(torch.tensor([7, 8, 7]), 2)
-    tensor([[0.3898, 0.0178],
-            [0.5896, 0.0331],
-            [0.3898, 0.0178]])
+    tensor([[0.3898, 0.0168],
+            [0.6185, 0.6119],
+            [0.3898, 0.0168]])
     """
     steps = np.arange(1, num_values + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = seeds.cpu().numpy().astype(np.uint64)[:, None] + steps  # wraps modulo 2^64

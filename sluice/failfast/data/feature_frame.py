@@ -1,5 +1,6 @@
 """Check that the features can be computed, match their schema, vary, and exclude the target."""
 
+import numpy as np
 import pandas as pd
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from sluice.workloads.workload import Examples, Workload
 
 _MAX_READ_ROWS = 256
 """Maximum number of examples of a split that are read from a source that is not in memory."""
+
+_CONTAINERS = (np.ndarray, pd.DataFrame, pd.Series, list, tuple)
+"""Types that have the methods of a row source, but do not return tensors."""
 
 
 def check_features(
@@ -236,7 +240,7 @@ def _wrong_form(examples: Examples) -> str:
         source = getattr(examples, name)
         if isinstance(source, dict):
             return f"{name} must be a tensor or a row source, got a dict; wrap it in DictRows"
-        if not isinstance(source, Tensor | RowSource):
+        if isinstance(source, _CONTAINERS) or not isinstance(source, Tensor | RowSource):
             return f"{name} must be a tensor or a row source, got {type(source).__name__}"
     lengths = (len(examples.x), len(examples.y), len(examples.rows))
     if len(set(lengths)) > 1 or 0 in lengths:

@@ -136,7 +136,7 @@ def test_every_allocator_error_is_detected_in_the_gate_and_in_user_code(name):
     assert is_out_of_memory(error)
 
     finding = finding_from_error(error)
-    assert finding.kind == "out of memory"
+    assert finding.fault == "out of memory"
     assert "training.micro_batch_rows" in finding.fix
     refused = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
     with refused, wrap_user_errors("compute_features"):
@@ -150,7 +150,7 @@ def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
         fit(rows, Greedy(while_training=True), batch_rows=64)
 
     finding = finding_from_error(caught.value)
-    assert finding.kind == "out of memory"
+    assert finding.fault == "out of memory"
     assert "training.micro_batch_rows: 32" in finding.fix
 
 

@@ -123,7 +123,7 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
         "5 % of the users",
         "servers      1, 1 with the challenger",
         "start",
-        "assessed now: wait. 0 of 60 s have passed. Not enough evidence: 200 of 500 requests",
+        "of 60 s have passed. Not enough evidence: 200 of 500 requests of the challenger",
     ):
         assert said in told
     assert "[" not in told  # colours, not their names
@@ -179,7 +179,9 @@ def test_mistakes_are_told(ledger: RolloutLedger, command: str) -> None:
     if command == "status":
         return
     begin(ledger, SETTINGS)
-    with pytest.raises(ContractError, match="needs a reason" if command != "resume" else "rolling"):
+    with pytest.raises(
+        ContractError, match="requires a reason" if command != "resume" else "rolling"
+    ):
         invoke(command, MODEL, "--reason", " ")
     invoke("abort", MODEL)
     with pytest.raises(ContractError, match="version 2 is in phase rolled_back"):

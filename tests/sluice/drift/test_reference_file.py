@@ -42,7 +42,7 @@ def test_truncated_bytes_are_rejected(reference):
     content = reference_bytes(reference)
 
     for broken in (b"", b"{}", content[:-100], content[:50] + b"x" + content[51:-1]):
-        with pytest.raises(IntegrityError, match="must contain a valid drift reference"):
+        with pytest.raises(IntegrityError, match="does not contain a valid drift reference"):
             parse_reference(broken)
 
 

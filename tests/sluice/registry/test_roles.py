@@ -252,7 +252,10 @@ def test_openssl_keys_are_read_as_documented(tmp_path: Path) -> None:
         ("actors: {}", "actors"),
         ("actors: {ada: x}", "Ed25519 public key in base64 is required, got 'x'"),
         ("actors: {ada: 'file:gone'}", "cannot be read"),
-        ("actors: {pipeline: 'file:k'}\ntwo_person_since: 2026-01-01T00:00:00Z", "pipeline has a"),
+        (
+            "actors: {pipeline: 'file:k'}\ntwo_person_since: 2026-01-01T00:00:00Z",
+            "a key file is listed for pipeline",
+        ),
         ("actors: {pipeline: 'file:k'}\ntwo_person: true", "not a setting"),
     ],
 )

@@ -317,7 +317,7 @@ def test_an_unloadable_challenger_is_rolled_back_with_the_reason(
     done = ledger.finish_rollout(MODEL, actor="s", store=store)
 
     assert done.outcome == "roll_back"
-    assert "it cannot be promoted" in done.reason
+    assert "the challenger cannot be promoted" in done.reason
     assert production(ledger) == 1
 
 
@@ -340,7 +340,10 @@ def test_a_rejection_stored_while_networks_load_ends_the_rollout(
     done = ledger.finish_rollout(MODEL, actor="s", store=store)
 
     assert (done.outcome, production(ledger)) == ("roll_back", 1)
-    assert "it cannot be promoted: The outcome of the promotion gate is REJECT" in done.reason
+    assert (
+        "the challenger cannot be promoted: The outcome of the promotion gate is REJECT"
+        in done.reason
+    )
 
 
 def test_a_manually_moved_pointer_ends_the_rollout(

@@ -175,7 +175,7 @@ def test_version_with_swapped_weights_is_not_a_rollback_target(
     )
 
     with pytest.raises(
-        IntegrityError, match=r"differs from what the gates evaluated: .* weights give"
+        IntegrityError, match=r"differs from what the gates evaluated: .* weights have the digest"
     ):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
@@ -191,7 +191,7 @@ def test_swapped_weights_are_not_promoted(
     )
 
     with pytest.raises(
-        IntegrityError, match=r"differs from what the gates evaluated: .* weights give"
+        IntegrityError, match=r"differs from what the gates evaluated: .* weights have the digest"
     ):
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
 

@@ -59,6 +59,6 @@ def test_a_reason_with_a_nul_is_refused_alike_by_both_databases(
     promote_chain(ledger, store, 2)
 
     with pytest.raises(
-        ContractError, match="The reason must not contain a NUL character, got one at 2"
+        ContractError, match="The reason must not contain a NUL character, got one at position 2"
     ):
         ledger.rollback(MODEL, expected=2, actor="ada", reason="it\0", store=store)

@@ -158,7 +158,7 @@ def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
     ("settings", "compute", "said"),
     [
         ({}, {"address": "127.0.0.1:1"}, "The Ray cluster at '127.0.0.1:1' cannot be reached"),
-        ({}, {"cpus_per_worker": 1000.0}, r"1000 CPU \(cpus_per_worker\), and this machine"),
+        ({}, {"cpus_per_worker": 1000.0}, r"1000 CPU \(cpus_per_worker\), but this machine"),
         ({"device": "cuda"}, {"address": "127.0.0.1:1"}, "'cuda', but compute.*is 0"),
         ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu', but compute.*is 0.5"),
     ],

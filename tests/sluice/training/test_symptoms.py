@@ -6,7 +6,7 @@ import pytest
 from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
 from sluice.training.curve_diagnosis import DiagnosisSettings
-from sluice.training.member_diagnosis import MemberSymptom, _cut_off
+from sluice.training.member_diagnosis import MemberSymptom, _stopped_too_early
 from sluice.training.members import Member
 from sluice.training.setting_changes import first_change
 from sluice.training.settings import TrainSettings
@@ -37,7 +37,7 @@ def member(seed: int, best_epoch: int) -> Member:
 def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
     members = [member(seed, epoch) for seed, epoch in enumerate(best)]
 
-    cut = _cut_off(members, DiagnosisSettings(), max_epochs=25)
+    cut = _stopped_too_early(members, DiagnosisSettings(), max_epochs=25)
 
     assert len(cut) == found
     assert {m.best_epoch for m, _ in cut} <= {25}

@@ -12,7 +12,7 @@ from sluice.bench.documentation.rule_pages import MAX_EXAMPLE_LINES, rule_place
 from sluice.bench.documentation.writer import generated_pages, stored_pages, write_pages
 from sluice.bench.tracer.result import ReportedCause, RunResult
 from sluice.findings.catalogue import CATALOGUE
-from sluice.trace.report import report_traces
+from sluice.trace.report.trace_report import report_traces
 from sluice.trace.rules.library import RANK_RULES, RULES
 from tests.support.traced.run_examples import run_example
 
