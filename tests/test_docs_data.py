@@ -25,7 +25,6 @@ def test_every_source_is_on_the_page():
     import sluice.data.rows as rows
 
     assert [name for name in rows._MODULES if name not in PAGE] == [
-        "BucketedOrder",
         "SubsetRows",
         "verify_images",
     ]

@@ -23,8 +23,8 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
-from sluice.data.rows.protocol import read_in_parts
 from sluice.findings.user_code import wrap_user_errors
+from sluice.training.prediction import read_in_chunks
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -57,10 +57,6 @@ class FoldRule:
 
     output: Tensor
     """Output of the rule for the fold's test examples, with the shape of the model's output."""
-
-
-_MAX_READ_ROWS = 4096
-"""Maximum number of examples that are read at once."""
 
 
 class _RuleNotApplicable(Exception):
@@ -356,7 +352,7 @@ def _logistic(
 def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | None:
     """Return at most ``max_inputs`` inputs of each example (N, K); None for dicts and token ids."""
     parts = []
-    for part in read_in_parts(examples.x, max_rows=_MAX_READ_ROWS):
+    for part in read_in_chunks(examples.x):
         values = _flatten_inputs(part, max_inputs) if isinstance(part, Tensor) else None
         if values is None:
             return None

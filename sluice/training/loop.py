@@ -39,7 +39,8 @@ from sluice.base.errors import ContractError
 from sluice.base.out_of_memory import explain_out_of_memory
 from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
-from sluice.data.rows.protocol import ModelInput, RowSource, gather
+from sluice.data.rows.protocol import RowSource
+from sluice.data.rows.subset import SubsetRows
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import LossWeight, count_rows, require_splittable
@@ -302,20 +303,7 @@ def _local_part(rows: Examples, shard: RankShard) -> Examples:
 
 
 def _chosen(source: Tensor | RowSource, rows: Tensor) -> Tensor | RowSource:
-    return source[rows] if isinstance(source, Tensor) else _ChosenRows(source, rows)
-
-
-class _ChosenRows:
-    """Some rows of a source, read when they are needed."""
-
-    def __init__(self, source: RowSource, rows: Tensor) -> None:
-        self._source, self._rows = source, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, rows: Tensor, /) -> ModelInput:
-        return gather(self._source, self._rows[rows])
+    return source[rows] if isinstance(source, Tensor) else SubsetRows(source, rows)
 
 
 def _mean_over_ranks(mean: float, share: float, ranks: Ranks) -> float:

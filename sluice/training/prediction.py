@@ -102,6 +102,13 @@ def chunk_rows(source: Tensor | RowSource) -> int:
     return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES * len(rows) // max(num_bytes, 1)))
 
 
+def read_in_chunks(source: Tensor | RowSource) -> Iterator[ModelInput]:
+    """Yield the inputs of all examples, in order, in chunks of ``chunk_rows``."""
+    size = chunk_rows(source)
+    for start in range(0, len(source), size):
+        yield _inputs(source, start, start + size)
+
+
 def _outputs(
     model: nn.Module, source: Tensor | RowSource, size: int
 ) -> Iterator[tuple[int, Tensor]]:

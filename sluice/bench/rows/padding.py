@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sluice.base.settings import Record
 from sluice.bench.rows.row_sources import make_documents
-from sluice.data.rows import TokenRows, bucketed_batches, write_tokens
-from sluice.data.rows.order import FeistelOrder
+from sluice.data.rows import TokenRows, write_tokens
+from sluice.training.row_order import BatchPlan, require_lengths
 
 _BATCH_ROWS = 32
 _MAX_LEN = 1_024
@@ -49,9 +49,10 @@ def measure_padding(*, num_batches: int, rounds: int, seed: int, folder: Path) -
     num_tokens = sum(map(len, documents))
     longest = TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN)
     fixed = TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN, pad_to="max_len")
-    order = FeistelOrder(len(documents), seed=seed)
-    batches = order.part(0, len(documents)).split(_BATCH_ROWS)
-    bucketed = list(bucketed_batches(order, longest.lengths_of, batch_rows=_BATCH_ROWS, seed=seed))
+    num_rows, lengths_of = len(documents), require_lengths(longest)
+    plan = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed)
+    by_length = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed, lengths_of=lengths_of)
+    batches, bucketed = list(plan.batches(1)), list(by_length.batches(1))
     step = _training_step(seed)
     kinds = {
         "max_len": (fixed, batches),

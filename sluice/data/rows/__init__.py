@@ -1,16 +1,13 @@
 """Rows that a network reads batch by batch, instead of one tensor in memory.
 
-``protocol`` defines what a row source is, ``order`` and ``bucketing`` in which order its rows are
-read; every other module is one source or a part of it. The names below are imported when they are
-first used.
+``protocol`` defines what a row source is, ``order`` in which order its rows are read; every other
+module is one source or a part of it. The names below are imported when they are first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sluice.data.rows.bucketing import BucketedOrder as BucketedOrder
-    from sluice.data.rows.bucketing import bucketed_batches as bucketed_batches
     from sluice.data.rows.dataset import DatasetRows as DatasetRows
     from sluice.data.rows.image_listing import image_folder_table as image_folder_table
     from sluice.data.rows.image_listing import verify_images as verify_images
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from sluice.data.rows.tokens import TokenRows as TokenRows
 
 _MODULES = {
-    "BucketedOrder": "bucketing",
     "DatasetRows": "dataset",
     "ImageFolderRows": "images",
     "ImageShardRows": "images",
@@ -34,7 +30,6 @@ _MODULES = {
     "TableRows": "table",
     "TokenBlocks": "tokens",
     "TokenRows": "tokens",
-    "bucketed_batches": "bucketing",
     "image_folder_table": "image_listing",
     "shard_table": "shard_rows",
     "verify_images": "image_listing",

@@ -20,10 +20,6 @@ ModelInput = Tensor | dict[str, Tensor]
 """Input of a network for B examples: one tensor (B, ...), or several by the names of the
 parameters of ``forward()``."""
 
-_PART_BYTES = 4 * 2**20
-"""Bytes of input that are read at once. The activations of a network are many times as large. It
-affects the bits of predictions, so it is not a setting."""
-
 
 @runtime_checkable
 class RowSource(Protocol):
@@ -128,23 +124,6 @@ def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     if num_rows <= max_rows:
         return torch.arange(num_rows)
     return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
-
-
-def read_in_parts(source: RowSource | Tensor, *, max_rows: int) -> Iterator[ModelInput]:
-    """Yield the inputs of all examples, in order, in parts that bound memory.
-
-    A tensor is split into parts of ``max_rows``. A part of another source has as many rows as fit
-    into 4 MiB, judged by its first row, at most ``max_rows``.
-    """
-    if isinstance(source, Tensor):
-        yield from source.split(max_rows)
-        return
-    if len(source) == 0:
-        return
-    row_bytes = sum(part.nbytes for part in input_parts(gather(source, torch.arange(1))))
-    num_rows = max(1, min(max_rows, _PART_BYTES // max(1, row_bytes)))
-    for start in range(0, len(source), num_rows):
-        yield gather(source, torch.arange(start, min(start + num_rows, len(source))))
 
 
 def all_rows(source: RowSource | Tensor) -> ModelInput:

@@ -131,6 +131,7 @@ class _EpochTraining:
                 self.settings,
                 seed=self.seed,
                 groups=self.groups,
+                augment=self.workload.augmentation,
                 resume=self.state,
                 keep=self._keep,
             )

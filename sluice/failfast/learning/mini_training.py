@@ -258,6 +258,7 @@ def _loss_curve(
         short,
         seed=seed,
         groups=workload.parameter_groups(model.network),
+        augment=workload.augmentation,
     )
     # As in the real training; one thread is also the fastest for a small number of rows.
     with deterministic():
