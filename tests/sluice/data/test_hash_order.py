@@ -1,5 +1,7 @@
 """DATA-3, DATA-4: a stable order for rows without time, independent of other rows."""
 
+import hashlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,9 +69,33 @@ def test_minus_zero_is_zero():
     assert ordered(frame).index.nunique() == 1
 
 
-@pytest.mark.parametrize("columns", [(), ("a", "c"), ("a", "text")])
+@pytest.mark.parametrize("columns", [(), ("a", "c"), ("a", "when"), ("a", "gap")])
 def test_columns_that_make_no_key_are_rejected(columns):
-    frame = rows().assign(text="x")
+    frame = rows().assign(when=pd.Timestamp("2020-01-01"), gap=["x", None] * 150)
 
-    with pytest.raises(ContractError, match="requires numeric columns"):
+    with pytest.raises(ContractError, match="requires numeric or text columns"):
         in_hash_order(frame, columns, name="key")
+
+
+def test_texts_identify_rows():
+    frame = pd.DataFrame({"path": ["a/1.png", "a/2.png", "b/1.png", "a/1.png"], "at": range(4)})
+
+    found = in_hash_order(frame, ("path",), name="key")
+
+    assert found.index.nunique() == 3
+    assert set(found.loc[found.index[found.index.duplicated()], "at"]) == {0, 3}
+
+
+def test_texts_of_two_columns_are_kept_apart():
+    frame = pd.DataFrame({"a": ["xy", "x"], "b": ["z", "yz"]})
+
+    assert in_hash_order(frame, ("a", "b"), name="key").index.is_unique
+
+
+def test_a_key_of_text_and_numbers_is_the_hash_of_both():
+    frame = pd.DataFrame({"a": ["\u00e4"], "b": [2.0]})
+    content = np.array([2.0], "<f8").tobytes() + (2).to_bytes(8, "little") + "\u00e4".encode()
+
+    key = in_hash_order(frame, ("a", "b"), name="key").index[0]
+
+    assert key == int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 11

@@ -304,6 +304,18 @@ def test_renumbered_labels_are_a_likely_cause() -> None:
     assert "resets the index" in checked(Renumbers()).response[0]
 
 
+def test_a_workload_without_feature_columns_passes() -> None:
+    class Files(Echo):
+        feature_columns = ()
+
+    workload = Files()
+    raw = workload.load_rows()
+    outcome = check_look_ahead(workload, raw, workload.compute_features(raw), PocSettings(), seed=0)
+
+    assert outcome.outcome == "pass"
+    assert "No feature column is declared" in outcome.summary
+
+
 def test_no_table_that_could_be_compared_is_insufficient_and_says_what_rejected() -> None:
     class Picky(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
