@@ -160,7 +160,7 @@ def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
     home, _ = searched
     monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("Ray was started"))
 
-    tune(searching, home, as_json=False)
+    tune(resolve(searching), home, as_json=False)
 
     said = capsys.readouterr().out
     best = best_config(home)
@@ -180,7 +180,7 @@ def test_tune_tells_the_study_as_json(
 ) -> None:
     home, _ = searched
 
-    tune(searching, home, as_json=True)
+    tune(resolve(searching), home, as_json=True)
 
     assert StudySummary.model_validate(
         {
