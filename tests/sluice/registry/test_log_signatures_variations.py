@@ -239,7 +239,7 @@ def test_rows_changed_after_the_review_are_not_signed(
     attack(path, innocent)
 
     with Ledger.open(own_url, clock=Clock(), key=key) as ledger:
-        with pytest.raises(IntegrityError, match="is not signed: sluice_history"):
+        with pytest.raises(IntegrityError, match="cannot be signed: sluice_history"):
             ledger.unsigned_lines()
         attack(path, innocent.replace("nightly run", evil))
         head, lines = ledger.unsigned_lines()
