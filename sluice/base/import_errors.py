@@ -84,7 +84,7 @@ def _missing_dependency_error(prefix: str, location: str, missing: str) -> Setti
     suggestion = f" Did you mean '{similar}'?" if similar else ""
     return SettingsError(
         f"{imports}which is not installed here.{suggestion}",
-        # The fix does not say 'pip install NAME', because the package of this name may be another
+        # The fix names no package to install with pip: the package of this name may be another
         # project.
         fix=f"Install the package that provides {package}. Its name may differ; see the project's "
         f"documentation. If {package}.py is your own file, start in the folder that contains it.",
