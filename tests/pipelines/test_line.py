@@ -20,6 +20,7 @@ from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.pipelines.code_location import DEFINITIONS
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
@@ -87,7 +88,14 @@ def test_a_candidate_that_is_better_ends_in_production(
 
     assert (report.verdict, report.version, report.production) == ("PROMOTE", 1, 1)
     assert report.promoted
+    assert report.metric_directions["loss"] == "lower"
     assert materialized(home, echo) == STAGES - {"drift_report"}
+    with open_instance(home) as instance:
+        origins = {run.job_name: run.remote_job_origin for run in instance.get_runs()}
+    assert {job: (origin.job_name, origin.location_name) for job, origin in origins.items()} == {
+        "echo_training": ("echo_training", DEFINITIONS),
+        "echo_promotion": ("echo_promotion", DEFINITIONS),
+    }, "the timeline of the UI shows runs of known jobs only"
 
 
 def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> None:
