@@ -192,7 +192,7 @@ def _execute(
                     **(tags or {}),
                 },
             )
-    except DagsterAssetCheckFailedError:
+    except (DagsterAssetCheckFailedError, dg.Failure):
         raise _blocked(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise Interrupted(

@@ -268,6 +268,14 @@ def test_bad_poc_stops_before_training_and_training_alone_is_refused(
         run(bad, home)
 
     assert materialized(home, bad) == {"raw_data", "features", "poc_report"}
+    with open_instance(home) as instance:
+        (run_id,) = (run.run_id for run in instance.get_runs())
+        (ended,) = instance.get_records_for_run(
+            run_id, of_type=dg.DagsterEventType.STEP_FAILURE
+        ).records
+    shown = ended.event_log_entry.dagster_event.step_failure_data.error.message
+    assert "mini_training_lowers_loss: " in shown
+    assert "Lower learning_rate" in shown, "the page of the run says first what to do"
     alone = materialize_alone(bad, home, "best_config")
     assert not alone.success
     assert "The outcome of the poc gate is fail" in failure(alone)
