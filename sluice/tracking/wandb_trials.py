@@ -13,7 +13,8 @@ from typing import Any
 
 from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
-from sluice.tracking.wandb_mirror import QUIET_SETTINGS, Mode, TrackingSettings
+from sluice.tracking.settings import Mode, TrackingSettings
+from sluice.tracking.wandb_mirror import QUIET_SETTINGS
 
 _MAX_UPLOAD_WAIT_S = 30
 """Maximum wait for the last uploads when a search ends [s]."""
