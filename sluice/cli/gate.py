@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.base.digests import digest_frame
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.files import write_atomic
 from sluice.cli.output import print_json, results
-from sluice.evaluation.comparison import compare
-from sluice.evaluation.losses import LossTable, read_losses
-from sluice.evaluation.multiplicity import adjust_cohort, benjamini_hochberg, holm
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from sluice.evaluation.losses import LossTable
+    from sluice.verdicts.verdict import Verdict
 
 _DEFAULTS = GateSettings()
 _EXAMPLE = "Example: sluice gate --baseline production.parquet --candidate new.csv --horizon 1"
@@ -103,6 +102,10 @@ def gate(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command for each candidate alone.",
         )
+    # Imported here, in all functions: pandas and scipy take a second, and --help needs neither.
+    from sluice.evaluation.comparison import compare
+    from sluice.evaluation.multiplicity import adjust_cohort
+
     settings = GateSettings.parse(
         {
             "alpha": alpha,
@@ -138,9 +141,9 @@ def gate(
 def _write_report(
     path: Path,
     title: str,
-    verdict: Verdict,
-    candidate: LossTable,
-    baseline: LossTable,
+    verdict: "Verdict",
+    candidate: "LossTable",
+    baseline: "LossTable",
     settings: GateSettings,
     *,
     horizon_rows: int,
@@ -164,14 +167,19 @@ def _write_report(
     typer.echo(f"report: {path}", err=True)
 
 
-def _read(path: Path) -> LossTable:
+def _read(path: Path) -> "LossTable":
     """Read losses under their own digest, so that a file and its copy are the same model."""
+    from sluice.base.digests import digest_frame
+    from sluice.evaluation.losses import read_losses
+
     table = read_losses(path, subject="")
     return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
 
 
-def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:
+def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool) -> None:
     """Show two-sided p-values, adjusted for the false discovery rate."""
+    from sluice.evaluation.multiplicity import benjamini_hochberg
+
     alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted = benjamini_hochberg(alone)
     rows = [
@@ -197,7 +205,9 @@ def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: boo
     results(markup=False).print(table)
 
 
-def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Console) -> None:
+def _show_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console: Console) -> None:
+    from sluice.evaluation.multiplicity import holm
+
     table = Table(title=f"{len(verdicts)} candidates, tested together", title_justify="left")
     for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
         table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
@@ -210,7 +220,7 @@ def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Co
         console.print(f"{file.name}: {verdict.reason}")
 
 
-def _show(verdict: Verdict, console: Console) -> None:
+def _show(verdict: "Verdict", console: Console) -> None:
     bound = f"{1 - verdict.alpha:.4g} one-sided"
     seeds = str(verdict.num_reference_seeds or "none")
     rows = (
