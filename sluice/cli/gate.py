@@ -1,7 +1,6 @@
 """``sluice gate``: the promotion gate on files of losses."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +103,7 @@ def gate(
         )
     # Imported here, in all functions: pandas and scipy take a second, and --help needs neither.
     from sluice.evaluation.comparison import compare
+    from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort
 
     settings = GateSettings.parse(
@@ -117,7 +117,8 @@ def gate(
         },
         where="sluice gate",
     )
-    theirs, tables = _read(baseline), [_read(path) for path in candidate]
+    theirs = losses_of(baseline, what="baseline")
+    tables = [losses_of(path, what="candidate") for path in candidate]
     verdicts = [compare(ours, theirs, settings, horizon_rows=horizon) for ours in tables]
     if html is not None:
         title = f"{candidate[0].name} against {baseline.name}"
@@ -149,31 +150,13 @@ def _write_report(
     horizon_rows: int,
 ) -> None:
     # Imported here: figures are rarely requested.
-    from sluice.evaluation.gate_page import gate_page
-    from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
+    from sluice.evaluation.gate_page import gate_page_of
 
-    companions = run_secondary_tests(
-        verdict, candidate, baseline, SecondaryTestSettings(), horizon_rows=horizon_rows
-    )
-    page = gate_page(
-        verdict,
-        companions,
-        candidate,
-        baseline,
-        title=title,
-        advised_power=settings.advised_power,
+    page = gate_page_of(
+        verdict, candidate, baseline, settings, title=title, horizon_rows=horizon_rows
     )
     write_atomic(path, page.encode())
     typer.echo(f"report: {path}", err=True)
-
-
-def _read(path: Path) -> "LossTable":
-    """Read losses under their own digest, so that a file and its copy are the same model."""
-    from sluice.base.digests import digest_frame
-    from sluice.evaluation.losses import read_losses
-
-    table = read_losses(path, subject="")
-    return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
 
 
 def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool) -> None:
