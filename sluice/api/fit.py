@@ -13,6 +13,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import SettingsError
 from sluice.base.extras import naming_extras
 from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.resolved import TrainingInputs
 from sluice.data.folds import Fold
@@ -21,7 +22,7 @@ from sluice.data.validation import validate_schema
 from sluice.failfast.gate.in_script import module_and_script, rebuildable, require_workload
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
-from sluice.reports.notebook import details, fragment, heading, paragraph, text_table
+from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
 from sluice.training.code import identify_code
 from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
@@ -98,16 +99,16 @@ class FittedModel:
         return fragment(
             heading(
                 f"Training of {type(self.workload).__name__}",
-                f"{len(trained.members)} networks",
+                pluralize(len(trained.members), "network"),
                 "unsure" if self.symptoms else "good",
             ),
             paragraph(
-                f"{len(trained.seeds)} seeds on {len(self.folds)} folds in "
-                f"{trained.seconds:.1f} s; {trained.reused} networks were trained before. "
+                f"{pluralize(len(trained.seeds), 'seed')} on {pluralize(len(self.folds), 'fold')} "
+                f"in {trained.seconds:.1f} s; {trained.reused} networks were trained before. "
                 f"Candidate {trained.candidate[:12]}.",
                 soft=True,
             ),
-            *(paragraph(symptom.sentence) for symptom in self.symptoms),
+            *(_card(symptom) for symptom in self.symptoms),
             details(
                 f"All {len(trained.members)} networks",
                 text_table(
@@ -277,6 +278,15 @@ def _stored_tables(
     with wrap_user_errors("plan_folds of the workload"):
         folds = workload.plan_folds(frame)
     return save_table(rows, store), save_table(frame, store), folds
+
+
+def _card(symptom: MemberSymptom) -> str:
+    found = symptom.symptom
+    return card(
+        f"{found.fault} in {symptom.members} of {symptom.of} networks",
+        "unsure",
+        (("seen:", found.what), ("why:", found.cause), ("do:", found.fix)),
+    )
 
 
 class _FinishedLines:

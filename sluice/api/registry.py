@@ -12,6 +12,7 @@ from sluice.base.current_user import current_user
 from sluice.base.errors import UnknownVersion
 from sluice.base.extras import naming_extras
 from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
 from sluice.reports.notebook import fragment, heading, text_table
@@ -207,7 +208,7 @@ class Registry:
             for v in self.versions(name)
         ]
         return fragment(
-            heading("Model registry", f"{len(rows)} versions", "plain"),
+            heading("Model registry", pluralize(len(rows), "version"), "plain"),
             text_table(("model", "version", "state", "registered", "candidate"), rows),
         )
 

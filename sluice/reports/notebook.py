@@ -58,7 +58,7 @@ class HtmlPage:
     def _repr_html_(self) -> str:
         # Scripts of the page run in a sandbox, without access to the notebook.
         return (
-            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" loading="lazy" '
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" '
             f'style="width:100%;height:{self.height}px;border:1px solid rgba(128,128,128,.35);'
             'border-radius:6px"></iframe>'
         )

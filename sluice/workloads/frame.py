@@ -28,6 +28,7 @@ from sluice.workloads.frame_settings import (
     Task,
     as_text,
     describe_frame,
+    require_columns,
 )
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
@@ -69,9 +70,10 @@ def workload_of_frame(
         ContractError: A column does not exist, has gaps, or can be neither an input nor a target.
         StorageError: The rows cannot be stored.
     """
-    names = list(dict.fromkeys([*(frame.columns if features is None else features), target]))
-    known = [name for name in names if name in frame.columns]
-    rows = frame.loc[:, known].rename(columns=str)
+    rows = frame.rename(columns=str)
+    require_columns(rows, [target, *(features or ())])
+    if features is not None:
+        rows = rows[list(dict.fromkeys([*features, target]))]
     if isinstance(frame.index, pd.DatetimeIndex) and order != "hash":
         rows = rows.rename_axis(_TIME).sort_index(kind="stable")
     else:

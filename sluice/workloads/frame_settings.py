@@ -59,7 +59,7 @@ def describe_frame(
     """Return the settings of a workload on a frame.
 
     Args:
-        frame: The rows, without gaps in numeric columns and in the target.
+        frame: The rows, with the columns that ``require_columns`` checks.
         table: Artifact digest of the stored frame.
         target: Column to predict.
         features: Input columns; None for all others.
@@ -70,16 +70,9 @@ def describe_frame(
         folds: None for four folds in time order, and two folds of independent rows.
 
     Raises:
-        ContractError: A column does not exist, has gaps, or can be neither an input nor a target.
+        ContractError: A column has gaps, or can be neither an input nor a target.
     """
-    names = [str(name) for name in frame.columns]
-    inputs = [name for name in names if name != target] if features is None else list(features)
-    for name in (target, *inputs):
-        if name not in frame.columns:
-            raise ContractError(
-                f"The frame has no column '{name}'.{suggest_nearest(name, names)}",
-                fix=f"Use one of its columns: {', '.join(names) or 'none'}.",
-            )
+    inputs = [name for name in frame.columns if name != target] if features is None else features
     if target in inputs or not inputs:
         raise ContractError(
             f"The inputs must be one or more columns other than the target '{target}', got "
@@ -109,6 +102,27 @@ def describe_frame(
         horizon_rows=(1 if in_time else 0) if horizon_rows is None else horizon_rows,
         folds=folds or (FoldSettings() if in_time else _INDEPENDENT_FOLDS),
     )
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise an error unless the frame has each of these columns once.
+
+    Raises:
+        ContractError: A column is missing, with the nearest name; or two have the same name.
+    """
+    known = list(frame.columns)
+    repeated = sorted({name for name in known if known.count(name) > 1})
+    if repeated:
+        raise ContractError(
+            f"The columns of the frame must have distinct names, got {', '.join(repeated)} twice.",
+            fix="Rename or drop one of them.",
+        )
+    for name in names:
+        if name not in known:
+            raise ContractError(
+                f"The frame has no column '{name}'.{suggest_nearest(name, known)}",
+                fix=f"Use one of its columns: {', '.join(known) or 'none'}.",
+            )
 
 
 _INDEPENDENT_FOLDS = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
