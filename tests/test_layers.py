@@ -34,6 +34,7 @@ LINES = (
     {"assets"},
     {"checks"},
     {"pipelines"},
+    {"api"},
     {"cli"},
 )
 """The packages of ``sluice``, bottom first. Each may import itself and those on the lines before
