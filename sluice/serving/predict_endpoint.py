@@ -31,15 +31,22 @@ ROUTES = guarded_routes("predict")
     },
 )
 async def predict(request: Request) -> Response:
-    """Predict from one or more windows of feature rows."""
+    """Predict from one or more elements, such as windows of feature rows; see /model."""
     serving, info = serving_of(request), request_info(request)
     admission, holder = serving.admission, token_name(request)
     admission.require_rate(holder)
     with admission.reading(holder) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
     with admission.computing(holder):  # after the body, so that a slow client occupies no slot
-        parsed = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
-        info.log_fields["windows"] = len(parsed.windows)
+        # The router uses the same table: nothing is awaited between here and its first line.
+        deployed = serving.router.table.production.deployed
+        parsed = read_request(
+            body,
+            PredictRequest if deployed.codec is None else deployed.codec.request_type,
+            model=serving.model,
+            max_elements=min(serving.settings.max_windows, deployed.contract.max_elements),
+        )
+        info.log_fields[parsed.elements_field] = len(parsed.elements)
         routed = await serving.router.route(
             parsed,
             address="" if request.client is None else counted_address(request.client.host),
