@@ -7,13 +7,14 @@ from fastapi import Request, Response
 
 from sluice.serving.arm_result import RoutedPrediction
 from sluice.serving.body import read_body
-from sluice.serving.contract import PredictRequest, read_request
+from sluice.serving.contract import read_request
 from sluice.serving.hosts import counted_address
 from sluice.serving.http_errors import PREDICT_ERRORS
 from sluice.serving.middleware import request_info
 from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.schemas import PredictionResponse, error_responses, json_response
 from sluice.serving.state import serving_of
+from sluice.workloads.codecs.window_requests import PredictRequest
 
 ROUTES = guarded_routes("predict")
 

@@ -23,7 +23,7 @@ from sluice.serving.arm_result import (
     try_arm,
 )
 from sluice.serving.background_requests import BackgroundRequests
-from sluice.serving.contract import InputContract, PredictRequest
+from sluice.serving.contract import InputContract
 from sluice.serving.crowding import Crowding
 from sluice.serving.decoding import RequestDecoder
 from sluice.serving.metrics import Metrics
@@ -36,6 +36,7 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.step_counters import ARMS, NO_FAULTS, GuardFaults, StepCounters
 from sluice.serving.sticky import is_chosen
 from sluice.workloads.codecs.request import CodecRequest
+from sluice.workloads.codecs.window_requests import PredictRequest
 
 
 class Router:

@@ -7,7 +7,7 @@ Shape legend: B = elements of a request, L = rows of an element.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,11 @@ Cell = StrictBool | StrictInt | FiniteFloat | Annotated[str, Field(max_length=10
 RawRow = Annotated[list[Cell], Field(min_length=1, fail_fast=True)]
 RawRows = Annotated[list[RawRow], Field(min_length=1, fail_fast=True)]
 
-_DTYPES: dict[ColumnKind, str] = {"float": "float64", "int": "int64", "bool": "bool"}
+_DTYPES: dict[ColumnKind, type[np.generic]] = {
+    "float": np.float64,
+    "int": np.int64,
+    "bool": np.bool_,
+}
 
 
 class RawRowsRequest(CodecRequest):
@@ -212,10 +216,10 @@ class RawRowsCodec(Codec):
 
     def watched_values(self, x: ModelInput) -> tuple[float, ...]:
         """Return the newest row of the first window, if inputs are windows of features."""
-        is_window = isinstance(x, torch.Tensor) and x.ndim == 3
-        if is_window and x.shape[2] == len(self._workload.feature_columns):
-            return tuple(x[0, -1].tolist())
-        return ()
+        if not isinstance(x, torch.Tensor) or x.ndim != 3:
+            return ()
+        has_columns = x.shape[2] == len(self._workload.feature_columns)
+        return tuple(x[0, -1].tolist()) if has_columns else ()
 
     def _decode_one(self, cells: pd.DataFrame, number: int) -> ModelInput:
         workload, name = self._workload, f"rows.{number}"
@@ -301,7 +305,8 @@ def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Ser
             return values.astype("str") if values.notna().all() else values
         if values.isna().any():
             return values.astype("float64")  # validation of the schema reports the missing value
-        return values.astype(_DTYPES[kind])
+        dtype = _DTYPES[kind]
+        return pd.Series(values.to_numpy().astype(dtype), index=values.index)
     except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError(
             f"A value of {name} cannot be converted to {kind}: {type(error).__name__}.",
@@ -314,11 +319,9 @@ def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
     if not num_rows:
         return raw
     index = raw.index
-    last = index[-1]
+    last, step = index[-1], cast("Any", 1)
     if isinstance(index, pd.DatetimeIndex):
         step = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
-    else:
-        step = 1
     labels = [last + step * number for number in range(1, num_rows + 1)]
     later = raw.iloc[[-1] * num_rows].set_axis(pd.Index(labels, name=index.name), axis=0)
     return pd.concat([raw, later])
@@ -348,7 +351,7 @@ def _is_moderate(part: torch.Tensor) -> bool:
 
 def _plain(value: Any) -> Any:
     """Return a cell as plain JSON."""
-    if value is None or (np.isscalar(value) and pd.isna(value)) or value is pd.NaT:
+    if value is None or value is pd.NaT or value is pd.NA or value != value:  # NaN
         return None
     if isinstance(value, pd.Timestamp):
         return value.isoformat()

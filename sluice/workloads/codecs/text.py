@@ -20,23 +20,11 @@ from sluice.data.rows.protocol import ModelInput
 from sluice.data.rows.token_padding import pad_documents
 from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.identity import CodecProbe
+from sluice.workloads.codecs.probe_texts import SHORT_TEXTS
 from sluice.workloads.codecs.request import CodecRequest
 
 Tokenizer = Callable[[str], Any]
 """Function from a text to its token ids: a sequence of integers, or an object with ``ids``."""
-
-DEFAULT_PROBES = (
-    "The quick brown fox jumps over the lazy dog.",
-    "don't  re-enter: 3.14, 1e-5 & 50% (see #7)!",
-    "HELLO hello Hello",
-    "Gr\u00fc\u00dfe aus K\u00f6ln, na\u00efve caf\u00e9",
-    "\u4f60\u597d, \u4e16\u754c \U0001f600",
-    "tab\tline\nbreak",
-    "https://example.org/a?b=c&d=e_f",
-    "antidisestablishmentarianism" * 3,
-)
-"""Texts whose token ids are compared between training and serving: letter case, punctuation,
-numbers, whitespace, accents, other scripts, a long word."""
 
 
 class TextsRequest(CodecRequest):
@@ -90,7 +78,7 @@ class TextCodec(Codec):
         pad_to: Literal["longest", "max_len"] = "longest",
         names: tuple[str, str] | None = ("ids", "mask"),
         column: str = "text",
-        probes: Sequence[str] = DEFAULT_PROBES,
+        probes: Sequence[str] = SHORT_TEXTS,
         max_chars: int = 20_000,
         max_texts: int = 64,
         max_tokens: int = 2**16,

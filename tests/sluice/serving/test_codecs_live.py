@@ -295,18 +295,18 @@ def test_another_tokenizer_than_in_training_is_refused(tmp_path: Path) -> None:
         number = register(ledger, lineage)
         file = tmp_path / "data" / "vocabulary.json"
         before = file.read_text()
-        file.write_text(json.dumps(json.loads(before) | {"hello": 3}))
+        file.write_text(json.dumps(json.loads(before) | {"unheardofword": 3}))
 
         def promote() -> None:
             ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
 
-        with pytest.raises((CodecMismatch, GateBlocked), match="the probe 'HELLO hello Hello'"):
+        with pytest.raises((CodecMismatch, GateBlocked), match="the probe 'zzqx unheardofword'"):
             promote()
         assert ledger.production_number(MODEL) is None
         file.write_text(before)
         promote()
         LedgerModels(ledger, MODEL, store).load(lineage.candidate)
-        file.write_text(json.dumps(json.loads(before) | {"hello": 3}))
+        file.write_text(json.dumps(json.loads(before) | {"unheardofword": 3}))
         with pytest.raises(CodecMismatch) as caught:
             LedgerModels(ledger, MODEL, store).load(lineage.candidate)
         current = workload.codec().identity()

@@ -336,7 +336,7 @@ def test_a_changed_tokenizer_file_is_named_with_both_digests_and_the_probe(tmp_p
 
     file = tmp_path / "vocabulary.json"
     words = json.loads(file.read_text())
-    file.write_text(json.dumps(words | {"hello": 12}))
+    file.write_text(json.dumps(words | {"unheardofword": 12}))
     current = workload.codec().identity()
 
     with pytest.raises(CodecMismatch) as caught:
@@ -344,7 +344,7 @@ def test_a_changed_tokenizer_file_is_named_with_both_digests_and_the_probe(tmp_p
     message = caught.value.what
     assert trained.digest[:12] in message
     assert current.digest[:12] in message
-    assert "the probe 'HELLO hello Hello' became [1, 1, 1] and becomes [12, 12, 12]" in message
+    assert "the probe 'zzqx unheardofword' became [1, 1] and becomes [1, 12]" in message
     assert "file vocabulary.json was" in message
 
     file.write_text(json.dumps(words | {"unseen": 12}))  # no probe has the word
