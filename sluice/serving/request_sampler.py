@@ -102,4 +102,8 @@ def _described(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
         return tuple(context.x[0, -1].tolist()), None
     first = first_element(context.x)
     (digest,) = element_digests(first)
-    return codec.watched_values(as_input(first)), digest.hex()
+    try:
+        features = codec.watched_values(context.request, as_input(first))
+    except Exception:  # user code may raise anything, and no request may fail because of a sample
+        features = ()
+    return features, digest.hex()

@@ -43,6 +43,15 @@ class Codec(ABC):
             PayloadError: The body does not fit. The message names the element, what was required
                 and what arrived.
         """
+        return self.decode_request(self.parse(body))
+
+    def parse(self, body: Mapping[str, Any]) -> CodecRequest:
+        """Return a body as a request of ``request_type``.
+
+        Raises:
+            PayloadError: A field is missing or unknown, or has another type; or there are too many
+                elements.
+        """
         try:
             request = self.request_type.model_validate(dict(body))
         except ValidationError as error:
@@ -53,7 +62,7 @@ class Codec(ABC):
                 f"{len(request.elements)}.",
                 fix="Send several requests.",
             )
-        return self.decode_request(request)
+        return request
 
     @abstractmethod
     def decode_request(self, request: Any) -> ModelInput:
@@ -118,11 +127,17 @@ class Codec(ABC):
 
     def watched_values(
         self,
-        x: ModelInput,  # noqa: ARG002 - used by the codecs that override the method
+        request: Any,  # noqa: ARG002 - used by the codecs that override the method
+        x: ModelInput,  # noqa: ARG002
     ) -> tuple[float, ...]:
         """Return the values of the workload's feature columns in the first element.
 
-        They are stored with sampled requests, to detect drift. By default there are no values.
+        They are stored with sampled requests, to detect drift. By default there are no values. The
+        POC gate compares them with the feature frame.
+
+        Args:
+            request: The request.
+            x: Its decoded elements.
         """
         return ()
 

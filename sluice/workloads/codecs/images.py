@@ -7,6 +7,7 @@ import base64
 import binascii
 import io
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, PayloadError
@@ -57,6 +59,9 @@ class ImagesCodec(Codec):
         as_float: As for ``ImageFolderRows``.
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
+        watch: Function from a decoded image (C, H, W) to the values of the workload's feature
+            columns, such as its brightness. They are stored with sampled requests, to detect drift;
+            None stores none.
         formats: Accepted file formats, by Pillow's names.
         max_pixels: Images with more pixels are refused before they are decoded.
         max_images: Maximum number of images of a request.
@@ -77,6 +82,7 @@ class ImagesCodec(Codec):
         as_float: bool = False,
         folder: Path | str | None = None,
         column: str = "path",
+        watch: Callable[[Tensor], Sequence[float]] | None = None,
         formats: tuple[str, ...] = DEFAULT_FORMATS,
         max_pixels: int = 2**24,
         max_images: int = 64,
@@ -96,6 +102,7 @@ class ImagesCodec(Codec):
         self._decoder = ImageDecoder(mode=mode, size=(height, width), resize=resize)
         self._size, self._as_float = (height, width), as_float
         self._folder, self._column = None if folder is None else Path(folder), column
+        self._watch = watch
         self._formats, self._max_pixels = formats, max_pixels
         self.max_elements = max_images
 
@@ -166,6 +173,15 @@ class ImagesCodec(Codec):
         paths = payload_column(raw, frame, positions, self._column, codec="ImagesCodec")
         files = [(self._folder / path).read_bytes() for path in paths]
         return {"images": [base64.b64encode(file).decode() for file in files]}
+
+    def watched_values(
+        self,
+        request: ImagesRequest,  # noqa: ARG002 - the decoded images are sufficient
+        x: ModelInput,
+    ) -> tuple[float, ...]:
+        """Return what ``watch`` returns for the first image."""
+        assert isinstance(x, Tensor), "images are one tensor"
+        return () if self._watch is None else tuple(map(float, self._watch(x[0])))
 
     def _count_pixels(self, file: bytes, name: str) -> int:
         """Return the number of pixels that the header states.

@@ -214,7 +214,11 @@ class RawRowsCodec(Codec):
             ],
         }
 
-    def watched_values(self, x: ModelInput) -> tuple[float, ...]:
+    def watched_values(
+        self,
+        request: RawRowsRequest,  # noqa: ARG002 - the decoded windows are sufficient
+        x: ModelInput,
+    ) -> tuple[float, ...]:
         """Return the newest row of the first window, if inputs are windows of features."""
         if not isinstance(x, torch.Tensor) or x.ndim != 3:
             return ()

@@ -60,11 +60,12 @@ def check_round_trip(
     deviation = 0.0
     for row in chosen:
         position = examples.rows[int(row) : int(row) + 1].astype(np.int64)
-        body = workload.request_of(raw, frame, position)
-        decoded = codec.decode(body)
+        request = codec.parse(workload.request_of(raw, frame, position))
+        decoded = codec.decode_request(request)
         expected = gather(examples.x, row[None])
         label = frame.index[int(position[0])]
         deviation = max(deviation, _compare(decoded, expected, scales, label))
+        _compare_watched(codec.watched_values(request, decoded), workload, frame, int(position[0]))
     return RoundTrip(num_rows=len(chosen), max_deviation=deviation)
 
 
@@ -116,6 +117,29 @@ def _compare(
         if not largest <= _MAX_DEVIATION:
             raise _differs(label, expected_value, found_value)
     return largest
+
+
+def _compare_watched(
+    values: tuple[float, ...], workload: Workload, frame: pd.DataFrame, position: int
+) -> None:
+    """Require that the values stored with sampled requests are those of the feature columns.
+
+    Raises:
+        ContractError: Their number or a value differs.
+    """
+    if not values:
+        return
+    columns = list(workload.feature_columns)
+    expected = frame[columns].iloc[position].to_numpy(np.float64)
+    found = np.array(values, np.float64)
+    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-6):
+        raise ContractError(
+            f"The watched values of row {frame.index[position]} must be those of its feature "
+            f"columns {columns}, {expected.tolist()}, got {found.tolist()}.",
+            cause="The codec watches other quantities than the feature columns, so that drift "
+            "detection would compare unlike values.",
+            fix="Let 'watch' return the values of feature_columns, in their order.",
+        )
 
 
 def _differs(label: object, expected: str, found: str) -> ContractError:

@@ -55,6 +55,8 @@ class TextCodec(Codec):
             ``forward()``. None passes the ids alone, as one tensor.
         column: Column of the feature frame or the raw rows with the texts, from which a rehearsal
             builds its requests.
+        watch: Function from a text to the values of the workload's feature columns, such as its
+            length. They are stored with sampled requests, to detect drift; None stores none.
         probes: Texts whose token ids are compared between training and serving.
         max_chars: Longer texts are refused [characters].
         max_texts: Maximum number of texts of a request.
@@ -78,6 +80,7 @@ class TextCodec(Codec):
         pad_to: Literal["longest", "max_len"] = "longest",
         names: tuple[str, str] | None = ("ids", "mask"),
         column: str = "text",
+        watch: Callable[[str], Sequence[float]] | None = None,
         probes: Sequence[str] = SHORT_TEXTS,
         max_chars: int = 20_000,
         max_texts: int = 64,
@@ -102,6 +105,7 @@ class TextCodec(Codec):
         self._files = dict(files or {})
         self._max_len, self._pad_id, self._pad_to = max_len, pad_id, pad_to
         self._names, self._column, self._probes = names, column, tuple(probes)
+        self._watch = watch
         self._max_chars, self._max_tokens = max_chars, max_tokens
         self.max_elements = max_texts
 
@@ -197,6 +201,14 @@ class TextCodec(Codec):
     ) -> dict[str, Any]:
         """Return the texts of the given rows, from the column ``column``."""
         return {"texts": payload_column(raw, frame, positions, self._column, codec="TextCodec")}
+
+    def watched_values(
+        self,
+        request: TextsRequest,
+        x: ModelInput,  # noqa: ARG002 - the text is sufficient
+    ) -> tuple[float, ...]:
+        """Return what ``watch`` returns for the first text."""
+        return () if self._watch is None else tuple(map(float, self._watch(request.texts[0])))
 
     def _tokens(self, text: str, name: str) -> NDArray[np.int64]:
         try:

@@ -68,7 +68,11 @@ class WindowsCodec(Codec):
         ]
         return {"columns": list(self.columns), "windows": [window.tolist() for window in windows]}
 
-    def watched_values(self, x: ModelInput) -> tuple[float, ...]:
+    def watched_values(
+        self,
+        request: PredictRequest,  # noqa: ARG002 - the decoded windows are sufficient
+        x: ModelInput,
+    ) -> tuple[float, ...]:
         """Return the newest row of the first window."""
         assert isinstance(x, torch.Tensor)
         return tuple(x[0, -1].tolist())

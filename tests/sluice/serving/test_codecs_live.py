@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import CodecMismatch, GateBlocked
+from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
+from sluice.drift.monitor import MonitorInputs, run_drift_monitor
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.samples import ServerReport
+from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.deployed import DeployedModel
 from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_loader_spec
 from sluice.workloads.workload import Workload
-from tests.sluice.registry.ledger_samples import MODEL, Clock
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, as_version
 from tests.sluice.serving.codec_samples import KINDS, codec_lineage, make_workload, register
 from tests.sluice.serving.serving_samples import Live, live, quick_settings
 from tests.support.codec_workloads import network_input
@@ -313,3 +316,34 @@ def test_another_tokenizer_than_in_training_is_refused(tmp_path: Path) -> None:
         assert lineage.codec is not None
         assert lineage.codec.digest[:12] in caught.value.what
         assert current.digest[:12] in caught.value.what
+
+
+def test_drift_of_texts_is_monitored_without_feature_columns(tmp_path: Path) -> None:
+    workload = make_workload("texts", tmp_path / "data")
+    store = ArtifactStore(tmp_path / "artifacts")
+    sample = Sample(
+        at=NOW, epoch=1, arm="production", seconds=0.1, features=(), production=((1.0,), (2.0,))
+    )
+    inputs = MonitorInputs(
+        version=as_version(codec_lineage(workload, store, salt=1)),
+        in_production_since=NOW - timedelta(days=1),
+        workload=workload,
+        frame=workload.compute_features(workload.load_rows()),
+        references="The version has no references.",
+        samples=[sample],
+        is_served=True,
+        settings=DriftSettings(),
+        alarm_settings=AlarmDebounceSettings(),
+        store=store,
+        save_page=lambda _, __: None,
+        now=NOW,
+        threads=1,
+    )
+
+    state = run_drift_monitor(inputs, None).state
+
+    monitored = {signal.signal: signal.is_monitored for signal in state.signals}
+    assert not monitored["rows"]
+    assert not monitored["requests"]
+    assert monitored["predictions"]
+    assert "watches none" in state.signal("requests").wait_reason

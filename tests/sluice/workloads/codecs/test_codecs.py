@@ -395,3 +395,41 @@ def test_the_schema_states_the_bounds(workloads):
     rows = workloads["rows"].codec().schema()
     assert rows["properties"]["rows"]["items"]["minItems"] == 8
     assert rows["properties"]["columns"]["items"]["enum"] == ["value", "volume", "time"]
+
+
+class Watched(TextWorkload):
+    """Its feature columns are two quantities of the text."""
+
+    feature_columns = ("length", "words")
+
+    def compute_features(self, raw):
+        text = raw["text"]
+        return raw.assign(length=text.str.len(), words=text.str.split().str.len())
+
+    def watched(self, text):
+        return len(text), len(text.split())
+
+    def codec(self):
+        file = self.folder / "vocabulary.json"
+        return TextCodec(Vocabulary(file), vocab_size=50, max_len=12, watch=self.watched)
+
+
+def test_the_watched_quantities_of_a_text_are_those_of_the_feature_columns(workloads):
+    workload = Watched(workloads["texts"].settings)
+    request = workload.codec().parse({"texts": ["a good film"]})
+
+    assert checked(workload).outcome == "pass"
+    assert workload.codec().watched_values(request, {}) == (11.0, 3.0)
+    workload.watched = lambda text: (len(text.split()), len(text))
+    with pytest.raises(ContractError, match="watched values of row"):
+        checked(workload)
+
+
+def test_the_brightness_of_an_image_can_be_watched(workloads):
+    codec = ImagesCodec(8, watch=lambda x: (x.float().mean(),))
+    body = codec.parse({"images": [encoded(stored(workloads["images"]))]})
+
+    (value,) = codec.watched_values(body, codec.decode_request(body))
+
+    assert value == pytest.approx(codec.decode_request(body).float().mean().item())
+    assert ImagesCodec(8).watched_values(body, codec.decode_request(body)) == ()
