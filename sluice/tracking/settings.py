@@ -37,7 +37,7 @@ class TrackingSettings(Settings):
     mode: Mode = Field(
         "offline",
         description="'offline' writes files for a later sync, 'online' sends them with the key in "
-        "WANDB_API_KEY, 'off' does nothing.",
+        "WANDB_API_KEY or of 'wandb login', 'off' does nothing.",
     )
     project: str = Field("sluice", min_length=1, description="Project of the runs.")
     entity: str | None = Field(None, description="User or team; by default the key's owner.")

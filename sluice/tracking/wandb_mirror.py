@@ -25,6 +25,7 @@ from sluice.base.settings import Record
 from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
 from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
+from sluice.tracking.wandb_login import find_wandb_key
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
 """Variables of wandb that are passed on to its process; all others are ignored."""
@@ -63,8 +64,8 @@ def mirror(
         run: The run.
         settings: Destination and time limit.
         folder: Folder for all files of wandb: runs, staged artifacts, caches, configuration.
-        environ: Environment variables of the caller. In online mode the key is read only from
-            WANDB_API_KEY.
+        environ: Environment variables of the caller. In online mode the key is that of
+            WANDB_API_KEY, or of ``wandb login``.
 
     Returns:
         The result, with ``ok=False`` and the reason if wandb failed or took too long.
@@ -86,11 +87,15 @@ def mirror(
 
     if settings.mode == "off":
         return result(True, "Tracking is off.")
-    if settings.mode == "online" and not environ.get("WANDB_API_KEY"):
-        return result(
-            False,
-            "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, or use offline.",
-        )
+    if settings.mode == "online":
+        key = find_wandb_key(environ)
+        if key is None:
+            return result(
+                False,
+                "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, run 'wandb "
+                "login', or use offline.",
+            )
+        environ = {**environ, "WANDB_API_KEY": key}
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
     mirrored_folder = _mirrored_folder(done_path)
     if mirrored_folder is not None:
@@ -161,7 +166,7 @@ def _subprocess_environment(folder: Path, environ: Mapping[str, str]) -> dict[st
         **passed_on,
         **dict.fromkeys(folder_variables, str(folder)),
         "WANDB_ERROR_REPORTING": "false",
-        # The key is read only from the environment, never from a login on this machine.
+        # The key of a login was already found.
         "NETRC": os.devnull,
     }
 
