@@ -7,6 +7,7 @@ import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
+from sluice.evaluation.unseen_members import row_labels
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
@@ -73,8 +74,12 @@ def codec_lineage(workload: Workload, store: ArtifactStore, *, salt: int) -> Lin
         "training": {"learning_rate": 2e-3},
     }
     sample = sample_lineage(store, salt=salt)
+    frame = workload.compute_features(workload.load_rows())
+    last_known = str(row_labels(frame.index)[workload.plan_folds(frame)[-1].val.stop - 1])
     members = tuple(
-        member.model_copy(update={"weights": store.put(pack_model(network))})
+        member.model_copy(
+            update={"weights": store.put(pack_model(network)), "trained_through": last_known}
+        )
         for member, network in zip(sample.members, networks(workload, salt=salt), strict=True)
     )
     draft = sample.model_copy(
