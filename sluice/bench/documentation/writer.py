@@ -3,12 +3,19 @@
 from pathlib import Path
 
 from sluice.bench.documentation.check_pages import check_page
+from sluice.bench.documentation.command_pages import command_page
 from sluice.bench.documentation.error_rates import read_rates
 from sluice.bench.documentation.fault_pages import fault_pages
+from sluice.bench.documentation.markdown import NOTICE
+from sluice.bench.documentation.metric_pages import event_page, metric_page
 from sluice.bench.documentation.rule_pages import rule_pages
+from sluice.bench.documentation.setting_pages import setting_page
 
 FOLDERS = ("rules", "faults", "checks")
-"""Folders of the documentation that contain generated pages, and example programs."""
+"""Folders of the documentation that contain only generated pages, and example programs."""
+
+SHARED_FOLDER = "reference"
+"""Folder with generated pages and others; the generated ones start with a notice."""
 
 
 def generated_pages(docs: Path) -> dict[str, str]:
@@ -17,16 +24,26 @@ def generated_pages(docs: Path) -> dict[str, str]:
     Args:
         docs: Folder of the documentation, with the example programs and the error rates.
     """
-    return {**rule_pages(docs, read_rates(docs)), **fault_pages(), **check_page()}
+    return {
+        **rule_pages(docs, read_rates(docs)),
+        **fault_pages(),
+        **check_page(),
+        **setting_page(),
+        **command_page(),
+        **metric_page(),
+        **event_page(),
+    }
 
 
 def stored_pages(docs: Path) -> dict[str, str]:
-    """Return the text of every page in the folders of generated pages, by its path."""
-    return {
-        path.relative_to(docs).as_posix(): path.read_text()
-        for folder in FOLDERS
-        for path in sorted((docs / folder).rglob("*.md"))
-    }
+    """Return the text of every generated page that is stored, by its path."""
+    own = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
+    shared = [
+        path
+        for path in sorted((docs / SHARED_FOLDER).glob("*.md"))
+        if path.read_text().startswith(NOTICE)
+    ]
+    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*own, *shared)}
 
 
 def write_pages(docs: Path) -> tuple[str, ...]:
