@@ -49,7 +49,7 @@ check: setup ## format, lint, types, shell scripts, pipeline files
 
 docs: setup ## the documentation site in build/docs, with all links checked
 	@version=$$($(BIN)/python -c 'from sluice import __version__; print(__version__)') && \
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html \
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html \
 		-d build/.doctrees docs $(SITE)/$$version $(ARGS) && \
 	echo "$(SITE)/index.html"
 

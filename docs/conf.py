@@ -1,17 +1,21 @@
 """Configuration of Sphinx for the documentation site; `make docs` builds it."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
-from sluice import __version__  # noqa: E402
+# Sphinx lists only names that were imported already, and these packages import theirs when used.
+for package in map(import_module, ("sluice.failfast", "sluice.data.rows")):
+    for name in package._MODULES:
+        setattr(package, name, getattr(package, name))
 
 project = "Sluice"
 author = "the authors of Sluice"
 copyright = "the authors of Sluice; Apache License 2.0"
-version = release = __version__
+version = release = import_module("sluice").__version__
 
 extensions = [
     "myst_parser",
@@ -21,6 +25,7 @@ extensions = [
     "link_check",
     "llms_txt",
     "page_trees",
+    "repository_links",
     "versions",
 ]
 source_suffix = {".md": "markdown"}
@@ -45,8 +50,9 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_title = f"Sluice {release}"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["../../versions.js", "versions.js"]
+html_js_files = ["../../versions.js", "versions.js", "tables.js"]
 html_copy_source = True
 html_show_sourcelink = False
 html_theme_options = {
@@ -56,3 +62,13 @@ html_theme_options = {
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/versions.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}

@@ -59,9 +59,8 @@ def broken_links(site: Path) -> Iterator[tuple[str, str, str]]:
                 # The list of versions is written beside the folder of this version.
                 if target != site.parent / "versions.js":
                     yield path.relative_to(site).as_posix(), link, "no such file"
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].targets:
-                    yield path.relative_to(site).as_posix(), link, "no such section"
+            elif target in pages and unquote(parts.fragment) not in {"", *pages[target].targets}:
+                yield path.relative_to(site).as_posix(), link, "no such section"
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:

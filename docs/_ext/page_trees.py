@@ -3,6 +3,7 @@
 The README itself stays plain Markdown, which any viewer of the repository shows.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -17,14 +18,21 @@ TREE = """
 """
 
 
+def _pages(folder: Path) -> Iterator[str]:
+    """Yield the pages below a folder; of a subfolder with a README.md only that page."""
+    for page in sorted(folder.iterdir()):
+        if page.suffix == ".md" and page.name != "README.md":
+            yield page.stem
+        elif (page / "README.md").is_file():
+            yield f"{page.name}/README"
+        elif page.is_dir():
+            yield from (f"{page.name}/{name}" for name in _pages(page))
+
+
 def _add_tree(app: Sphinx, docname: str, source: list[str]) -> None:
     path = Path(app.env.doc2path(docname))
     if path.name == "README.md":
-        names = sorted(
-            page.relative_to(path.parent).with_suffix("").as_posix()
-            for page in path.parent.rglob("*.md")
-            if page != path
-        )
+        names = list(_pages(path.parent))
         if names:
             source[0] += TREE.format(pages="\n".join(names))
 
