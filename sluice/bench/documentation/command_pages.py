@@ -10,15 +10,14 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from sluice.bench.documentation import markdown
-from sluice.cli.app import build_app
 
 _HELP_OPTIONS = frozenset({"help"})
 _VALUES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
-def command_page() -> dict[str, str]:
-    """Return the text of the page about commands, by its path in the documentation."""
-    root = typer.main.get_command(build_app())
+def command_page(app: typer.Typer) -> dict[str, str]:
+    """Return the text of the page about all commands of an app, by its path."""
+    root = typer.main.get_command(app)
     parts = [
         "# Command line",
         "Results are printed on stdout, progress and errors on stderr. Exit codes: 0 success, 1 a "
@@ -40,17 +39,32 @@ def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[t
             yield from walk_commands(child, (*path, name))
 
 
+def parameters_of(command: Any) -> list[Any]:
+    """Return the visible parameters of a command; of a group, the options of its hidden command.
+
+    A hidden command runs what is given to the group itself, as ``sluice trace -- PROGRAM`` does.
+    """
+    children = getattr(command, "commands", None)
+    if children is not None:
+        hidden = [child for child in children.values() if child.hidden]
+        found = [p for child in hidden for p in child.params if p.param_type_name == "option"]
+    else:
+        found = command.params
+    return [
+        parameter
+        for parameter in found
+        if parameter.name not in _HELP_OPTIONS and not getattr(parameter, "hidden", False)
+    ]
+
+
 def _section(path: str, command: Any) -> list[str]:
     text = inspect.cleandoc(command.help or "").replace("\f", "").strip()
     parts = [f"## `{path}`", _paragraphs(text)]
     if example := inspect.cleandoc(command.epilog or "").strip():
         parts.append(_paragraphs(example))
-    if getattr(command, "commands", None):
-        return parts
     rows = [
         (_name(parameter), _default(parameter), " ".join((parameter.help or "").split()))
-        for parameter in command.params
-        if parameter.name not in _HELP_OPTIONS and not getattr(parameter, "hidden", False)
+        for parameter in parameters_of(command)
     ]
     if rows:
         parts.append(markdown.table(("argument or option", "default", "meaning"), rows))

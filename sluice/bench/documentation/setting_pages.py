@@ -64,7 +64,7 @@ def setting_page() -> dict[str, str]:
         parts += [
             f"## {section.heading}",
             _about(section.model),
-            _table(section.model, sections),
+            settings_table(section.model, sections),
         ]
     return {"reference/settings.md": markdown.page(*parts)}
 
@@ -77,11 +77,11 @@ def find_sections() -> list[Section]:
         (_WORKLOAD, WorkloadSettings),
         (_WORKLOAD, BarsSettings),
     ):
-        _add_sections(Section(path, model), found)
+        add_sections(Section(path, model), found)
     return found
 
 
-def _add_sections(section: Section, found: list[Section]) -> None:
+def add_sections(section: Section, found: list[Section]) -> None:
     """Add a section and those nested in it; a class that has a section gets no second one."""
     if any(other.model is section.model for other in found):
         return
@@ -92,7 +92,7 @@ def _add_sections(section: Section, found: list[Section]) -> None:
     for name, nested in models.items():
         for model in nested:
             key = "NAME" if counts[model] > 1 else name
-            _add_sections(Section(f"{section.path}.{key}".strip("."), model), found)
+            add_sections(Section(f"{section.path}.{key}".strip("."), model), found)
 
 
 def describe_type(annotation: Any) -> str:
@@ -133,7 +133,8 @@ def _about(model: type[BaseModel]) -> str:
     return " ".join((inspect.getdoc(model) or "").partition("\n\n")[0].split())
 
 
-def _table(model: type[BaseModel], sections: list[Section]) -> str:
+def settings_table(model: type[BaseModel], sections: list[Section]) -> str:
+    """Return the table of the keys of a settings class, with links to the given sections."""
     rows = [
         (f"`{field.alias or name}`", _default(field), _values(field, sections), _meaning(field))
         for name, field in model.model_fields.items()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import typer
+
 from sluice.bench.documentation.check_pages import check_page
 from sluice.bench.documentation.command_pages import command_page
 from sluice.bench.documentation.error_rates import read_rates
@@ -18,18 +20,19 @@ SHARED_FOLDER = "reference"
 """Folder with generated pages and others; the generated ones start with a notice."""
 
 
-def generated_pages(docs: Path) -> dict[str, str]:
+def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
     """Return the text of every generated page, by its path in the documentation.
 
     Args:
         docs: Folder of the documentation, with the example programs and the error rates.
+        app: The command line.
     """
     return {
         **rule_pages(docs, read_rates(docs)),
         **fault_pages(),
         **check_page(),
         **setting_page(),
-        **command_page(),
+        **command_page(app),
         **metric_page(),
         **event_page(),
     }
@@ -46,9 +49,9 @@ def stored_pages(docs: Path) -> dict[str, str]:
     return {path.relative_to(docs).as_posix(): path.read_text() for path in (*own, *shared)}
 
 
-def write_pages(docs: Path) -> tuple[str, ...]:
+def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
     """Write every page that changed, remove outdated ones, and return their paths."""
-    new, old = generated_pages(docs), stored_pages(docs)
+    new, old = generated_pages(docs, app), stored_pages(docs)
     for path in old.keys() - new.keys():
         (docs / path).unlink()
     changed = tuple(path for path, text in new.items() if old.get(path) != text)

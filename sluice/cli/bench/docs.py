@@ -35,6 +35,7 @@ def register(group: typer.Typer) -> None:
         from sluice.bench.documentation.error_rates import FILE, ErrorRates
         from sluice.bench.documentation.writer import write_pages
         from sluice.bench.tracer.result import RunResult
+        from sluice.cli.app import build_app
 
         if (measured is None) != (not commit):
             raise ContractError(
@@ -47,5 +48,5 @@ def register(group: typer.Typer) -> None:
                 [RunResult.model_validate_json(json.dumps(run)) for run in runs], commit=commit
             )
             (folder / FILE).write_text(rates.model_dump_json(indent=1) + "\n")
-        for path in write_pages(folder):
+        for path in write_pages(folder, build_app()):
             results().print(path)
