@@ -28,6 +28,8 @@ extensions = [
     "repository_links",
     "versions",
 ]
+# Quotes of texts such as 'module:Class' are typed as they are.
+smartquotes = False
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext", "_static", "_templates", "rules/*/*.py"]
 suppress_warnings = ["config.cache"]

@@ -50,7 +50,7 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
     path = included.get(page, page)
     if path != page:
         file = Path(app.srcdir).parent / path
-        app.env.dependencies[docname].add(str(file))
+        app.env.note_dependency(file, docname=docname)
         source[0] = file.read_text()
     source[0] = site_links(source[0], path, page)
 
