@@ -27,7 +27,7 @@ from sluice.registry.lineage import Lineage
 from sluice.registry.records import Registration
 from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.tracking.registry_mirror import mirror_history
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 from sluice.training.members import TrainedModels
 
 VERDICT = "verdict"
@@ -201,7 +201,9 @@ def candidate_asset(
                 "command": dg.MetadataValue.md(
                     f"`sluice registry show {pipeline} {version.number}`"
                 ),
-                "tracking": mirrored.reasons[-1] if mirrored.reasons else "Already mirrored.",
+                "tracking": " ".join(
+                    to.reasons[-1] if to.reasons else "Already mirrored." for to in mirrored
+                ),
             },
         )
 
