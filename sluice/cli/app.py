@@ -34,6 +34,7 @@ SHARED = ("orchestration.commands", "bench.app")
 """Modules that are always registered, because they add several commands or extend a group."""
 
 COMMANDS = (
+    "init",
     "list",
     "pack",
     "poc",
