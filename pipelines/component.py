@@ -12,6 +12,7 @@ from sluice.config.pipeline_file import BASED_ON, resolve_base
 from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
+from sluice.pipelines.scaffolder import PipelineScaffolder
 
 
 class Attributes(BaseModel):
@@ -37,6 +38,7 @@ class Attributes(BaseModel):
         }
 
 
+@dg.scaffold_with(PipelineScaffolder)
 class ModelPipeline(dg.Component):
     """A gated pipeline from raw rows to a model in production.
 
