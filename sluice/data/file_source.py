@@ -100,7 +100,8 @@ def apply_to_frame(
     Raises:
         SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
     """
-    if source.index not in rows.columns and source.index in rows.index.names:
+    is_stored = source.index is not None and source.index in rows.index.names
+    if is_stored and source.index not in rows.columns:
         rows = rows.reset_index()
     if rows.empty:
         raise _empty(source.uri)

@@ -89,8 +89,8 @@ def _classification(rng: np.random.Generator) -> Sample:
 def _tabular(rng: np.random.Generator) -> Sample:
     dates = pd.date_range("2022-01-03", periods=_NUM_ROWS)
     shop = rng.choice(["north", "south"], _NUM_ROWS)
-    temperature = 12 + 9 * np.sin(2 * np.pi * dates.dayofyear / 365) + rng.normal(size=_NUM_ROWS)
-    weekend = (dates.weekday >= 5).astype(float)
+    temperature = 12 + 9 * np.sin(2 * np.pi * dates.day_of_year / 365) + rng.normal(size=_NUM_ROWS)
+    weekend = (dates.day_of_week >= 5).astype(float)
     noise = rng.normal(scale=3, size=_NUM_ROWS)
     sales = 80 + 25 * weekend * (shop == "north") + 0.1 * (temperature - 12) ** 2 + noise
     rows = pd.DataFrame(

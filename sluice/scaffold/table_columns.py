@@ -65,7 +65,7 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
     date = column.dates.dt
     parts = [
         part
-        for part, values in (("hour", date.hour), ("weekday", date.weekday))
+        for part, values in (("hour", date.hour), ("weekday", date.day_of_week))
         if values.nunique() > 1
     ]
     if (column.dates.max() - column.dates.min()).days > 180:

@@ -226,9 +226,9 @@ class Calendar(InputColumn):
         date_N = _series(raw, self.name).dt
         values: Mapping[CalendarPart, Any] = {
             "hour": date_N.hour + date_N.minute / 60,
-            "weekday": date_N.weekday,
+            "weekday": date_N.day_of_week,
             "monthday": date_N.day - 1,
-            "yearday": date_N.dayofyear - 1,
+            "yearday": date_N.day_of_year - 1,
         }
         found: dict[str, NDArray[np.float64]] = {}
         for part in self.parts:

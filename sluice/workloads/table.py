@@ -152,7 +152,7 @@ class TableWorkload(Workload):
         is_complete = raw[self.target_column].notna().to_numpy()
         for column in self.inputs:
             if isinstance(column, Lag):
-                is_complete &= ~np.isnan(columns[column.features[0].name])
+                is_complete = is_complete & ~np.isnan(columns[column.features[0].name])
         columns[self.target_column] = self._targets(raw)
         if self.cluster_column:
             columns[CLUSTER] = raw.index.astype("str")
