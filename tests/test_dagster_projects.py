@@ -154,7 +154,7 @@ def _project(module: str) -> str:
         """
 
 
-def test_an_empty_project(installed: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_an_empty_project(installed: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "empty", installed, module="empty_project", source="src")
 
     assert "sluice.ModelPipeline" in project.dg("list", "components")
@@ -169,7 +169,7 @@ def test_an_empty_project(installed: Path, tmp_path: Path) -> None:  # noqa: F81
 
 
 def test_a_project_with_its_own_assets_and_io_manager(
-    installed: Path,  # noqa: F811
+    installed: Path,
     tmp_path: Path,
 ) -> None:
     project = Project(tmp_path / "own", installed, module="own_project", source="src")
@@ -195,7 +195,7 @@ def test_a_project_with_its_own_assets_and_io_manager(
     assert {"announcement", "shop/prices", "flats/candidate", "sales/production_model"} <= keys
 
 
-def test_a_project_in_the_old_layout(installed: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_project_in_the_old_layout(installed: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "old", installed, module="pipelines", source=".")
     for name in ("assets", "checks"):
         project.write(f"{name}/__init__.py", "")
