@@ -3,14 +3,14 @@
 from torch import nn
 
 from sluice.base.errors import ContractError
-from sluice.models.mlp import Mlp
+from sluice.models.mlp import MultilayerPerceptron
 from sluice.models.recurrent import Recurrent
 from sluice.models.scaled import Scaled
 from sluice.models.slstm import SLSTM
 from sluice.models.small_cnn import SmallCnn
 from sluice.models.transformer import Transformer
 
-_BUILT_IN = (Mlp, Recurrent, SLSTM, Transformer, SmallCnn)
+_BUILT_IN = (MultilayerPerceptron, Recurrent, SLSTM, Transformer, SmallCnn)
 """Built-in networks with dropout. All their dropout layers have the rate
 ``ModelSettings.dropout``."""
 

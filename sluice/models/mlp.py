@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from sluice.models.settings import ModelSettings
 
 
-class Mlp(nn.Module):
+class MultilayerPerceptron(nn.Module):
     """Multilayer perceptron on the last row of a window, with a linear path beside it.
 
     The linear path makes the network at least as good as a linear model where the target is a

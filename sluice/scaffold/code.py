@@ -1,14 +1,21 @@
 """Formats generated code: comments that are wrapped, and names derived from a file name."""
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
 _WIDTH = 92
 """Maximum length of a generated comment line [characters]."""
 
 _LINE = 100
 """Maximum length of a line with a comment at its end [characters]."""
+
+_YAML_WORD = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
+)
+"""Matches a text that YAML reads as a text without quotes."""
 
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 """Matches a text in generated code."""
@@ -70,3 +77,14 @@ def class_name(name: str) -> str:
 def join_lines(parts: Iterable[str | None]) -> str:
     """Return the parts of a file, each on lines of its own; None is left out."""
     return "\n".join(part for part in parts if part is not None) + "\n"
+
+
+def flow(values: dict[str, Any]) -> str:
+    """Return a mapping in YAML's flow style; JSON values are YAML values."""
+    shown = (f"{key}: {_value(value)}" for key, value in values.items())
+    return f"{{{', '.join(shown)}}}"
+
+
+def _value(value: Any) -> str:
+    is_word = isinstance(value, str) and _YAML_WORD.fullmatch(value) is not None
+    return str(value) if is_word else json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,10 @@
 """What ``sluice init`` found in the data: the contents of the files that it writes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Task = Literal["regression", "classification"]
+FIRST_FOLDS: dict[str, Any] = {"num_folds": 2, "first_test_share": 0.5, "val_share": 0.2}
+"""Folds of a first run: half of the rows precede the first test rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from sluice.base.errors import ContractError, SourceError
 from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import FoldSettings, rows_needed
 from sluice.data.rows import image_folder_table
 from sluice.data.rows.image_listing import verify_images
-from sluice.scaffold.guesses import Guess, ImageGuess
+from sluice.scaffold.guesses import FIRST_FOLDS, Guess, ImageGuess
 
 MAX_SIDE = 64
 """Maximum side length of the images of a first run; larger ones are made smaller [pixels]."""
@@ -34,7 +35,10 @@ def inspect_images(folder: Path) -> ImageGuess:
             fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
             "above them.",
         )
-    needed = PocSettings().min_rows
+    poc = PocSettings()
+    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=0)
+    train_rows = rows_needed(folds, horizon_rows=0, min_train_rows=poc.mini_min_rows)
+    needed = max(poc.min_rows, train_rows)
     if len(table) < needed:
         raise ContractError(
             f"{folder} must have at least {needed} images for train, validation and test rows, got "

@@ -3,8 +3,8 @@
 import json
 
 from sluice.base.pluralize import pluralize
-from sluice.scaffold.code import class_name, comment, commented, join_lines
-from sluice.scaffold.guesses import ImageGuess
+from sluice.scaffold.code import class_name, comment, commented, flow, join_lines
+from sluice.scaffold.guesses import FIRST_FOLDS, ImageGuess
 from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
@@ -89,7 +89,7 @@ def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
                 "them by it: override plan_folds in your class.",
                 indent=4,
             ),
-            "    folds: {num_folds: 2, first_test_share: 0.5, val_share: 0.2, embargo_rows: 0}",
+            f"    folds: {flow({**FIRST_FOLDS, 'embargo_rows': 0})}",
             "",
             comment("The network is in your module, and yours to replace.", indent=2),
             f"  model: {{architecture: '{names.module}:Network', hidden: 16, dropout: 0.1}}",

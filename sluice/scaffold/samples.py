@@ -38,7 +38,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleData:
     """Files of a sample data set."""
 
     files: Mapping[str, bytes]
@@ -51,13 +51,13 @@ class Sample:
     """Column to predict; None for images."""
 
 
-def make_sample(template: Template) -> Sample:
+def make_sample(template: Template) -> SampleData:
     """Return the sample of a template; it is the same at every call.
 
     Raises:
         SettingsError: There is no such template.
     """
-    makers: dict[str, Callable[[np.random.Generator], Sample]] = {
+    makers: dict[str, Callable[[np.random.Generator], SampleData]] = {
         "regression": _regression,
         "classification": _classification,
         "tabular": _tabular,
@@ -72,21 +72,21 @@ def make_sample(template: Template) -> Sample:
     return makers[template](np.random.default_rng(_SEED))
 
 
-def _regression(rng: np.random.Generator) -> Sample:
+def _regression(rng: np.random.Generator) -> SampleData:
     area, age = rng.uniform(30, 180, _NUM_ROWS), rng.uniform(0, 80, _NUM_ROWS)
     noise = rng.normal(scale=8, size=_NUM_ROWS)
     price = 2.5 * area + 40 * np.cos(age / 15) + noise
     return _csv(pd.DataFrame({"area": area, "age": age, "price": price}).round(3), "price")
 
 
-def _classification(rng: np.random.Generator) -> Sample:
+def _classification(rng: np.random.Generator) -> SampleData:
     length, width = rng.normal(size=(2, _NUM_ROWS))
     is_round = length**2 + width**2 + rng.normal(scale=0.3, size=_NUM_ROWS) < 1.2
     rows = pd.DataFrame({"length": length, "width": width}).round(4)
     return _csv(rows.assign(kind=np.where(is_round, "inner", "outer")), "kind")
 
 
-def _tabular(rng: np.random.Generator) -> Sample:
+def _tabular(rng: np.random.Generator) -> SampleData:
     dates = pd.date_range("2022-01-03", periods=_NUM_ROWS)
     shop = rng.choice(["north", "south"], _NUM_ROWS)
     temperature = 12 + 9 * np.sin(2 * np.pi * dates.day_of_year / 365) + rng.normal(size=_NUM_ROWS)
@@ -104,7 +104,7 @@ def _tabular(rng: np.random.Generator) -> Sample:
     return _csv(rows.round(3), "sales")
 
 
-def _text(rng: np.random.Generator) -> Sample:
+def _text(rng: np.random.Generator) -> SampleData:
     lines = []
     for _ in range(_NUM_ROWS):
         is_good = bool(rng.random() < 0.5)
@@ -113,10 +113,10 @@ def _text(rng: np.random.Generator) -> Sample:
         label = "positive" if is_good == (rng.random() < 0.95) else "negative"
         lines.append(json.dumps({"review": " ".join(words), "sentiment": label}))
     content = ("\n".join(lines) + "\n").encode()
-    return Sample(files={"data.jsonl": content}, data="data.jsonl", target="sentiment")
+    return SampleData(files={"data.jsonl": content}, data="data.jsonl", target="sentiment")
 
 
-def _images(rng: np.random.Generator) -> Sample:
+def _images(rng: np.random.Generator) -> SampleData:
     from PIL import Image
 
     files = {}
@@ -129,9 +129,9 @@ def _images(rng: np.random.Generator) -> Sample:
         buffer = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "PNG")
         files[f"images/{label}/{number:03d}.png"] = buffer.getvalue()
-    return Sample(files=files, data="images", target=None)
+    return SampleData(files=files, data="images", target=None)
 
 
-def _csv(rows: pd.DataFrame, target: str) -> Sample:
+def _csv(rows: pd.DataFrame, target: str) -> SampleData:
     content = rows.to_csv(index=False).encode()
-    return Sample(files={"data.csv": content}, data="data.csv", target=target)
+    return SampleData(files={"data.csv": content}, data="data.csv", target=target)

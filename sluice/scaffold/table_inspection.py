@@ -9,9 +9,10 @@ import pandas as pd
 from sluice.base.errors import ContractError, SettingsError
 from sluice.base.settings import suggest_nearest
 from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import FoldSettings, rows_needed
 from sluice.failfast.data.data_loading import repeated_rows
 from sluice.scaffold.dates import DateColumn, choose_time_column, find_dates
-from sluice.scaffold.guesses import Guess, InputGuess, TableGuess
+from sluice.scaffold.guesses import FIRST_FOLDS, Guess, InputGuess, TableGuess
 from sluice.scaffold.table_columns import (
     TEXT_WIDTH,
     TEXT_WIDTH_ALONE,
@@ -31,6 +32,9 @@ _MAX_INTEGER_CLASSES = 10
 
 _MIN_CLASS_ROWS = 20
 """Mean number of rows per distinct integer from which integers are classes."""
+
+_MAX_LAG = 24
+"""Maximum number of rows between a row and an earlier target."""
 
 _RARE_SHARE = 0.1
 _MIN_RARE_ROWS = 30
@@ -52,9 +56,9 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     rows, source = read_table_file(path)
     _require_target(rows, path, target)
     num_missing = int(rows[target].isna().sum())
-    _require_rows(len(rows) - num_missing, path)
     dates = find_dates(rows.drop(columns=target))
     time = choose_time_column(dates)
+    _require_rows(len(rows) - num_missing, path, is_time=time is not None)
     task, classes, notes = _guess_task(rows[target], path)
     if num_missing:
         notes = (f"{num_missing:,} rows have no target and are omitted.", *notes)
@@ -114,14 +118,22 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
 
 
-def _require_rows(num_rows: int, path: Path) -> None:
-    needed = PocSettings().min_rows
+def _require_rows(num_rows: int, path: Path, *, is_time: bool) -> None:
+    needed = required_rows(is_time=is_time)
     if num_rows < needed:
         raise ContractError(
             f"{path} must have at least {needed} rows with a target for train, validation and test "
             f"rows, got {num_rows}.",
             fix="Provide more rows.",
         )
+
+
+def required_rows(*, is_time: bool) -> int:
+    """Return the minimum number of rows with which the checks of the POC gate can decide."""
+    poc, gap = PocSettings(), 1 if is_time else 0
+    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=gap)
+    train_rows = poc.mini_min_rows + (_MAX_LAG if is_time else 0)
+    return max(poc.min_rows, rows_needed(folds, horizon_rows=gap, min_train_rows=train_rows))
 
 
 def _guess_task(
@@ -198,9 +210,9 @@ def _time_inputs(
     found = [calendar] if calendar.code else []
     if task != "regression" or repeated or rows[target].isna().any():
         return found
-    steps = column.dates.sort_values().diff().dropna()
-    step_days = float((steps / pd.Timedelta(days=1)).median())
-    seasons = {7: (0.9, 1.5), 24: (0.03, 0.05), 12: (27.0, 32.0)}
+    steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
+    step_days = float(steps.median()) / 86_400
+    seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
     season = [n for n, (low, high) in seasons.items() if low <= step_days <= high]
     for number in (1, *season):
         found.append(

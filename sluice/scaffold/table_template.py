@@ -1,19 +1,17 @@
 """Templates of a pipeline on a table: its class, its pipeline file and its test."""
 
 import json
-import re
-from typing import Any
 
 from sluice.base.pluralize import pluralize
-from sluice.scaffold.code import class_name, comment, commented, join_lines
-from sluice.scaffold.guesses import TableGuess
+from sluice.evaluation.settings import GateSettings
+from sluice.scaffold.code import class_name, comment, commented, flow, join_lines
+from sluice.scaffold.guesses import FIRST_FOLDS, TableGuess
 from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
-_YAML_WORD = re.compile(
-    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
-)
-"""Matches a text that YAML reads as a text without quotes."""
+_MIN_EPOCHS, _MAX_EPOCHS = 4, 30
+_ROWS_PER_RUN = 3_000_000
+"""Rows that a first run trains on in one fold run at the most, which takes about a minute."""
 
 
 def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
@@ -79,10 +77,7 @@ def _classes(classes: tuple[str, ...]) -> str | None:
 
 def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     is_time = guess.order.value == "time"
-    folds = (
-        "{num_folds: 2, first_test_share: 0.5, val_share: 0.2, embargo_rows: "
-        f"{1 if is_time else 0}}}"
-    )
+    folds = flow({**FIRST_FOLDS, "embargo_rows": 1 if is_time else 0})
     source = {"kind": guess.source["kind"], "uri": guess.data, **guess.source}
     purpose = f"Predicts {_plain(guess.target)} from the columns of {_plain(guess.data)}."
     batch = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
@@ -92,6 +87,22 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
         if is_time
         else "Rows are independent (horizon 0), so no row between train and test rows is left out."
     )
+    epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _ROWS_PER_RUN // guess.num_rows))
+    few_epochs = (
+        f"Only {epochs} epochs, so that the first run is quick; raise them for a better model."
+    )
+    training = {
+        "max_epochs": epochs,
+        "patience_epochs": 6,
+        "learning_rate": 0.003,
+        "batch_rows": batch,
+    }
+    num_test = int(guess.num_rows * (1 - FIRST_FOLDS["first_test_share"]))
+    if num_test < GateSettings().min_rows:
+        horizon += (
+            f" About {num_test} test rows are fewer than gate.min_rows, {GateSettings().min_rows}, "
+            "so the first verdict is INCONCLUSIVE."
+        )
     poc = None
     if guess.max_duplicate_share is not None:
         poc = (
@@ -110,7 +121,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             "",
             f"  workload: {names.module}:{class_name(names.name)}",
             "  workload_settings:",
-            f"    source: {_flow(source)}",
+            f"    source: {flow(source)}",
             comment(
                 "Half of the rows come before the first test rows, which is enough for a first "
                 "result; more folds test more often and take longer. " + horizon,
@@ -125,8 +136,8 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
                 indent=2,
             ),
             "  model: {architecture: mlp, hidden: 64, layers: 1, dropout: 0.1}",
-            "  training: "
-            f"{{max_epochs: 30, patience_epochs: 6, learning_rate: 0.003, batch_rows: {batch}}}",
+            comment(few_epochs, indent=2) if epochs < _MAX_EPOCHS else None,
+            f"  training: {flow(training)}",
             comment(
                 "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",
                 indent=2,
@@ -176,17 +187,6 @@ def test_train_rows_precede_test_rows(raw):
 
     assert all(fold.train.stop <= fold.val.start <= fold.test.start for fold in folds)
 '''
-
-
-def _flow(values: dict[str, Any]) -> str:
-    """Return a mapping in YAML's flow style; JSON values are YAML values."""
-    shown = (f"{key}: {_value(value)}" for key, value in values.items())
-    return f"{{{', '.join(shown)}}}"
-
-
-def _value(value: Any) -> str:
-    is_word = isinstance(value, str) and _YAML_WORD.fullmatch(value) is not None
-    return str(value) if is_word else json.dumps(value, ensure_ascii=False)
 
 
 def _plain(text: str) -> str:

@@ -191,8 +191,14 @@ class Workload(ABC):
         self.settings = settings if settings is not None else self.settings_type()
 
     def data_path(self, name: str) -> Path:
-        """Return the path of a data file, relative to the folder of the workload's module."""
-        return Path(inspect.getfile(type(self))).parent / name
+        """Return the path of a data file, relative to the folder of the workload's module.
+
+        A class without a file, such as one of a notebook, uses the working folder.
+        """
+        try:
+            return Path(inspect.getfile(type(self))).parent / name
+        except (TypeError, OSError):
+            return Path.cwd() / name
 
     @abstractmethod
     def load_rows(self) -> pd.DataFrame:

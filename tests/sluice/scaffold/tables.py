@@ -26,7 +26,7 @@ def dates(rng: np.random.Generator, n: int = 500) -> Table:
 
 
 def categories(rng: np.random.Generator, n: int = 600) -> Table:
-    city, income = rng.choice(["Bonn", "New York", "Köln"], n), rng.normal(50, 10, n).round(2)
+    city, income = rng.choice(["Bonn", "New York", "Kassel"], n), rng.normal(50, 10, n).round(2)
     score = 2.5 * (city == "Bonn") - (income - 50) / 4
     rows = pd.DataFrame(
         {

@@ -25,7 +25,7 @@ def create(folder: Path, data: str, target: str | None, name: str = "my_model"):
     return create_beside(folder, folder / data, target=target, name=name)
 
 
-def images(folder: Path, *labels: str, number: int = 60, size=(20, 30)) -> None:
+def images(folder: Path, *labels: str, number: int = 90, size=(20, 30)) -> None:
     for label in labels:
         (folder / label).mkdir(parents=True)
         for index in range(number):
@@ -95,7 +95,7 @@ def test_the_pipeline_file_is_valid_and_the_code_is_formatted(kind: str, tmp_pat
 
 def test_texts_with_quotes_and_long_lists_are_valid_code(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    values = [f'say "{number}", then\\a - b' for number in range(12)]
+    values = [f'say "{number}", then\\a - b \u00f6' for number in range(12)]
     rows = {'a "b"': rng.choice(values, 200), "y": rng.normal(size=200)}
     pd.DataFrame(rows).to_csv(tmp_path / "data.csv", index=False)
 
@@ -203,8 +203,8 @@ def test_a_folder_that_is_not_sufficient_is_refused(tmp_path: Path) -> None:
     for folder, message in {
         "empty": "must contain images, and contains none",
         "single": "at least two classes, got cat",
-        "few": "at least 100 images .* got 20",
-        "broken": r"1 of 120 images .* cannot be decoded, the first: cat/7\.png",
+        "few": "at least 158 images .* got 20",
+        "broken": r"1 of 180 images .* cannot be decoded, the first: cat/7\.png",
     }.items():
         with pytest.raises(ContractError, match=message):
             create(tmp_path, folder, None)
