@@ -187,6 +187,10 @@ class Workload(ABC):
     """Whether a model must find a signal. False if the target may be unpredictable, such as
     returns; the gate then only warns."""
 
+    is_served: bool = True
+    """Whether a promoted version answers requests. False for a model that is only trained, compared
+    and registered; then its inputs need not have a form that a client can send."""
+
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
 

@@ -36,7 +36,7 @@ _RAW = Schema(
 _TARGET = Column(name="class", kind="int", description="Position of the label in 'classes'.")
 
 
-class ImageFolderSettings(WorkloadSettings):
+class LabelledImagesSettings(WorkloadSettings):
     """Settings of the folder and of the size of the images."""
 
     folder: str = Field(
@@ -52,25 +52,26 @@ class ImageFolderSettings(WorkloadSettings):
     folds: FoldSettings = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
 
 
-class ImageFolderWorkload(Workload):
+class LabelledImagesWorkload(Workload):
     """Classifies the images of a folder; inputs are float32 from 0 to 1 (N, 3, H, W).
 
     A subclass declares ``classes``, the names of the subfolders. Images are independent, and
     ordered by a hash of their paths. They are decoded when they are read.
     """
 
-    settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings
-    settings: ImageFolderSettings
+    settings_type: ClassVar[type[WorkloadSettings]] = LabelledImagesSettings
+    settings: LabelledImagesSettings
 
     task = "classification"
     horizon_rows = 0
     scale_inputs = False
+    is_served = False
     raw_schema = _RAW
     feature_schema = _RAW.model_copy(update={"columns": (*_RAW.columns, _TARGET)})
     feature_columns = ()
     target_column = _TARGET.name
 
-    def __init__(self, settings: ImageFolderSettings | None = None) -> None:
+    def __init__(self, settings: LabelledImagesSettings | None = None) -> None:
         if settings is None:
             raise SettingsError(
                 f"{type(self).__name__} requires settings with a 'folder'.",
