@@ -19,7 +19,9 @@ from sluice.base.errors import GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
 from sluice.base.settings import Record
 from sluice.config.resolved import ResolvedPipeline
+from sluice.metrics.directions import Direction, direction_of
 from sluice.observability import spans
+from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import close_ghost_runs, open_instance
@@ -51,6 +53,9 @@ class RunReport(Record):
     compared_with: str
     metrics: dict[str, float]
     reference_metrics: dict[str, float]
+    metric_directions: dict[str, Direction] = Field(
+        default_factory=dict, description="Direction in which a metric improves, where it is known."
+    )
     stage_seconds: dict[str, float]
     wall_seconds: float
     rehearsal: str = Field("", description="Result of the rehearsed rollout; empty without one.")
@@ -131,6 +136,11 @@ def run_pipeline(
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
+        metric_directions={
+            metric: direction
+            for metric in evaluation.candidate.metrics
+            if (direction := direction_of(metric, pipeline.workload.metric_directions))
+        },
         stage_seconds=console.seconds,
         wall_seconds=wall,
         overhead_seconds=wall - sum(console.seconds.values()),
@@ -172,6 +182,7 @@ def _execute(
 ) -> str:
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, console.on_event)
+    attribute_runs(instance, job)
     try:
         with spans.span("job", job=job, run=run_id) as span:
             definitions.resolve_job_def(job).execute_in_process(
@@ -184,7 +195,7 @@ def _execute(
                     **(tags or {}),
                 },
             )
-    except DagsterAssetCheckFailedError:
+    except (DagsterAssetCheckFailedError, dg.Failure):
         raise _blocked(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise Interrupted(
