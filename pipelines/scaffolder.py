@@ -1,14 +1,16 @@
 """Scaffolder of the component: what ``dg scaffold defs sluice.ModelPipeline NAME`` writes."""
 
+import contextlib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from sluice.base.errors import SettingsError
+from sluice.base.errors import SettingsError, SluiceError
 from sluice.scaffold.create import create_pipeline
 from sluice.scaffold.project import PipelineNames, require_name, write_files
 from sluice.scaffold.samples import Template, make_sample
@@ -41,9 +43,17 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
         """Write the files of a pipeline into the folder of the request.
 
         Raises:
-            SettingsError: The format is not YAML, the name is invalid, or the data do not exist.
-            ContractError: A file exists, or the data are not sufficient for a model.
+            click.ClickException: The format is not YAML, the name is invalid, a file exists, or the
+                data are missing or not sufficient for a model. dg prints it without a traceback.
         """
+        try:
+            self._write(request)
+        except SluiceError as error:
+            with contextlib.suppress(OSError):  # not empty
+                request.target_path.rmdir()
+            raise click.ClickException(str(error)) from None
+
+    def _write(self, request: dg.ScaffoldRequest[PipelineTemplate]) -> None:
         folder, params = request.target_path, request.params
         if request.scaffold_format != "yaml" or request.append:
             raise SettingsError(

@@ -44,7 +44,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
     listed = ", ".join(map(quote, guess.classes))
     return join_lines(
         [
-            f'"""Classifies the images of {json.dumps(guess.data)[1:-1]}."""',
+            f'"""Classifies the images in {json.dumps(guess.data)[1:-1]}."""',
             "",
             "from torch import nn",
             "",
@@ -68,7 +68,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
 
 
 def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
-    purpose = f"Classifies the images of {guess.data}."
+    purpose = f"Classifies the images in {guess.data}."
     return join_lines(
         [
             f"# Written by '{names.written_by}' from {pluralize(guess.num_rows, 'image')}. "

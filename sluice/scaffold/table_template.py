@@ -46,7 +46,7 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             *(comment(note, indent=4) for note in guess.target_notes),
             f"    target_column = {quote(guess.target)}",
             _classes(guess.classes),
-            _order(guess),
+            *_repeated(guess),
             "",
             "    inputs = (",
             *(commented(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
@@ -60,9 +60,11 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
     )
 
 
-def _order(guess: TableGuess) -> str:
-    repeated = ["    repeated_labels = True"] if guess.repeated_labels else []
-    return "\n".join(["", comment(f"Order: {guess.order.reason}", indent=4), *repeated])
+def _repeated(guess: TableGuess) -> list[str]:
+    if not guess.repeated_labels:
+        return []
+    reason = "Several rows have the same date; rows of one date are in one split."
+    return [commented("repeated_labels = True", reason, indent=4)]
 
 
 def _classes(classes: tuple[str, ...]) -> str | None:
@@ -103,6 +105,11 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             f" About {num_test} test rows are fewer than gate.min_rows, {GateSettings().min_rows}, "
             "so the first verdict is INCONCLUSIVE."
         )
+    change = (
+        " Set index to null if the rows are independent."
+        if is_time
+        else " If a column has their time in another form, set index to it."
+    )
     poc = None
     if guess.max_duplicate_share is not None:
         poc = (
@@ -121,6 +128,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             "",
             f"  workload: {names.module}:{class_name(names.name)}",
             "  workload_settings:",
+            comment(guess.order.reason + change, indent=4),
             f"    source: {flow(source)}",
             comment(
                 "Half of the rows come before the first test rows, which is enough for a first "

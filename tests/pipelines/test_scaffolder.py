@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+import click
 import dagster as dg
 import pytest
 import yaml
 
 import sluice
-from sluice.base.errors import ContractError, SettingsError
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.scaffolder import PipelineScaffolder, PipelineTemplate
@@ -103,12 +103,13 @@ def test_invalid_requests_are_refused(project: Path) -> None:
         ({"scaffold_format": "python"}, "a new folder with a defs.yaml"),
         ({"target": "price"}, "A target was given, 'price', but no data"),
     ):
-        with pytest.raises(SettingsError, match=message):
+        with pytest.raises(click.ClickException, match=message):
             scaffold(project, "flats", **given)
-    with pytest.raises(SettingsError, match="got 'Flats'"):
+    with pytest.raises(click.ClickException, match="got 'Flats'"):
         scaffold(project, "Flats")
+    assert {path.name for path in project.iterdir()} == {"__init__.py"}
     scaffold(project, "twice", template="regression")
-    with pytest.raises(ContractError, match=r"exists? already"):
+    with pytest.raises(click.ClickException, match=r"exists? already"):
         scaffold(project, "twice", template="regression")
 
 
