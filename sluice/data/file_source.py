@@ -97,11 +97,13 @@ def apply_to_frame(
 ) -> pd.DataFrame:
     """Return a data frame as raw rows; the index of the source may be its index or a column.
 
+    If the source has no index, a named index of the data frame becomes a column.
+
     Raises:
         SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
     """
-    is_stored = source.index is not None and source.index in rows.index.names
-    if is_stored and source.index not in rows.columns:
+    stored = [name for name in rows.index.names if name is not None and name not in rows.columns]
+    if stored and (source.index is None or source.index in stored):
         rows = rows.reset_index()
     if rows.empty:
         raise _empty(source.uri)

@@ -24,6 +24,9 @@ _MIN_TEXT_WORDS = 3.0
 _MAX_DISTINCT_SHARE = 0.5
 """Share of distinct values from which a column of single words is an identifier."""
 
+_MIN_NUMBER_SHARE = 0.8
+"""Share of numbers from which the other texts of a column are markers, such as a question mark."""
+
 _COPY_CORRELATION = 0.9999
 _KEY_NAME = re.compile(r"^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$|Id$", re.IGNORECASE)
 _DECORATED = re.compile(
@@ -144,6 +147,13 @@ def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGues
     if distinct > MAX_VALUES and (labels.map(lambda text: bool(_DECORATED.match(text)))).all():
         return _left_out(
             name, f"numbers with a unit or separators, such as {labels.iloc[0]!r}: convert them"
+        )
+    is_number = pd.to_numeric(labels, errors="coerce").notna()
+    if distinct > MAX_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
+        marker = labels[~is_number].iloc[0]
+        return _left_out(
+            name,
+            f"numbers, but {(~is_number).sum():,} rows have text such as {marker!r}: remove it",
         )
     if distinct > _MAX_DISTINCT_SHARE * len(labels) and distinct > MAX_VALUES:
         return _left_out(name, f"identifier: {distinct:,} distinct values in {len(labels):,} rows")

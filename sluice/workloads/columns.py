@@ -285,9 +285,12 @@ def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
     ['1', nan, '2.5']
     """
     is_number = series.dtype.kind in "iuf"
-    texts = [f"{value:.15g}" if is_number else str(value) for value in series]
-    labels = pd.Series(texts, index=series.index, name=series.name, dtype="str")
-    return labels.mask(series.isna())
+    is_missing = series.isna()
+    texts = [
+        None if missing else f"{value:.15g}" if is_number else str(value)
+        for value, missing in zip(series, is_missing, strict=True)
+    ]
+    return pd.Series(texts, index=series.index, name=series.name, dtype="str")
 
 
 def _series(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":

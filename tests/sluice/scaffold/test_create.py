@@ -123,6 +123,20 @@ def test_a_parquet_file_and_json_lines_are_read(tmp_path: Path) -> None:
         assert created.inputs == ("area", "age")
 
 
+def test_the_stored_index_of_a_parquet_file_orders_its_rows(tmp_path: Path) -> None:
+    days = pd.date_range("2024-01-01", periods=240, name="day")
+    values = np.random.default_rng(0).normal(size=(240, 2))
+    rows = pd.DataFrame(values, columns=["x", "y"], index=days).astype({"x": "Float64"})
+    rows.iloc[5, 0] = pd.NA
+    rows.to_parquet(tmp_path / "data.parquet")
+
+    created = create(tmp_path, "data.parquet", "y")
+
+    source = yaml.safe_load(created.files[0].read_text())["attributes"]["workload_settings"]
+    assert source["source"] == {"kind": "parquet", "uri": "data.parquet", "index": "day"}
+    assert created.inputs == ("day", "y, 1 earlier", "y, 7 earlier", "x")
+
+
 def test_images_are_classes_of_one_size(tmp_path: Path) -> None:
     images(tmp_path / "photos", "cat", "dog")
 

@@ -123,6 +123,7 @@ def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
         empty=[None] * ROWS,
         amount=[f"{number:,} EUR" for number in range(1_000, 1_000 + ROWS)],
         token=[f"{number:x}" for number in range(10**9, 10**9 + ROWS)],
+        marked=["?"] * 9 + [str(number / 7) for number in range(ROWS - 9)],
         infinite=[np.inf] + [1.5, 2.5] * (ROWS // 2 - 1) + [1.5],
     )
 
@@ -131,6 +132,7 @@ def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
     assert found["empty"] == "every value is missing"
     assert found["amount"].startswith("numbers with a unit or separators, such as '1,000 EUR'")
     assert found["token"] == f"identifier: {ROWS} distinct values in {ROWS} rows"
+    assert found["marked"] == "numbers, but 9 rows have text such as '?': remove it"
     assert found["infinite"] == "infinite values; replace them in the data"
 
 

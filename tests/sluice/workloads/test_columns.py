@@ -40,6 +40,7 @@ def test_a_category_has_one_feature_per_value_and_none_for_others():
 def test_integers_with_gaps_have_the_labels_of_integers():
     assert as_labels(pd.Series([1.0, np.nan, 2.5, 3e7])).tolist()[::2] == ["1", "2.5"]
     assert as_labels(pd.Series([3e7]))[0] == "30000000"
+    assert as_labels(pd.Series([7, None], dtype="Int64"))[0] == "7"
     assert as_labels(pd.Series([True, False])).tolist() == ["True", "False"]
     assert as_labels(pd.Series([1.0, np.nan])).isna().tolist() == [False, True]
 
