@@ -23,6 +23,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
+from sluice.data.rows.protocol import RowSource
 from sluice.findings.user_code import wrap_user_errors
 from sluice.training.prediction import read_in_chunks
 from sluice.workloads.workload import Examples, Workload
@@ -172,7 +173,7 @@ class Baseline:
     name: str
     """Display name."""
 
-    outputs: Mapping[int, Tensor]
+    outputs: Mapping[int, Tensor | RowSource]
     """Output for the test examples of each fold, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]

@@ -160,6 +160,16 @@ class Workload(ABC):
     """Whether a model must find a signal. False if the target may be unpredictable, such as
     returns; the gate then only warns."""
 
+    keep_outputs: bool = True
+    """Whether the outputs for all test rows fit into memory. False for a network with large
+    outputs, such as the logits of every token of a language model: evaluation then computes
+    ``losses`` and ``mistakes`` chunk by chunk, keeps no output, and calls ``metrics_from_losses``
+    instead of ``metrics``."""
+
+    is_served: bool = True
+    """Whether a promoted version answers requests. False for a model that is only trained, compared
+    and registered; then its inputs need not have a form that a client can send."""
+
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
 
@@ -284,10 +294,28 @@ class Workload(ABC):
         self,
         output: Tensor,
         examples: Examples,
-        frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
+        frame: pd.DataFrame,
     ) -> Mapping[str, float]:
-        """Return metrics of predictions on one split; by default only the loss."""
-        return {"loss": float(self.losses(output.detach(), examples.targets).mean())}
+        """Return metrics of predictions on one split; by default those of the losses."""
+        losses = self.losses(output.detach(), examples.targets)
+        return self.metrics_from_losses(losses, examples, frame)
+
+    def metrics_from_losses(
+        self,
+        losses: Tensor,
+        examples: Examples,  # noqa: ARG002 - for a workload's own metrics
+        frame: pd.DataFrame,  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return metrics that need only one loss per example; by default the mean loss.
+
+        If ``keep_outputs`` is False, these are the metrics of the evaluation.
+
+        Args:
+            losses: Result of ``losses`` for all examples of one split (N,).
+            examples: The examples.
+            frame: Feature frame, with auxiliary columns.
+        """
+        return {"loss": float(losses.mean())}
 
     def mistakes(
         self,
@@ -301,10 +329,11 @@ class Workload(ABC):
         """
         return None
 
-    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor | RowSource:
         """Return the predictions of a baseline for the fold's test examples.
 
-        The predictions have the shape of the model's output. By default they are the mean of the
+        The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
+        be a row source, which computes them chunk by chunk. By default they are the mean of the
         train targets or, if a target is a class number, the log share of each class in the train
         targets. With this default, the gate compares candidates with the best of several simple
         rules (``sluice.evaluation.simple_rules``), one of which is this default.
