@@ -13,8 +13,8 @@ _FEEDFORWARD_RATIO = 4
 """Hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _INIT_STD = 0.02
-"""Standard deviation of the initial embedding. The head shares its weights, so with the default of 1
-the first logits would be large."""
+"""Standard deviation of the initial embedding. The head shares its weights, so with the default
+of 1 the first logits would be large."""
 
 
 class CausalTransformer(nn.Module):

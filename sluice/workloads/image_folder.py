@@ -59,6 +59,7 @@ class ImageFolderWorkload(ClassifierWorkload):
     feature_columns = ("brightness",)
     target_column = _CLASS.name
     horizon_rows = 0
+    is_served = False
 
     def __init__(self, settings: ImageFolderSettings | None = None) -> None:
         super().__init__(settings)

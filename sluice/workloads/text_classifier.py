@@ -26,7 +26,12 @@ _RAW = (
 )
 _FEATURES = (
     Column(name="words", kind="int", description="Number of words and punctuation marks."),
-    Column(name="unknown", unit="share", description="Words outside of the vocabulary."),
+    Column(
+        name="unknown",
+        unit="share",
+        constant=True,
+        description="Words outside of the vocabulary.",
+    ),
     Column(name="class", kind="int", description="Number of the class."),
 )
 
@@ -52,6 +57,7 @@ class TextClassifierWorkload(ClassifierWorkload):
     feature_columns = ("words", "unknown")
     target_column = "class"
     horizon_rows = 0
+    is_served = False
     feature_expectations: tuple[Expectation, ...] = ()
 
     @cached_property

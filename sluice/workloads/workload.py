@@ -32,6 +32,7 @@ from sluice.data.rows.protocol import (
     RowSource,
     all_rows,
     all_tensor,
+    find_lengths,
     gather,
     gather_targets,
     in_memory,
@@ -91,8 +92,10 @@ class Examples:
     def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
         """Return chosen examples in memory, in the order of ``positions`` (B,)."""
         index = torch.as_tensor(positions)
+        lengths_of = find_lengths(self.x)
+        lengths = None if lengths_of is None else lengths_of(index)
         return Examples(
-            x=in_memory(gather(self.x, index)),
+            x=in_memory(gather(self.x, index), lengths=lengths),
             y=gather_targets(self.y, index),
             rows=self.rows[index.cpu().numpy()],
         )

@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 
-_PRODUCTS = ["kettle", "lamp", "chair", "phone", "camera", "printer", "keyboard", "backpack", "jacket", "tent"]
-_ASPECTS = ["price", "colour", "size", "weight", "box", "manual", "button", "cable", "handle", "delivery"]
+_PRODUCTS = [
+    *("kettle", "lamp", "chair", "phone", "camera"),
+    *("printer", "keyboard", "backpack", "jacket", "tent"),
+]
+_ASPECTS = [
+    *("price", "colour", "size", "weight", "box"),
+    *("manual", "button", "cable", "handle", "delivery"),
+]
 _GOOD = ["great", "reliable", "comfortable", "excellent", "sturdy", "quiet", "beautiful", "fast"]
 _BAD = ["awful", "fragile", "uncomfortable", "terrible", "flimsy", "loud", "ugly", "slow"]
 _FACTS = (
@@ -42,9 +48,9 @@ def generate_reviews(num_reviews: int, *, seed: int) -> pd.DataFrame:
         seed: Seed of the generator.
 
     Returns:
-        Columns text and label (positive or negative). The label agrees with the text except for a share of
-        ``LABEL_NOISE`` of all reviews, so no model has an error rate below it, or a log loss below
-        ``lowest_log_loss``.
+        Columns text and label (positive or negative). The label agrees with the text except for a
+        share of ``LABEL_NOISE`` of all reviews, so no model has an error rate below it, or a log
+        loss below ``lowest_log_loss``.
     """
     rng = np.random.default_rng(seed)
     texts, labels = [], []
