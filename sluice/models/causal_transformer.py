@@ -81,39 +81,3 @@ class CausalTransformer(nn.Module):
             hidden_BLH = layer(hidden_BLH, src_mask=future_LL, is_causal=True)
         logits: Tensor = self.head(self.norm(hidden_BLH))
         return logits
-
-
-def sample_tokens(
-    network: nn.Module,
-    prompt: Tensor,
-    num_tokens: int,
-    *,
-    temperature: float,
-    generator: torch.Generator,
-    max_context: int,
-) -> Tensor:
-    """Return sampled continuations of prompts, int64 (B, num_tokens).
-
-    Args:
-        network: Language model from ids (B, L) to logits (B, L, V), in eval mode.
-        prompt: Token ids (B, P), at least one token each.
-        num_tokens: Number of tokens to sample.
-        temperature: The logits are divided by it; 0 takes the most probable token.
-        generator: Source of the random draws, on the CPU.
-        max_context: Maximum number of tokens that the network reads, such as the length of the
-            blocks of its training.
-
-    Cost:
-        ``num_tokens`` forward passes.
-    """
-    ids = prompt
-    with torch.inference_mode():
-        for _ in range(num_tokens):
-            logits_BV = network(ids[:, -max_context:])[:, -1].float().cpu()
-            if temperature == 0:
-                chosen = logits_BV.argmax(dim=1, keepdim=True)
-            else:
-                share_BV = (logits_BV / temperature).softmax(dim=1)
-                chosen = torch.multinomial(share_BV, 1, generator=generator)
-            ids = torch.cat([ids, chosen.to(ids.device)], dim=1)
-    return ids[:, prompt.shape[1] :]

@@ -27,6 +27,7 @@ all tokens for most distributions of lengths; the batches of a pool stay in shuf
 
 _CPU = torch.device("cpu")
 
+
 def shuffled_rows(num_rows: int, *, seed: int) -> RowOrder:
     """Return a shuffled order of ``range(num_rows)``, which depends only on the seed.
 
