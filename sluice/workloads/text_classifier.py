@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
 from sluice.data.expectations import Expectation
-from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.folds import Fold, FoldSettings, RowRange
 from sluice.data.hash_order import in_hash_order
 from sluice.data.rows import TextRows
 from sluice.data.schema import Column, Schema
@@ -115,6 +115,37 @@ class TextClassifierWorkload(ClassifierWorkload):
             y=torch.tensor(part["class"].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return the log probabilities of a logistic regression on the counts of words.
+
+        It is fitted on train and validation rows, and does not know the order of the words.
+
+        Raises:
+            ContractError: These rows lack a class.
+        """
+        from scipy.sparse import csr_array
+        from sklearn.linear_model import LogisticRegression
+
+        def counts(rows: pd.DataFrame) -> csr_array:
+            documents = [self.tokenizer.encode(text) for text in rows["text"]]
+            row = np.repeat(np.arange(len(documents)), [len(ids) for ids in documents])
+            column = np.concatenate([np.array(ids, np.int64) for ids in documents])
+            shape = (len(documents), self.tokenizer.vocab_size)
+            return csr_array((np.ones(len(row)), (row, column)), shape=shape)
+
+        known = pd.concat([frame.iloc[part.start : part.stop] for part in (fold.train, fold.val)])
+        present = set(known["class"])
+        if len(present) < len(self.classes):
+            missing = [name for n, name in enumerate(self.classes) if n not in present]
+            raise ContractError(
+                f"The train and validation rows must have every class, got none of "
+                f"{', '.join(missing)}.",
+                fix="Provide more texts, or start the first test window later.",
+            )
+        model = LogisticRegression(max_iter=2_000).fit(counts(known), known["class"])
+        test = counts(frame.iloc[fold.test.start : fold.test.stop])
+        return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))
 
     def build_model(
         self,

@@ -59,3 +59,21 @@ def test_unknown_words_are_counted():
     rows = pd.DataFrame({"text": ["the lamp is zzz"], "label": ["positive"]})
 
     assert ReviewsWorkload().compute_features(rows)["unknown"].tolist() == [0.25]
+
+
+def test_the_baseline_counts_words_without_their_order():
+    """Half of the opinions are negated, so single words say little; all words are known."""
+    workload = ReviewsWorkload(ReviewsSettings(num_reviews=1_500))
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+
+    output = workload.baseline(frame, fold)
+
+    y = workload.examples(frame, fold.test).targets
+    assert output.shape == (len(y), 2)
+    torch.testing.assert_close(output.exp().sum(dim=1), torch.ones(len(y)))
+    assert 0.5 < float(workload.losses(output, y).mean()) < 0.9
+    shuffled = frame.assign(text=[" ".join(reversed(text.split())) for text in frame["text"]])
+    torch.testing.assert_close(workload.baseline(shuffled, fold), output, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ContractError, match="got none of negative"):
+        workload.baseline(frame.assign(**{"class": 1}), fold)
