@@ -25,7 +25,6 @@ def small(name: str, training: dict, **workload_settings) -> PipelineSettings:
             "training": shipped.training.model_copy(update=training),
             "compute": shipped.compute.model_copy(update={"workers": 1}),
             "tracking": shipped.tracking.model_copy(update={"mode": "off"}),
-            "seeds": (0, 1),
         }
     )
 
