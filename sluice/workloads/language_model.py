@@ -85,9 +85,10 @@ class LanguageModelWorkload(Workload):
             digests += row_digests(ids)
             ordered = ids.sort(dim=1).values
             distinct.append(((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1) / ids.shape[1])
-        last = [
-            ids[:, -1] for ids in iter_chunks(self._blocks(offset=1)) if isinstance(ids, Tensor)
-        ]
+        last = []
+        for targets in iter_chunks(self._blocks(offset=1)):
+            assert isinstance(targets, Tensor)
+            last.append(targets[:, -1].clone())  # a view would keep the whole chunk in memory
         return pd.DataFrame(
             {
                 "content": digests,
