@@ -9,7 +9,7 @@ DEFAULT_SERVER = "https://api.wandb.ai"
 
 
 def find_wandb_key(environ: Mapping[str, str]) -> str | None:
-    """Return the key of the user, or None if there is none.
+    """Return the key of the user, or None if the user has no key.
 
     WANDB_API_KEY comes first. Otherwise it is the key that ``wandb login`` stored in the user's
     netrc file for the server of WANDB_BASE_URL, by default wandb's own.
