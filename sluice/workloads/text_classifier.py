@@ -70,8 +70,22 @@ class TextClassifierWorkload(ClassifierWorkload):
         raise NotImplementedError
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the texts in the order of a hash of their content."""
-        return in_hash_order(self.load_texts(), ["text"], name="text_key")
+        """Return the texts in the order of a hash of their content.
+
+        Raises:
+            ContractError: A row has no text.
+        """
+        texts = self.load_texts()
+        missing = [
+            row for row, text in enumerate(texts["text"].tolist()) if not isinstance(text, str)
+        ]
+        if missing:
+            raise ContractError(
+                f"Every row must have a text, and row {missing[0]} has "
+                f"{texts['text'].iloc[missing[0]]!r} ({len(missing)} in total).",
+                fix="Drop rows without a text in load_texts().",
+            )
+        return in_hash_order(texts, ["text"], name="text_key")
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the texts with the number of words, the share of unknown ones, and the class.

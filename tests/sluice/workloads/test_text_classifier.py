@@ -77,3 +77,11 @@ def test_the_baseline_counts_words_without_their_order():
     torch.testing.assert_close(workload.baseline(shuffled, fold), output, atol=1e-4, rtol=1e-4)
     with pytest.raises(ContractError, match="got none of negative"):
         workload.baseline(frame.assign(**{"class": 1}), fold)
+
+
+def test_a_missing_text_is_named(monkeypatch):
+    texts = pd.DataFrame({"text": ["good", None], "label": ["positive", "negative"]})
+    monkeypatch.setattr(ReviewsWorkload, "load_texts", lambda _: texts)
+
+    with pytest.raises(ContractError, match=r"row 1 has (None|nan) \(1 in total\)"):
+        ReviewsWorkload().load_rows()
