@@ -8,7 +8,7 @@ import dagster as dg
 from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
 from sluice.assets.resources import SluiceState
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.tuning.study_summary import StudySummary
 
 FINITE_LOSS = "best_trial_has_finite_loss"
@@ -27,6 +27,7 @@ def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
         ],
         ins={"best_config": dg.AssetIn(key=asset)},
     )
+    @failing_with_messages
     def best_config_checks(
         sluice_state: dg.ResourceParam[SluiceState], best_config: BestConfig
     ) -> Iterator[dg.AssetCheckResult]:

@@ -21,7 +21,7 @@ from sluice.base.home import Home
 from sluice.base.receipts import Receipt
 from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import TableValidation, validate_table
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.checks.suite_report import ExpectationSuiteReport
 from sluice.config.poc_settings import LookAheadSettings
 from sluice.data.expectations import Expectation
@@ -51,6 +51,7 @@ def raw_data_checks(pipeline: str, workload: Workload) -> dg.AssetChecksDefiniti
         ],
         ins={"raw_data": dg.AssetIn(key=asset)},
     )
+    @failing_with_messages
     def raw_data_checks(
         sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord
     ) -> Iterator[dg.AssetCheckResult]:
@@ -86,6 +87,7 @@ def features_checks(
             "features": dg.AssetIn(key=asset),
         },
     )
+    @failing_with_messages
     def features_checks(
         sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:

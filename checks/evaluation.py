@@ -7,7 +7,7 @@ import dagster as dg
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import ContractError
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, failing_with_messages, result
 
 SAME_ROWS = "both_arms_are_scored_on_the_same_rows"
 SUITES = "regression_suites_pass"
@@ -33,6 +33,7 @@ def evaluation_checks(pipeline: str) -> dg.AssetChecksDefinition:
         ],
         ins={"evaluation": dg.AssetIn(key=asset)},
     )
+    @failing_with_messages
     def evaluation_checks(
         sluice_state: dg.ResourceParam[SluiceState], evaluation: Evaluation
     ) -> Iterator[dg.AssetCheckResult]:

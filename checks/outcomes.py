@@ -3,10 +3,14 @@
 A failure with the severity WARN does not block in Dagster, even if ``blocking`` is set.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec
 
 import dagster as dg
+
+P = ParamSpec("P")
+Checks = Callable[P, Iterator[dg.AssetCheckResult]]
 
 
 def blocking(
@@ -39,3 +43,23 @@ def result(
         description=message,
         metadata=dict(metadata or {}),
     )
+
+
+def failing_with_messages(checks: Checks[P]) -> Checks[P]:
+    """Let the step of ``checks`` fail with the messages of its failed checks, after all results.
+
+    Dagster itself would raise an error with the names of the checks and a traceback, and this is
+    what the page of the run shows first.
+    """
+
+    @functools.wraps(checks)
+    def run_all(*args: P.args, **kwargs: P.kwargs) -> Iterator[dg.AssetCheckResult]:
+        messages = []
+        for item in checks(*args, **kwargs):
+            yield item
+            if not item.passed and item.severity == dg.AssetCheckSeverity.ERROR:
+                messages.append(f"{item.check_name}: {item.description}")
+        if messages:
+            raise dg.Failure("\n\n".join(messages), allow_retries=False)
+
+    return run_all

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
@@ -22,6 +22,7 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
         specs=[blocking(name, asset, description) for name, description in declared],
         ins={"poc_report": dg.AssetIn(key=asset)},
     )
+    @failing_with_messages
     def poc_checks(poc_report: GateReport) -> Iterator[dg.AssetCheckResult]:
         for item in poc_report.results:
             yield result(

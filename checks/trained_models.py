@@ -12,7 +12,7 @@ from sluice.assets.replays import shared_errors, trace_errors
 from sluice.assets.resources import SluiceState
 from sluice.assets.trained_models import epochs
 from sluice.base.errors import ContractError
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.config.poc_settings import PredictionSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import load_table
@@ -65,6 +65,7 @@ def trained_models_checks(
             "features": dg.AssetIn(key=features_key),
         },
     )
+    @failing_with_messages
     def trained_models_checks(
         sluice_state: dg.ResourceParam[SluiceState],
         trained_models: TrainedModels,

@@ -29,10 +29,10 @@ from dagster_shared.ipc import (
 from dagster_webserver.app import create_app_from_workspace_process_context
 from dagster_webserver.version import __version__
 
+from sluice.pipelines.code_location import DEFINITIONS
 from sluice.pipelines.ui_guard import UiGuard
 
 LOOPBACK = "127.0.0.1"
-DEFINITIONS = "sluice.pipelines.definitions"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
 """Interval at which the page polls for changes, as with ``dagster dev``."""

@@ -12,13 +12,16 @@ from sluice.assets.best_config import BestConfig
 from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.resources import SluiceState, utc_now
+from sluice.assets.source_asset import require_readable_source
 from sluice.assets.spans import TRACEPARENT
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
 from sluice.base.settings import Record
 from sluice.config.resolved import ResolvedPipeline
+from sluice.metrics.directions import Direction, direction_of
 from sluice.observability import spans
+from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import close_ghost_runs, open_instance
@@ -50,6 +53,9 @@ class RunReport(Record):
     compared_with: str
     metrics: dict[str, float]
     reference_metrics: dict[str, float]
+    metric_directions: dict[str, Direction] = Field(
+        default_factory=dict, description="Direction in which a metric improves, where it is known."
+    )
     stage_seconds: dict[str, float]
     wall_seconds: float
     rehearsal: str = Field("", description="Result of the rehearsed rollout; empty without one.")
@@ -84,6 +90,7 @@ def run_pipeline(
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
     name = pipeline.settings.name
+    require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
@@ -129,6 +136,11 @@ def run_pipeline(
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
+        metric_directions={
+            metric: direction
+            for metric in evaluation.candidate.metrics
+            if (direction := direction_of(metric, pipeline.workload.metric_directions))
+        },
         stage_seconds=console.seconds,
         wall_seconds=wall,
         overhead_seconds=wall - sum(console.seconds.values()),
@@ -148,6 +160,7 @@ def search_pipeline(
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
+    require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
@@ -169,6 +182,7 @@ def _execute(
 ) -> str:
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, console.on_event)
+    attribute_runs(instance, job)
     try:
         with spans.span("job", job=job, run=run_id) as span:
             definitions.resolve_job_def(job).execute_in_process(
@@ -181,7 +195,7 @@ def _execute(
                     **(tags or {}),
                 },
             )
-    except DagsterAssetCheckFailedError:
+    except (DagsterAssetCheckFailedError, dg.Failure):
         raise _blocked(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise Interrupted(

@@ -91,12 +91,19 @@ def _headline(report: RunReport) -> str:
 
 
 def _metrics(report: RunReport) -> Table:
-    table = Table("on the test rows", "candidate", report.compared_with, box=None, pad_edge=False)
-    for column in table.columns[1:]:
+    table = Table(
+        "on the test rows", "candidate", report.compared_with, "better is", box=None, pad_edge=False
+    )
+    for column in table.columns[1:3]:
         column.justify = "right"
     for name, value in report.metrics.items():
         other = report.reference_metrics.get(name)
-        table.add_row(f"  {name}", f"{value:.4g}", "" if other is None else f"{other:.4g}")
+        table.add_row(
+            f"  {escape(name)}",
+            f"{value:.4g}",
+            "" if other is None else f"{other:.4g}",
+            report.metric_directions.get(name, ""),
+        )
     return table
 
 

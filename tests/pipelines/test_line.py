@@ -20,6 +20,7 @@ from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.pipelines.code_location import DEFINITIONS
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
@@ -87,7 +88,14 @@ def test_a_candidate_that_is_better_ends_in_production(
 
     assert (report.verdict, report.version, report.production) == ("PROMOTE", 1, 1)
     assert report.promoted
+    assert report.metric_directions["loss"] == "lower"
     assert materialized(home, echo) == STAGES - {"drift_report"}
+    with open_instance(home) as instance:
+        origins = {run.job_name: run.remote_job_origin for run in instance.get_runs()}
+    assert {job: (origin.job_name, origin.location_name) for job, origin in origins.items()} == {
+        "echo_training": ("echo_training", DEFINITIONS),
+        "echo_promotion": ("echo_promotion", DEFINITIONS),
+    }, "the timeline of the UI shows runs of known jobs only"
 
 
 def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> None:
@@ -260,6 +268,14 @@ def test_bad_poc_stops_before_training_and_training_alone_is_refused(
         run(bad, home)
 
     assert materialized(home, bad) == {"raw_data", "features", "poc_report"}
+    with open_instance(home) as instance:
+        (run_id,) = (run.run_id for run in instance.get_runs())
+        (ended,) = instance.get_records_for_run(
+            run_id, of_type=dg.DagsterEventType.STEP_FAILURE
+        ).records
+    shown = ended.event_log_entry.dagster_event.step_failure_data.error.message
+    assert "mini_training_lowers_loss: " in shown
+    assert "Lower learning_rate" in shown, "the page of the run says first what to do"
     alone = materialize_alone(bad, home, "best_config")
     assert not alone.success
     assert "The outcome of the poc gate is fail" in failure(alone)

@@ -173,7 +173,7 @@ def test_a_single_deviating_step_is_recorded_as_with_full_recording(both, odd):
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("period", [7, 33])
+@pytest.mark.parametrize("period", [pytest.param(7, marks=pytest.mark.exhaustive), 33])
 def test_periodic_deviating_steps_are_recorded_as_with_full_recording(both, odd, period):
     every, some = both(Loop(every={odd: period}))
 
@@ -204,7 +204,10 @@ def test_every_way_of_clearing_gradients_is_recorded_as_with_full_recording(both
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(5), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(5, 25))],
+)
 def test_mixed_ways_of_clearing_gradients_are_recorded_as_with_full_recording(both, seed):
     chance = random.Random(seed)
     at = {
@@ -383,7 +386,9 @@ CLEARS = ("before", "top", "after", "never", "before module", "top module", "aft
 
 @pytest.mark.parametrize("detaches", [True, False])
 @pytest.mark.parametrize("clears", CLEARS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_every_way_of_clearing_gradients_of_two_optimizers_is_recorded(
     both, clears, detaches, seed
 ):

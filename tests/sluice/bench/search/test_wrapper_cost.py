@@ -5,6 +5,7 @@ import pytest
 from sluice.bench.search.wrapper_cost import measure_wrapper
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_variant_trains_the_same_trials(tmp_path):
     """Of six trials, the three first ones and those below a half run nine epochs."""

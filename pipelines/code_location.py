@@ -1,0 +1,28 @@
+"""The code location of ``sluice dev``, under which the UI shows the runs of ``sluice run``."""
+
+from functools import partial
+
+import dagster as dg
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+DEFINITIONS = "sluice.pipelines.definitions"
+"""Module of the definitions, which is also the name of the code location."""
+
+
+def attribute_runs(instance: dg.DagsterInstance, job: str) -> None:
+    """Attribute new runs of a job to the code location.
+
+    ``execute_in_process`` creates runs without an origin, which the UI's timeline leaves out.
+    """
+    target = LoadableTargetOrigin(module_name=DEFINITIONS)
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, DEFINITIONS)
+    repository = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+    create_run = instance.create_run_for_job
+    instance.create_run_for_job = partial(  # type: ignore[method-assign]
+        create_run, remote_job_origin=repository.get_job_origin(job)
+    )
