@@ -5,7 +5,8 @@ from PIL import Image
 
 from sluice.base.digests import digest_frame
 from sluice.base.errors import ContractError, SettingsError, SourceError
-from sluice.data.folds import RowRange
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
@@ -143,3 +144,17 @@ def test_a_folder_trains_to_the_same_bits_with_any_number_of_processes(folder, s
     alone, together = weights(0), weights(4)
     assert alone["x_std"].eq(1).all() != scale_inputs
     assert all(torch.equal(alone[name], together[name]) for name in alone)
+
+
+def test_clients_send_files_that_are_decoded_as_in_the_training(folder):
+    settings = FoldSettings(num_folds=1, first_test_share=0.5, embargo_rows=0)
+    workload = pets(folder, size=4, folds=settings)
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    folds = workload.plan_folds(frame)
+
+    found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
+
+    assert (found.outcome, workload.codec().kind) == ("pass", "images")
+    with pytest.raises(ContractError, match="needs their size"):
+        check_served_inputs(pets(folder), required=True, raw=raw, frame=frame, folds=folds)

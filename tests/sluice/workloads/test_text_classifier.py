@@ -9,6 +9,7 @@ from sluice.base.errors import ContractError
 from sluice.data.folds import RowRange
 from sluice.data.generated.reviews import generate_reviews
 from sluice.data.tokenizer import WordTokenizer
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.models.settings import ModelSettings
 from sluice.workloads.reviews import ReviewsSettings, ReviewsWorkload
 
@@ -85,3 +86,14 @@ def test_a_missing_text_is_named(monkeypatch):
 
     with pytest.raises(ContractError, match=r"row 1 has (None|nan) \(1 in total\)"):
         ReviewsWorkload().load_rows()
+
+
+def test_clients_send_texts_that_are_tokenized_as_in_the_training():
+    workload = ReviewsWorkload(ReviewsSettings(num_reviews=300))
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    folds = workload.plan_folds(frame)
+
+    found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
+
+    assert (found.outcome, workload.codec().kind) == ("pass", "text")
