@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from sluice.config.pipeline import PipelineSettings
+from sluice.config.pipeline import read_pipeline
 
 FOLDER = Path(__file__).parent.parent / "docs" / "how-to"
 PAGES = ("classify-texts", "classify-images", "train-a-language-model")
@@ -29,9 +28,10 @@ def test_the_examples_run_one_after_the_other(page, count, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_settings_are_valid(page):
+def test_the_settings_are_those_of_a_pipeline(page, tmp_path):
     [text] = blocks(page, "yaml")
+    (tmp_path / "my.yaml").write_text(text)
 
-    settings = PipelineSettings.parse(yaml.safe_load(text), where=page)
+    settings = read_pipeline(tmp_path / "my.yaml")
 
     assert ":" in settings.workload

@@ -19,6 +19,7 @@ from sluice.data.rows.image_decoding import ImageMode
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.classifier import ClassifierWorkload
+from sluice.workloads.codecs import Codec, ImagesCodec
 from sluice.workloads.workload import Examples, WorkloadSettings
 
 _RAW = (
@@ -59,7 +60,6 @@ class ImageFolderWorkload(ClassifierWorkload):
     feature_columns = ("brightness",)
     target_column = _CLASS.name
     horizon_rows = 0
-    is_served = False
 
     def __init__(self, settings: ImageFolderSettings | None = None) -> None:
         super().__init__(settings)
@@ -119,6 +119,20 @@ class ImageFolderWorkload(ClassifierWorkload):
             y=torch.tensor(part[_CLASS.name].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
+
+    def codec(self) -> Codec:
+        """Return how image files of clients become inputs: as those of the training.
+
+        Raises:
+            ContractError: The setting ``size`` is missing: a client's image may have any size.
+        """
+        if self.settings.size is None:
+            raise ContractError(
+                "To be served, a workload on images needs their size.",
+                cause="Without it all images must have one size, but clients may send others.",
+                fix="Set workload_settings: {size: PIXELS}.",
+            )
+        return ImagesCodec(self.settings.size, mode=self.settings.mode, folder=self.folder)
 
     def build_model(
         self,

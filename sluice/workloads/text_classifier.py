@@ -18,6 +18,7 @@ from sluice.data.schema import Column, Schema
 from sluice.data.tokenizer import WordTokenizer, split_words
 from sluice.models.settings import ModelSettings
 from sluice.workloads.classifier import ClassifierWorkload
+from sluice.workloads.codecs import Codec, TextCodec
 from sluice.workloads.workload import Examples, WorkloadSettings
 
 _RAW = (
@@ -57,7 +58,6 @@ class TextClassifierWorkload(ClassifierWorkload):
     feature_columns = ("words", "unknown")
     target_column = "class"
     horizon_rows = 0
-    is_served = False
     feature_expectations: tuple[Expectation, ...] = ()
 
     @cached_property
@@ -70,8 +70,22 @@ class TextClassifierWorkload(ClassifierWorkload):
         raise NotImplementedError
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the texts in the order of a hash of their content."""
-        return in_hash_order(self.load_texts(), ["text"], name="text_key")
+        """Return the texts in the order of a hash of their content.
+
+        Raises:
+            ContractError: A row has no text.
+        """
+        texts = self.load_texts()
+        missing = [
+            row for row, text in enumerate(texts["text"].tolist()) if not isinstance(text, str)
+        ]
+        if missing:
+            raise ContractError(
+                f"Every row must have a text, and row {missing[0]} has "
+                f"{texts['text'].iloc[missing[0]]!r} ({len(missing)} in total).",
+                fix="Drop rows without a text in load_texts().",
+            )
+        return in_hash_order(texts, ["text"], name="text_key")
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the texts with the number of words, the share of unknown ones, and the class.
@@ -114,6 +128,17 @@ class TextClassifierWorkload(ClassifierWorkload):
             ),
             y=torch.tensor(part["class"].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
+        )
+
+    def codec(self) -> Codec:
+        """Return how texts of clients become inputs: as those of the training."""
+        path = self.data_path(self.data_files[0])
+        return TextCodec(
+            self.tokenizer.encode,
+            vocab_size=self.tokenizer.vocab_size,
+            files={path.name: path},
+            max_len=self.settings.max_tokens,
+            pad_id=self.tokenizer.pad_id,
         )
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:

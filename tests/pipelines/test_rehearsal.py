@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from sluice.config.resolved import resolve
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport
 from sluice.pipelines.summary import print_summary
+from sluice.workloads.sentences import SentencesWorkload
 from tests.pipelines.conftest import ECHO, home_at, ledger_of
 
 pytestmark = pytest.mark.slow
@@ -181,3 +183,12 @@ def test_a_busy_port_is_told_and_leaves_nothing(capfd: pytest.CaptureFixture[str
     err = capfd.readouterr().err
     assert f"port {port}" in err
     assert not children()
+
+
+def test_a_model_that_is_not_served_is_not_rehearsed():
+    """Without a home and a console, a rehearsal would fail."""
+    report = SimpleNamespace(promoted=True)
+
+    found = with_rehearsal(report, SimpleNamespace(workload=SentencesWorkload()), None, None)
+
+    assert found is report

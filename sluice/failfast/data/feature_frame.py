@@ -1,5 +1,7 @@
 """Check that the features can be computed, match their schema, vary, and exclude the target."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 from torch import Tensor
@@ -242,6 +244,12 @@ def _wrong_form(examples: Examples) -> str:
         source = getattr(examples, name)
         if isinstance(source, dict):
             return f"{name} must be a tensor or a row source, got a dict; wrap it in DictRows"
+        if isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
+            return (
+                f"{name} must be a tensor or a row source, got the stream {type(source).__name__}, "
+                "whose rows cannot be read in another order; write it once with 'sluice pack "
+                "SOURCE DIR', and return ShardRows(DIR, ...)"
+            )
         if isinstance(source, _CONTAINERS) or not isinstance(source, Tensor | RowSource):
             return f"{name} must be a tensor or a row source, got {type(source).__name__}"
     lengths = (len(examples.x), len(examples.y), len(examples.rows))

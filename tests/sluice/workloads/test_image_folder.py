@@ -5,9 +5,13 @@ from PIL import Image
 
 from sluice.base.digests import digest_frame
 from sluice.base.errors import ContractError, SettingsError, SourceError
-from sluice.data.folds import RowRange
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.models.settings import ModelSettings
+from sluice.training.loop import train
+from sluice.training.settings import TrainSettings
 from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
+from sluice.workloads.prepare_model import prepare_model
 
 
 class Pets(ImageFolderWorkload):
@@ -115,3 +119,42 @@ def test_shapes_are_mirrored_by_the_seed_of_the_image_only():
         [torch.equal(one, v[n]) for v in variants].index(True) for n, one in enumerate(together)
     ]
     assert min(np.bincount(kinds, minlength=4)) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize("scale_inputs", [False, True])
+def test_a_folder_trains_to_the_same_bits_with_any_number_of_processes(folder, scale_inputs):
+    workload = pets(folder)
+    workload.scale_inputs = scale_inputs
+    frame = workload.compute_features(workload.load_rows())
+    train_rows = workload.examples(frame, RowRange(start=0, stop=8))
+    val_rows = workload.examples(frame, RowRange(start=8, stop=12))
+    model = ModelSettings(architecture="sluice.models.image_cnn:ImageCnn", hidden=2)
+
+    def weights(workers: int) -> dict[str, torch.Tensor]:
+        network = prepare_model(workload, model, train_rows, seed=0)
+        settings = TrainSettings(max_epochs=2, batch_rows=3, loader_workers=workers)
+        for _ in train(
+            network, workload.loss, workload.losses, train_rows, val_rows, settings, seed=0
+        ):
+            pass
+        return network.state_dict()
+
+    alone, together = weights(0), weights(4)
+    assert alone["x_std"].eq(1).all() != scale_inputs
+    assert all(torch.equal(alone[name], together[name]) for name in alone)
+
+
+def test_clients_send_files_that_are_decoded_as_in_the_training(folder):
+    settings = FoldSettings(num_folds=1, first_test_share=0.5, embargo_rows=0)
+    workload = pets(folder, size=4, folds=settings)
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    folds = workload.plan_folds(frame)
+
+    found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
+
+    assert (found.outcome, workload.codec().kind) == ("pass", "images")
+    with pytest.raises(ContractError, match="needs their size"):
+        check_served_inputs(pets(folder), required=True, raw=raw, frame=frame, folds=folds)

@@ -9,6 +9,7 @@ from sluice.base.errors import ContractError
 from sluice.data.folds import RowRange
 from sluice.data.generated.reviews import generate_reviews
 from sluice.data.tokenizer import WordTokenizer
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.models.settings import ModelSettings
 from sluice.workloads.reviews import ReviewsSettings, ReviewsWorkload
 
@@ -77,3 +78,22 @@ def test_the_baseline_counts_words_without_their_order():
     torch.testing.assert_close(workload.baseline(shuffled, fold), output, atol=1e-4, rtol=1e-4)
     with pytest.raises(ContractError, match="got none of negative"):
         workload.baseline(frame.assign(**{"class": 1}), fold)
+
+
+def test_a_missing_text_is_named(monkeypatch):
+    texts = pd.DataFrame({"text": ["good", None], "label": ["positive", "negative"]})
+    monkeypatch.setattr(ReviewsWorkload, "load_texts", lambda _: texts)
+
+    with pytest.raises(ContractError, match=r"row 1 has (None|nan) \(1 in total\)"):
+        ReviewsWorkload().load_rows()
+
+
+def test_clients_send_texts_that_are_tokenized_as_in_the_training():
+    workload = ReviewsWorkload(ReviewsSettings(num_reviews=300))
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    folds = workload.plan_folds(frame)
+
+    found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
+
+    assert (found.outcome, workload.codec().kind) == ("pass", "text")

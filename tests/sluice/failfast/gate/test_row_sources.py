@@ -8,6 +8,7 @@ from sluice.failfast.gate.run import run_gate
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.digits import DigitsWorkload
+from sluice.workloads.workload import Examples
 from tests.support.lazy_rows import (
     BrokenRow,
     DependsOnSplit,
@@ -74,6 +75,19 @@ def test_a_plain_dict_is_refused_with_the_fix(report):
 
     assert found.outcome == "fail"
     assert "x must be a tensor or a row source, got a dict; wrap it in DictRows" in found.summary
+
+
+def test_a_stream_is_refused_with_the_command_that_packs_it(report):
+    class Streamed(DigitsWorkload):
+        def examples(self, frame, rows):
+            found = super().examples(frame, rows)
+            return Examples(x=iter(found.x), y=found.y, rows=found.rows)
+
+    found = report(Streamed(), level="minimum")["features_are_valid"]
+
+    assert found.outcome == "fail"
+    assert "got the stream" in found.summary
+    assert "sluice pack SOURCE DIR" in found.summary
 
 
 def test_lazy_rows_that_depend_on_their_split_are_found(report):
