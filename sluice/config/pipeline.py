@@ -22,7 +22,7 @@ from sluice.models.settings import ModelSettings
 from sluice.registry.stored_code import CodeSource
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
@@ -131,16 +131,23 @@ class PipelineSettings(Settings):
     @property
     def promotion_rules(self) -> str:
         """Digest of all settings that determine a promotion decision."""
-        rules = self.baseline.model_dump(mode="json")
-        return digest_json(
-            {
-                # Only if not the defaults, so that receipts from before this setting stay valid.
-                **({"baseline": rules} if self.baseline != SimpleRuleSettings() else {}),
-                "gate": self.gate.model_dump(mode="json"),
-                "guards": self.guards.model_dump(mode="json"),
-                "suites": self.suites.model_dump(mode="json"),
-            }
-        )
+        return promotion_rules(self.baseline, self.gate, self.guards, self.suites)
+
+
+def promotion_rules(
+    baseline: SimpleRuleSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
+) -> str:
+    """Return the digest of all settings that determine a promotion decision."""
+    rules = baseline.model_dump(mode="json")
+    return digest_json(
+        {
+            # Only if not the defaults, so that receipts from before this setting stay valid.
+            **({"baseline": rules} if baseline != SimpleRuleSettings() else {}),
+            "gate": gate.model_dump(mode="json"),
+            "guards": guards.model_dump(mode="json"),
+            "suites": suites.model_dump(mode="json"),
+        }
+    )
 
 
 def require_searchable(

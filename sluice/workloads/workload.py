@@ -32,6 +32,7 @@ from sluice.data.rows.protocol import (
     RowSource,
     all_rows,
     all_tensor,
+    find_lengths,
     gather,
     gather_targets,
     in_memory,
@@ -47,6 +48,8 @@ from sluice.workloads.classification import (
     count_classes,
     log_losses,
 )
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.derived_schema import DerivedFeatureSchema
 
 Augmentation = Callable[[ModelInput, Tensor, Tensor], tuple[ModelInput, Tensor]]
@@ -100,8 +103,10 @@ class Examples:
     def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
         """Return chosen examples in memory, in the order of ``positions`` (B,)."""
         index = torch.as_tensor(positions)
+        lengths_of = find_lengths(self.x)
+        lengths = None if lengths_of is None else lengths_of(index)
         return Examples(
-            x=in_memory(gather(self.x, index)),
+            x=in_memory(gather(self.x, index), lengths=lengths),
             y=gather_targets(self.y, index),
             rows=self.rows[index.cpu().numpy()],
         )
@@ -186,6 +191,12 @@ class Workload(ABC):
     expects_signal: bool = True
     """Whether a model must find a signal. False if the target may be unpredictable, such as
     returns; the gate then only warns."""
+
+    keep_outputs: bool = True
+    """Whether the outputs for all test rows fit into memory. False for a network with large
+    outputs, such as the logits of every token of a language model: evaluation then computes
+    ``losses`` and ``mistakes`` chunk by chunk, keeps no output, and calls ``metrics_from_losses``
+    instead of ``metrics``."""
 
     is_served: bool = True
     """Whether a promoted version answers requests. False for a model that is only trained, compared
@@ -300,6 +311,29 @@ class Workload(ABC):
         """The method ``augment`` of a workload that overrides it, else None."""
         return None if type(self).augment is Workload.augment else self.augment
 
+    def codec(self) -> Codec:
+        """Return how the body of a prediction request becomes the input of the network.
+
+        By default clients send windows of the feature columns, which requires that ``examples``
+        returns plain windows. See ``sluice.workloads.codecs`` for raw rows, images and texts.
+        """
+        return WindowsCodec(self.feature_columns, self.settings.seq_len)
+
+    def request_of(
+        self, raw: pd.DataFrame, frame: pd.DataFrame, positions: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return the fields of a request for given rows, as a client would send them.
+
+        By default the codec builds them. The POC gate decodes such requests and compares the result
+        with ``examples``, and a rehearsal sends them.
+
+        Args:
+            raw: Raw rows, from ``load_rows``.
+            frame: Feature frame, from ``compute_features(raw)``.
+            positions: Positions of the rows in ``frame``.
+        """
+        return self.codec().request_of(raw, frame, positions)
+
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the required shape of the model's output for the targets ``y``."""
         if self.task == "classification":
@@ -331,17 +365,35 @@ class Workload(ABC):
         self,
         output: Tensor,
         examples: Examples,
-        frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
+        frame: pd.DataFrame,
     ) -> Mapping[str, float]:
-        """Return metrics of predictions on one split; by default the loss.
+        """Return metrics of predictions on one split; by default those of the losses.
 
         For a classifier, also all metrics of ``classification_metrics``.
         """
         y = examples.targets
-        loss = {"loss": float(self.losses(output.detach(), y).mean())}
+        losses = self.losses(output.detach(), y)
+        found = self.metrics_from_losses(losses, examples, frame)
         if self.task == "classification":
-            return loss | dict(classifier_metrics(output, y))
-        return loss
+            return {**found, **classifier_metrics(output, y)}
+        return found
+
+    def metrics_from_losses(
+        self,
+        losses: Tensor,
+        examples: Examples,  # noqa: ARG002 - for a workload's own metrics
+        frame: pd.DataFrame,  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return metrics that need only one loss per example; by default the mean loss.
+
+        If ``keep_outputs`` is False, these are the metrics of the evaluation.
+
+        Args:
+            losses: Result of ``losses`` for all examples of one split (N,).
+            examples: The examples.
+            frame: Feature frame, with auxiliary columns.
+        """
+        return {"loss": float(losses.mean())}
 
     def mistakes(self, output: Tensor, y: Tensor) -> Tensor | None:
         """Return 1 or 0 for each example (B,): whether the predicted class is wrong.
@@ -352,10 +404,11 @@ class Workload(ABC):
         """
         return class_mistakes(output, y) if self.task == "classification" else None
 
-    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor | RowSource:
         """Return the predictions of a baseline for the fold's test examples.
 
-        The predictions have the shape of the model's output. By default they are the mean of the
+        The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
+        be a row source, which computes them chunk by chunk. By default they are the mean of the
         train targets or, if a target is a class number, the log share of each class in the train
         targets. With this default, the gate compares candidates with the best of several simple
         rules (``sluice.evaluation.simple_rules``), one of which is this default.
