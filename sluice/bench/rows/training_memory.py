@@ -137,7 +137,7 @@ def _train(build: Callable[[], Workload], model: ModelSettings) -> int:
     rows = [workload.examples(frame, part) for part in (fold.train, fold.val, fold.test)]
     network = prepare_model(workload, model, rows[0], seed=0)
     settings = TrainSettings(max_epochs=1, batch_rows=16, loader_workers=_LOADER_WORKERS)
-    for _ in train(network, workload.loss, workload.losses, *rows[:2], settings, seed=0):
+    for _ in train(network, workload.loss, workload.losses, rows[0], rows[1], settings, seed=0):
         pass
     losses = row_losses(network, workload.losses, rows[2])
     if not bool(torch.isfinite(losses).all()):
