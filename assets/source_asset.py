@@ -50,10 +50,15 @@ def provided_source(workload: Workload, inputs: Mapping[str, object]) -> Iterato
         yield
 
 
-def loader(
-    repository: dg.RepositoryDefinition | None, instance: dg.DagsterInstance
-) -> LoadAsset | None:
-    """Return a function that loads assets in a schedule or sensor; None without a repository."""
-    if repository is None:
-        return None
-    return lambda key: repository.load_asset_value(dg.AssetKey(key), instance=instance)
+def loader(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> LoadAsset:
+    """Return a function that loads the value of an asset during a tick of a schedule or sensor.
+
+    The repository is needed only when an asset is loaded: Dagster's test contexts have none.
+    """
+
+    def load(key: AssetPath) -> object:
+        repository = context.repository_def
+        assert repository is not None  # the code server provides it
+        return repository.load_asset_value(dg.AssetKey(key), instance=context.instance)
+
+    return load

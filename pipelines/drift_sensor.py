@@ -109,7 +109,7 @@ def drift_sensor(
                     sluice_state.store,
                     ledger,
                     context.instance,
-                    load_asset=loader(context.repository_def, context.instance),
+                    load_asset=loader(context),
                 ),
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]

@@ -52,7 +52,7 @@ def retrain_schedule(
             seeds,
             sluice_state,
             source,
-            load_asset=loader(context.repository_def, context.instance),
+            load_asset=loader(context),
         )
 
     return schedule

@@ -18,6 +18,8 @@ from sluice.data.hash_order import in_hash_order
 from sluice.data.rows import ImageFolderRows, image_folder_table
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import validate_schema
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.images import ImagesCodec
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 KEY = "key"
@@ -65,7 +67,6 @@ class LabelledImagesWorkload(Workload):
     task = "classification"
     horizon_rows = 0
     scale_inputs = False
-    is_served = False
     raw_schema = _RAW
     feature_schema = _RAW.model_copy(update={"columns": (*_RAW.columns, _TARGET)})
     feature_columns = ()
@@ -116,6 +117,10 @@ class LabelledImagesWorkload(Workload):
                 fix="Rename or remove the subfolder, or add it to 'classes' and train again.",
             )
         return raw.assign(**{_TARGET.name: numbers.astype("int64")})
+
+    def codec(self) -> Codec:
+        """Return the codec of image files in base64, decoded as in the training."""
+        return ImagesCodec(self.settings.size, as_float=True, folder=self.folder)
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return the images (N, 3, H, W), which are read batch by batch, and their classes (N,)."""

@@ -64,7 +64,10 @@ def test_the_rows_are_the_frame_of_the_asset(
     with open_instance(home) as instance:
         result = project.resolve_job_def("mixed").execute_in_process(instance=instance)
         # A schedule or a sensor asks for the rows outside of a run.
-        found = SourcePoll(workload).ask(loader(project.get_repository_def(), instance))
+        context = dg.build_schedule_context(
+            instance=instance, repository_def=project.get_repository_def()
+        )
+        found = SourcePoll(workload).ask(loader(context))
 
     assert result.success
     (event,) = (
