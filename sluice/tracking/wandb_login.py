@@ -27,4 +27,4 @@ def find_wandb_key(environ: Mapping[str, str]) -> str | None:
         login = netrc.netrc(path).authenticators(host or "")
     except (OSError, netrc.NetrcParseError):
         return None
-    return login[2] if login else None
+    return (login[2] or None) if login else None

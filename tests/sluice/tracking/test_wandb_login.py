@@ -4,7 +4,12 @@ import pytest
 
 from sluice.tracking.wandb_login import find_wandb_key
 
-LOGIN = "machine api.wandb.ai\n  login user\n  password stored\nmachine own.example login u password q\n"
+LOGIN = """\
+machine api.wandb.ai
+  login user
+  password stored
+machine own.example login u password q
+"""
 
 
 @pytest.fixture
