@@ -1,13 +1,16 @@
 # Every target sets up what it needs in .venv first, and does nothing when that is up to date.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow coverage dev check format lock licenses sbom audit clean
+.PHONY: help setup run test test-slow coverage dev check docs pictures format lock licenses sbom \
+	audit clean
 ifdef PYTHON
 export PYTHON
 endif
 export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
-SOURCES := sluice assets checks examples pipelines requirements tests
+SOURCES := sluice assets checks docs examples pipelines requirements tests
+# Every version has a folder of its own in the site; build/docs/index.html leads to the newest one.
+SITE := build/docs
 # Files side by side on the cores, in the order of the folders: those with the fewest tests, which
 # xdist would keep for the end, are the longest. A worker that crashes ends the run with the name of
 # its test: a second one in its place waits for ever.
@@ -43,6 +46,15 @@ check: setup ## format, lint, types, shell scripts, pipeline files
 	@$(BIN)/mypy
 	@$(BIN)/shellcheck $(SCRIPTS)
 	@$(BIN)/dg check yaml
+
+docs: setup ## the documentation site in build/docs, with all links checked
+	@version=$$($(BIN)/python -c 'from sluice import __version__; print(__version__)') && \
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html \
+		-d build/.doctrees docs $(SITE)/$$version $(ARGS) && \
+	echo "$(SITE)/index.html"
+
+pictures: setup ## take the pictures of the documentation again, from a real run (about 10 minutes)
+	@$(BIN)/python docs/pictures.py $(ARGS)
 
 format: setup ## rewrite the code as `make check` wants it
 	@$(BIN)/ruff format --quiet $(SOURCES)

@@ -26,7 +26,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.config.poc_settings import PocSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import TableRecord
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
 from sluice.training.settings import TrainSettings

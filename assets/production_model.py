@@ -12,7 +12,7 @@ from sluice.base.errors import GateBlocked
 from sluice.registry.records import Promotion
 from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 
 
 def production_model_asset(

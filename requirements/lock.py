@@ -1,11 +1,11 @@
 """Write the lock files: every package of every extra, pinned with its hashes (REPRO-5).
 
-``lock.txt`` holds what Sluice and its extras need to run, and ``dev.txt`` what only the extra
-``dev`` brings: the tools of a checkout stay out of what serves. Neither has torch, which comes from
-one of two files, chosen by bootstrap.py: ``torch-cpu.txt`` pins the CPU build, ``torch.txt`` the
-ordinary one and the CUDA packages that only it needs. They cannot be one pin with both hashes: pip
-then prefers the file whose link carries its hash, which a wheel in a folder does not. The resolver
-sees the ordinary build only, so the hash of the CPU build is kept here.
+``lock.txt`` holds what Sluice and its extras need to run, and ``dev.txt`` what only the extras
+``dev`` and ``docs`` bring: the tools of a checkout stay out of what serves. Neither has torch,
+which comes from one of two files, chosen by bootstrap.py: ``torch-cpu.txt`` pins the CPU build,
+``torch.txt`` the ordinary one and the CUDA packages that only it needs. They cannot be one pin with
+both hashes: pip then prefers the file whose link carries its hash, which a wheel in a folder does
+not. The resolver sees the ordinary build only, so the hash of the CPU build is kept here.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = "requirements/constraints.txt"
+TOOL_EXTRAS = frozenset({"dev", "docs"})
+"""Extras for the work on a checkout, which nothing needs to run."""
 OLDEST_PYTHON = "3.11"
 TORCH_VERSION = "2.13.0"
 CPU_TORCH_HASHES = ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
@@ -34,7 +36,7 @@ HEADER = """\
 """
 ABOUT = {
     "lock.txt": "What Sluice and its extras need to run, torch aside, for every machine.",
-    "dev.txt": "What only the tools of a checkout need (extra dev), besides lock.txt.",
+    "dev.txt": "What only the tools of a checkout need (extras dev and docs), besides lock.txt.",
     "torch.txt": "The ordinary build of torch and the CUDA packages it needs on Linux.",
     "torch-cpu.txt": "The CPU build of torch, where pip is offered it.",
 }
@@ -102,7 +104,7 @@ def write_locks(folder: Path, pins: Sequence[Pin], *, to_run: Set[str]) -> None:
     Args:
         folder: Where to.
         pins: Of every extra.
-        to_run: Names of the packages that are needed without the extra ``dev``.
+        to_run: Names of the packages that are needed without the extras ``dev`` and ``docs``.
     """
     others, torch = split_torch(pins)
     texts = {
@@ -154,7 +156,8 @@ def main() -> None:
     files = [folder / name for name in ("lock.txt", "dev.txt", "torch.txt")]
     present = "".join(path.read_text() for path in files if path.exists())
     every = compile_pins(ROOT, uv, extras=sorted(extras), present=present, upgrade=upgrade)
-    needed = compile_pins(ROOT, uv, extras=sorted(extras - {"dev"}), present=every, upgrade=False)
+    to_run = sorted(extras - TOOL_EXTRAS)
+    needed = compile_pins(ROOT, uv, extras=to_run, present=every, upgrade=False)
     pins = read_pins(every)
     write_locks(folder, pins, to_run={pin.name for pin in read_pins(needed)})
     print(f"locked {len(pins)} packages")

@@ -22,7 +22,7 @@ from sluice.models.settings import ModelSettings
 from sluice.registry.stored_code import CodeSource
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space

@@ -51,6 +51,12 @@ _SEED = 0
 """Seed of the resampling of latencies."""
 _UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 
+_NO_COLUMNS = "The workload declares no feature column to compare."
+_NO_FEATURES = (
+    "The requests have no values of feature columns, because the codec of the workload watches "
+    "none."
+)
+
 SavePage = Callable[[Callable[[], str], Signal], str | None]
 """Function that saves a page: it gets a function that renders the page, and its signal. It returns
 the URL, or None if the page was not saved."""
@@ -150,6 +156,8 @@ class _SignalEvaluator:
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
             return self._update("rows", _UNORDERED, is_monitored=False)
+        if not inputs.workload.feature_columns:
+            return self._update("rows", _NO_COLUMNS, is_monitored=False)
         reference = self._reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
@@ -170,8 +178,11 @@ class _SignalEvaluator:
             num_outputs = len(predictions.columns) + len(predictions.left_out)
         names = serving_samples.prediction_columns(num_outputs)
         predicted = serving_samples.prediction_frame(self._after("predictions"), names)
+        has_features = not self._samples or any(sample.features for sample in self._samples)
         return (
-            self._serving("requests", requests, features),
+            self._serving("requests", requests, features)
+            if has_features
+            else self._update("requests", _NO_FEATURES, is_monitored=False),
             self._serving("predictions", predicted, predictions),
         )
 

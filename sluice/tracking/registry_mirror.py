@@ -1,11 +1,12 @@
-"""Mirrors the registry's history to Weights & Biases, as a consumer of the outbox.
+"""Mirrors the registry's history to Weights & Biases and MLflow, as consumers of the outbox.
 
 Each entry of the history becomes one run of Weights & Biases. The id of the run is a digest of its
 content, so that an entry that is delivered twice is mirrored only once. After a failure the entry
-stays pending and is tried again the next time; nothing else is affected.
+stays pending and is tried again the next time; nothing else is affected. Each server has its own
+record of what was delivered to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from sluice.base.artifacts import ArtifactStore
@@ -15,15 +16,25 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.migrations import MIRROR_CONSUMER
 from sluice.registry.outbox import Delivery, Publication
 from sluice.registry.records import HistoryEntry, HistoryEvent, Version
+from sluice.tracking.mirror_process import MirrorFailed
+from sluice.tracking.mlflow_mirror import MlflowChange, mirror_to_mlflow
+from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
-from sluice.tracking.wandb_mirror import TrackingSettings, mirror
+from sluice.tracking.wandb_mirror import mirror
 
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
 """Split and field of the event log for each mirrored loss curve."""
 
-
-_NOT_MIRRORED = ("accept", "trust", "stage", "unstage")
+_NO_RUN_OF_WANDB = ("accept", "trust", "stage", "unstage")
 """Actions that change neither the results of a version nor the version in production."""
+_NO_CHANGE_IN_MLFLOW = ("accept", "trust")
+_STAGES = {"stage": "staging", "promote": "production", "rollback": "production"}
+"""Stage of a version after an action; else dev."""
+
+MLFLOW_CONSUMER = "mlflow"
+"""Name of the MLflow mirror as a consumer of the outbox."""
+
+Send = Callable[[Version, HistoryEntry], Delivery]
 
 
 def mirror_history(
@@ -34,37 +45,78 @@ def mirror_history(
     store: ArtifactStore,
     folder: Path,
     environ: Mapping[str, str],
-) -> Publication:
-    """Mirror all pending entries of a model's history.
+) -> tuple[Publication, ...]:
+    """Mirror all pending entries of a model's history, to each configured tracking server.
 
     Args:
         ledger: Ledger with the history, which records what was mirrored.
         model: Name of the model.
-        settings: Destination, and time limit for mirroring one entry.
+        settings: Destinations, and time limits for mirroring one entry.
         store: Store of the event logs.
         folder: See ``mirror``.
         environ: See ``mirror``.
 
     Returns:
-        Number of delivered and pending entries, with the reasons. A failure of wandb does not
-        raise.
+        For each server the number of delivered and pending entries, with the reasons. A failure of
+        a server does not raise.
 
     Cost:
-        About 2 s per entry in offline mode.
+        About 2 s per entry and server.
     """
 
-    def deliver(event: HistoryEvent) -> Delivery:
-        entry = event.entry
-        if entry.action in _NOT_MIRRORED:
-            return Delivery(ok=True, reason=f"Not mirrored: {entry.action} has no results.")
-        try:
-            run = _tracked_run(ledger.version(model, entry.to_version), entry, store)
-        except SluiceError as error:
-            return Delivery(ok=False, reason=f"Not mirrored to Weights & Biases: {error}")
+    def to_wandb(version: Version, entry: HistoryEntry) -> Delivery:
+        run = _tracked_run(version, entry, store)
         result = mirror(run, settings, folder=folder, environ=environ)
         return Delivery(ok=result.ok, reason=result.reason)
 
-    return ledger.publish(model, MIRROR_CONSUMER, deliver)
+    def to_mlflow(version: Version, entry: HistoryEntry) -> Delivery:
+        assert settings.mlflow is not None
+        try:
+            reason = mirror_to_mlflow(
+                _mlflow_change(version, entry, ledger),
+                (*_loss_curves(version, store), *_test_metrics(version), *_system_scalars(version)),
+                settings.mlflow,
+                model=model,
+                folder=folder,
+                environ=environ,
+            )
+        except (MirrorFailed, OSError) as error:
+            return Delivery(ok=False, reason=f"Not mirrored to MLflow: {error}")
+        return Delivery(ok=True, reason=reason)
+
+    def publish(consumer: str, skipped: Collection[str], send: Send) -> Publication:
+        def deliver(event: HistoryEvent) -> Delivery:
+            entry = event.entry
+            if entry.action in skipped:
+                return Delivery(ok=True, reason=f"Not mirrored: {entry.action} has no results.")
+            try:
+                return send(ledger.version(model, entry.to_version), entry)
+            except SluiceError as error:
+                return Delivery(ok=False, reason=f"Not mirrored: {error}")
+
+        return ledger.publish(model, consumer, deliver)
+
+    published = [publish(MIRROR_CONSUMER, _NO_RUN_OF_WANDB, to_wandb)]
+    if settings.mlflow is not None:
+        published.append(publish(MLFLOW_CONSUMER, _NO_CHANGE_IN_MLFLOW, to_mlflow))
+    return tuple(published)
+
+
+def _mlflow_change(version: Version, entry: HistoryEntry, ledger: Ledger) -> MlflowChange:
+    linked = ledger.receipts(version.model, version.number)
+    verdicts = [link.receipt.outcome for link in linked if link.receipt.gate == "promotion"]
+    return MlflowChange(
+        version=version.number,
+        candidate=version.candidate,
+        action=entry.action,
+        from_version=entry.from_version,
+        stage=_STAGES.get(entry.action, "dev"),
+        verdict=verdicts[-1] if verdicts else "",
+        registered_ms=int(version.registered_at.timestamp() * 1000),
+        config=version.lineage.resolved_config,
+        lineage=version.lineage.model_dump(mode="json"),
+        receipts=[link.receipt.model_dump(mode="json") for link in linked],
+    )
 
 
 def _tracked_run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> TrackedRun:

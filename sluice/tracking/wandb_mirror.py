@@ -6,30 +6,29 @@ default
 mode is offline: wandb writes files into one folder, and the user sends them with ``wandb sync``.
 """
 
-import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from sluice.base.errors import StorageError
 from sluice.base.files import make_folder, write_atomic
-from sluice.base.redaction import redact, redact_data
-from sluice.base.settings import Record, Settings
+from sluice.base.redaction import redact_data
+from sluice.base.settings import Record
+from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
+from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
+from sluice.tracking.wandb_login import find_wandb_key
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
 """Variables of wandb that are passed on to its process; all others are ignored."""
-Mode = Literal["offline", "online", "off"]
 QUIET_SETTINGS: dict[str, Any] = {
     "console": "off",
     "silent": True,
@@ -43,29 +42,6 @@ QUIET_SETTINGS: dict[str, Any] = {
     "x_save_requirements": False,
 }
 """Settings of wandb that disable its output and the collection of data about this machine."""
-
-
-class TrackingSettings(Settings):
-    """Settings of the mirror to Weights & Biases."""
-
-    mode: Mode = Field(
-        "offline",
-        description="'offline' writes files for a later sync, 'online' sends them with the key in "
-        "WANDB_API_KEY, 'off' does nothing.",
-    )
-    project: str = Field("sluice", min_length=1, description="Project of the runs.")
-    entity: str | None = Field(None, description="User or team; by default the key's owner.")
-    group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
-    tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
-    timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="Time limit for mirroring one run [s]."
-    )
-
-    @field_validator("mode", mode="before")
-    @classmethod
-    def _accept_false_as_off(cls, mode: object) -> object:
-        """Convert False to 'off', because YAML reads the word off as False."""
-        return "off" if mode is False else mode
 
 
 class MirrorResult(Record):
@@ -88,8 +64,8 @@ def mirror(
         run: The run.
         settings: Destination and time limit.
         folder: Folder for all files of wandb: runs, staged artifacts, caches, configuration.
-        environ: Environment variables of the caller. In online mode the key is read only from
-            WANDB_API_KEY.
+        environ: Environment variables of the caller. In online mode the key is that of
+            WANDB_API_KEY, or of ``wandb login``.
 
     Returns:
         The result, with ``ok=False`` and the reason if wandb failed or took too long.
@@ -111,11 +87,15 @@ def mirror(
 
     if settings.mode == "off":
         return result(True, "Tracking is off.")
-    if settings.mode == "online" and not environ.get("WANDB_API_KEY"):
-        return result(
-            False,
-            "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, or use offline.",
-        )
+    if settings.mode == "online":
+        key = find_wandb_key(environ)
+        if key is None:
+            return result(
+                False,
+                "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, run 'wandb "
+                "login', or use offline.",
+            )
+        environ = {**environ, "WANDB_API_KEY": key}
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
     mirrored_folder = _mirrored_folder(done_path)
     if mirrored_folder is not None:
@@ -124,17 +104,13 @@ def mirror(
         make_folder(folder)
         run_folder = _mirror_in_subprocess(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
-    except (_MirrorFailed, OSError, StorageError) as error:
+    except (MirrorFailed, OSError, StorageError) as error:
         # An incomplete offline run is deleted, because a later sync would upload it.
         for incomplete in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
             shutil.rmtree(incomplete, ignore_errors=True)
         return result(False, f"Not mirrored to Weights & Biases: {error}")
     sync_hint = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
     return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync_hint}", run_folder)
-
-
-class _MirrorFailed(Exception):
-    """wandb failed or took too long."""
 
 
 def _mirrored_folder(done_path: Path) -> Path | None:
@@ -160,34 +136,16 @@ def _mirror_in_subprocess(
         "entity": settings.entity,
         "mode": settings.mode,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "sluice.tracking.wandb_mirror"],
-        env=_subprocess_environment(folder, environ),
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # one kill then also ends wandb's service process
+    output = run_mirror_process(
+        "sluice.tracking.wandb_mirror",
+        payload,
+        timeout_s=settings.timeout_s,
+        folder=folder,
+        environ=_subprocess_environment(folder, environ),
     )
-    try:
-        output, errors = process.communicate(
-            json.dumps(payload).encode(), timeout=settings.timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        raise _MirrorFailed(f"not finished after {settings.timeout_s:g} s (timeout_s).") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
-        process.wait()
-    lines = errors.decode(errors="replace").strip().splitlines()
-    if process.returncode:
-        raise _MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
-    run_folder = Path(json.loads(output)["folder"])
+    run_folder = Path(output["folder"])
     if not run_folder.is_relative_to(folder):  # wandb uses a temporary folder if it cannot write
-        raise _MirrorFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
+        raise MirrorFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
     return run_folder
 
 
@@ -197,8 +155,6 @@ def _subprocess_environment(folder: Path, environ: Mapping[str, str]) -> dict[st
         for name, value in environ.items()
         if not name.startswith("WANDB_") or name in CREDENTIALS
     }
-    sluice_parent = str(Path(__file__).resolve().parents[2])
-    python_path = [sluice_parent, *filter(None, [environ.get("PYTHONPATH")])]
     folder_variables = (
         "WANDB_DIR",
         "WANDB_DATA_DIR",
@@ -210,9 +166,8 @@ def _subprocess_environment(folder: Path, environ: Mapping[str, str]) -> dict[st
         **passed_on,
         **dict.fromkeys(folder_variables, str(folder)),
         "WANDB_ERROR_REPORTING": "false",
-        # The key is read only from the environment, never from a login on this machine.
+        # The key of a login was already found.
         "NETRC": os.devnull,
-        "PYTHONPATH": os.pathsep.join(python_path),
     }
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
-from sluice.tracking.wandb_mirror import QUIET_SETTINGS, Mode, TrackingSettings
+from sluice.tracking.settings import Mode, TrackingSettings
+from sluice.tracking.wandb_login import find_wandb_key
+from sluice.tracking.wandb_mirror import QUIET_SETTINGS
 
 _MAX_UPLOAD_WAIT_S = 30
 """Maximum wait for the last uploads when a search ends [s]."""
@@ -40,8 +42,7 @@ def trial_callbacks(
         group: Name of the group of runs, which is different for each search.
         folder: Folder for wandb's files.
         values: Converts the Tune config of a trial.
-        environ: Environment variables of the caller, with the key; a login stored on this machine
-            is not used.
+        environ: Environment variables of the caller, with the key or the place of the login.
         warn: Called with the reason if trials are not sent.
 
     Returns:
@@ -52,10 +53,11 @@ def trial_callbacks(
     """
     if settings.mode != "online":
         return []
-    if not environ.get("WANDB_API_KEY"):
+    key = find_wandb_key(environ)
+    if key is None:
         warn(
             "Trials are not sent to Weights & Biases: tracking.mode is online and WANDB_API_KEY is "
-            "not set. Set it, or use offline."
+            "not set. Set it, run 'wandb login', or use offline."
         )
         return []
     return [
@@ -66,6 +68,7 @@ def trial_callbacks(
             folder=folder,
             values=values,
             base_url=environ.get("WANDB_BASE_URL"),
+            key=key,
             warn=warn,
         )
     ]
@@ -80,6 +83,7 @@ def wandb_callback(
     values: Values,
     warn: Callable[[str], None],
     base_url: str | None = None,
+    key: str | None = None,
 ) -> Any:
     """Return Ray Tune's W&B callback, changed so that a resumed search continues the same runs.
 
@@ -93,13 +97,14 @@ def wandb_callback(
         values: Converts the Tune config of a trial.
         warn: Called with the reason if trials are not sent.
         base_url: URL of a W&B server; by default chosen by wandb.
+        key: Key of the user; by default that of WANDB_API_KEY.
     """
     import ray
     from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
     from ray.tune import Callback
 
     class RunActor(_WandbLoggingActor):
-        """Process that sends one run, and does not use a login stored on the machine."""
+        """Process that sends one run with the key that it was given."""
 
         def run(self) -> None:
             use_key_from_environment_only()
@@ -202,6 +207,7 @@ def wandb_callback(
     init_limit = {"init_timeout": min(_MAX_INIT_WAIT_S, settings.timeout_s / 2)}
     return TrialRuns(
         project=settings.project,
+        api_key=key,
         group=group,
         log_config=True,
         upload_timeout=math.ceil(min(_MAX_UPLOAD_WAIT_S, settings.timeout_s)),

@@ -39,6 +39,8 @@ from sluice.data.rows.protocol import (
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.best_epoch import best_epoch
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.windows import WindowsCodec
 
 Augmentation = Callable[[ModelInput, Tensor, Tensor], tuple[ModelInput, Tensor]]
 """Function of inputs, targets and seeds of a batch to its changed inputs and targets; see
@@ -259,6 +261,29 @@ class Workload(ABC):
     def augmentation(self) -> Augmentation | None:
         """The method ``augment`` of a workload that overrides it, else None."""
         return None if type(self).augment is Workload.augment else self.augment
+
+    def codec(self) -> Codec:
+        """Return how the body of a prediction request becomes the input of the network.
+
+        By default clients send windows of the feature columns, which requires that ``examples``
+        returns plain windows. See ``sluice.workloads.codecs`` for raw rows, images and texts.
+        """
+        return WindowsCodec(self.feature_columns, self.settings.seq_len)
+
+    def request_of(
+        self, raw: pd.DataFrame, frame: pd.DataFrame, positions: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return the fields of a request for given rows, as a client would send them.
+
+        By default the codec builds them. The POC gate decodes such requests and compares the result
+        with ``examples``, and a rehearsal sends them.
+
+        Args:
+            raw: Raw rows, from ``load_rows``.
+            frame: Feature frame, from ``compute_features(raw)``.
+            positions: Positions of the rows in ``frame``.
+        """
+        return self.codec().request_of(raw, frame, positions)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the required shape of the model's output for the targets ``y``."""

@@ -2,36 +2,56 @@
 
 from pathlib import Path
 
+import typer
+
 from sluice.bench.documentation.check_pages import check_page
+from sluice.bench.documentation.command_pages import command_page
 from sluice.bench.documentation.error_rates import read_rates
 from sluice.bench.documentation.fault_pages import fault_pages
+from sluice.bench.documentation.markdown import NOTICE
+from sluice.bench.documentation.metric_pages import event_page, metric_page
 from sluice.bench.documentation.rule_pages import rule_pages
+from sluice.bench.documentation.setting_pages import setting_page
 
 FOLDERS = ("rules", "faults", "checks")
-"""Folders of the documentation that contain generated pages, and example programs."""
+"""Folders of the documentation that contain only generated pages, and example programs."""
+
+SHARED_FOLDER = "reference"
+"""Folder with generated pages and others; the generated ones start with a notice."""
 
 
-def generated_pages(docs: Path) -> dict[str, str]:
+def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
     """Return the text of every generated page, by its path in the documentation.
 
     Args:
         docs: Folder of the documentation, with the example programs and the error rates.
+        app: The command line.
     """
-    return {**rule_pages(docs, read_rates(docs)), **fault_pages(), **check_page()}
-
-
-def stored_pages(docs: Path) -> dict[str, str]:
-    """Return the text of every page in the folders of generated pages, by its path."""
     return {
-        path.relative_to(docs).as_posix(): path.read_text()
-        for folder in FOLDERS
-        for path in sorted((docs / folder).rglob("*.md"))
+        **rule_pages(docs, read_rates(docs)),
+        **fault_pages(),
+        **check_page(),
+        **setting_page(),
+        **command_page(app),
+        **metric_page(),
+        **event_page(),
     }
 
 
-def write_pages(docs: Path) -> tuple[str, ...]:
+def stored_pages(docs: Path) -> dict[str, str]:
+    """Return the text of every generated page that is stored, by its path."""
+    own = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
+    shared = [
+        path
+        for path in sorted((docs / SHARED_FOLDER).glob("*.md"))
+        if path.read_text().startswith(NOTICE)
+    ]
+    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*own, *shared)}
+
+
+def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
     """Write every page that changed, remove outdated ones, and return their paths."""
-    new, old = generated_pages(docs), stored_pages(docs)
+    new, old = generated_pages(docs, app), stored_pages(docs)
     for path in old.keys() - new.keys():
         (docs / path).unlink()
     changed = tuple(path for path, text in new.items() if old.get(path) != text)

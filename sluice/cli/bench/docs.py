@@ -1,4 +1,4 @@
-"""``sluice bench docs``: pages about faults, rules and checks, generated from the code."""
+"""``sluice bench docs``: the reference pages, generated from the code."""
 
 import json
 from pathlib import Path
@@ -28,10 +28,14 @@ def register(group: typer.Typer) -> None:
             str, typer.Option("--commit", help="Commit that was measured; with --results.")
         ] = "",
     ) -> None:
-        """Write the pages about faults, rules and checks from the code, and list those changed."""
+        """Write the reference pages from the code, and list those that changed.
+
+        They describe faults, rules, checks, settings, commands, metrics and events.
+        """
         from sluice.bench.documentation.error_rates import FILE, ErrorRates
         from sluice.bench.documentation.writer import write_pages
         from sluice.bench.tracer.result import RunResult
+        from sluice.cli.app import build_app
 
         if (measured is None) != (not commit):
             raise ContractError(
@@ -44,5 +48,5 @@ def register(group: typer.Typer) -> None:
                 [RunResult.model_validate_json(json.dumps(run)) for run in runs], commit=commit
             )
             (folder / FILE).write_text(rates.model_dump_json(indent=1) + "\n")
-        for path in write_pages(folder):
+        for path in write_pages(folder, build_app()):
             results().print(path)

@@ -13,8 +13,9 @@ from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.tracking import registry_mirror
 from sluice.tracking.registry_mirror import mirror_history
+from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
-from sluice.tracking.wandb_mirror import MirrorResult, TrackingSettings, mirror
+from sluice.tracking.wandb_mirror import MirrorResult, mirror
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
 from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE
 
@@ -55,7 +56,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 def publish(ledger: Ledger, store: ArtifactStore) -> tuple[int, int]:
     folder = store.path("0" * 64).parent
-    done = mirror_history(ledger, MODEL, SETTINGS, store=store, folder=folder, environ={})
+    (done,) = mirror_history(ledger, MODEL, SETTINGS, store=store, folder=folder, environ={})
     return done.delivered, done.waiting
 
 
@@ -157,7 +158,7 @@ def test_move_reaches_wandb_itself(
     monkeypatch.setattr(registry_mirror, "mirror", only_moves)
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         promote_chain(ledger, store, 1)
-        done = mirror_history(
+        (done,) = mirror_history(
             ledger, MODEL, SETTINGS, store=store, folder=tmp_path / "wandb", environ=os.environ
         )
 

@@ -12,8 +12,9 @@ import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.base.settings import Settings
+from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import Scalar, TrackedRun, fold_run_task
-from sluice.tracking.wandb_mirror import TrackingSettings, mirror
+from sluice.tracking.wandb_mirror import mirror
 
 RUN = TrackedRun(
     name="bars abc",

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.base.errors import Interrupted
 from sluice.cluster.settings import ComputeSettings
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_trials import trial_callbacks, wandb_callback
 from sluice.tuning.search import run_search
 from sluice.tuning.strategy import plan_search

@@ -1,16 +1,24 @@
-"""The committed pages about faults, rules and checks are those of the code (TRACE-16)."""
+"""The committed reference pages are those of the code (TRACE-16)."""
 
 import re
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+import typer
+from pydantic import BaseModel, Field
 
 from sluice.base.errors import ContractError
+from sluice.bench.documentation.command_pages import command_page
 from sluice.bench.documentation.error_rates import ErrorRates, FaultRates, describe_rates
 from sluice.bench.documentation.markdown import settings_rows, table
+from sluice.bench.documentation.metric_pages import event_page, metric_page
 from sluice.bench.documentation.rule_pages import MAX_EXAMPLE_LINES, rule_place
+from sluice.bench.documentation.setting_pages import Section, add_sections, settings_table
 from sluice.bench.documentation.writer import generated_pages, stored_pages, write_pages
 from sluice.bench.tracer.result import ReportedCause, RunResult
+from sluice.cli.app import build_app
+from sluice.eventlog.event_fields import EVENT_FIELDS
 from sluice.findings.catalogue import CATALOGUE
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.rules.library import RANK_RULES, RULES
@@ -32,18 +40,25 @@ EXAMPLES = [rule for rule in ALL_RULES if rule_place(rule)[1] not in NO_EXAMPLE]
 
 def test_the_committed_pages_are_those_of_the_code():
     """Write them again with 'sluice bench docs docs'."""
-    assert stored_pages(DOCS) == generated_pages(DOCS)
+    assert stored_pages(DOCS) == generated_pages(DOCS, build_app())
+
+
+def anchors_of(text):
+    """Return the names of explicit anchors, and of headings, as the site and viewers form them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {*re.findall(r'<a id="([^"]+)"></a>', text), *slugs}
 
 
 def test_every_link_between_the_pages_has_a_target():
     pages = stored_pages(DOCS)
     for path, text in pages.items():
-        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
         for link in re.findall(r"\]\(([^)]+)\)", prose):
             target, _, anchor = link.partition("#")
-            found = (DOCS / path).parent.joinpath(target).resolve()
+            found = (DOCS / path).parent.joinpath(target).resolve() if target else DOCS / path
             assert found.is_file(), (path, link)
-            assert not anchor or f'<a id="{anchor}"></a>' in found.read_text(), (path, link)
+            assert not anchor or anchor in anchors_of(found.read_text()), (path, link)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -60,11 +75,11 @@ def test_outdated_pages_are_removed_and_changed_ones_written(tmp_path):
         copy.write_bytes(path.read_bytes())
     (tmp_path / "rules" / "gone.md").write_text("A rule that no longer exists.")
 
-    changed = write_pages(tmp_path)
+    changed = write_pages(tmp_path, build_app())
 
-    assert set(changed) == {*generated_pages(DOCS), "rules/gone.md"}
+    assert set(changed) == {*generated_pages(DOCS, build_app()), "rules/gone.md"}
     assert stored_pages(tmp_path) == stored_pages(DOCS)
-    assert write_pages(tmp_path) == ()
+    assert write_pages(tmp_path, build_app()) == ()
 
 
 def test_an_example_belongs_to_a_rule_and_is_short():
@@ -152,3 +167,64 @@ def test_thresholds_are_listed_with_their_range():
 
 def test_a_cell_cannot_end_its_column():
     assert table(("a",), [("x|y",)]).splitlines()[-1] == "| x\\|y |"
+
+
+def test_a_setting_is_described_by_its_values_and_limits():
+    class Inner(BaseModel):
+        """Keys of the inner group."""
+
+        size: int = Field(3, ge=1, lt=9, description="Number of things.")
+
+    class Outer(BaseModel):
+        kind: Literal["outer"] = "outer"
+        inner: Inner = Inner()
+        names: tuple[str, ...] = Field(("a", "b"), min_length=1)
+        rate: float | None = Field(None, gt=0)
+
+    found: list[Section] = []
+    add_sections(Section("group", Outer), found)
+    outer, inner = (settings_table(section.model, found) for section in found)
+
+    assert [section.heading for section in found] == ["`group`: kind `outer`", "`group.inner`"]
+    assert "| `size` | `3` | integer, at least 1 and below 9 | Number of things. |" in inner
+    assert "[keys](#groupinner) | Keys of the inner group. |" in outer
+    assert "| `names` | `[a, b]` | list of text, at least 1 long |" in outer
+    assert "| `rate` | none | number or null, above 0 |" in outer
+
+
+def test_commands_are_described_with_their_options_and_example():
+    app = typer.Typer()
+    group = typer.Typer(name="outer", help="A group.", epilog="Example: sluice outer")
+
+    @group.command("inner")
+    def inner(
+        name: str,
+        way: Annotated[Literal["up", "down"], typer.Option(help="Which way.")] = "up",
+        again: Annotated[bool, typer.Option("--again", help="Once more.")] = False,
+    ) -> None:
+        """Do it.
+
+        Example: sluice outer inner x --again
+        """
+
+    @group.command("secret", hidden=True)
+    def secret(depth: Annotated[int, typer.Option(help="How deep.")] = 2) -> None:
+        pass
+
+    app.add_typer(group)
+    page = command_page(app)["reference/commands.md"]
+
+    assert "## `sluice outer inner`\n\nDo it.\n\n```bash\nsluice outer inner x --again\n```" in page
+    assert "| `NAME` | required |  |" in page
+    assert "| `--way up\\|down` | `up` | Which way. |" in page
+    assert "| `--again` |  | Once more. |" in page
+    assert "| `--depth INTEGER` | `2` | How deep. |" in page
+    assert "secret" not in page
+
+
+def test_every_metric_with_a_direction_and_every_event_are_listed():
+    metrics, events = metric_page()["reference/metrics.md"], event_page()["reference/events.md"]
+
+    assert "`rmse`" in metrics
+    assert "`sluice.metrics.classification.classification_metrics`" in metrics
+    assert all(f"| `{event}` |" in events for event in EVENT_FIELDS)

@@ -107,13 +107,12 @@ def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo
         with_search(resolve(echo.model_copy(update={"training": training})), search={}, compute={})
 
 
-def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:
-    readme = (Path(__file__).parents[4] / "README.md").read_text()
-    block = readme.partition("## Find better settings")[2].partition("```yaml")[2]
-    written = yaml.safe_load(block.partition("```")[0])
+def test_the_guides_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:
+    guide = Path(__file__).parents[4] / "docs" / "how-to" / "search-for-settings.md"
+    written = yaml.safe_load(guide.read_text().partition("```yaml")[2].partition("```")[0])
 
     own = echo.model_dump(mode="python", exclude={"search", "space"}) | written
-    pipeline = PipelineSettings.parse(own, where="README.md")
+    pipeline = PipelineSettings.parse(own, where=str(guide))
 
     assert pipeline.search.num_trials == 50
     assert next(iter(pipeline.space.parameters)) == "training.learning_rate"

@@ -1,4 +1,4 @@
-"""The README's example of a silent fault, run as printed (TRACE-1, TRACE-16)."""
+"""The guide's example of a silent fault, run as printed (TRACE-1, TRACE-16)."""
 
 import os
 import re
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[3] / "README.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "how-to" / "find-training-faults.md"
 
 
 @pytest.mark.slow
-def test_the_report_in_the_readme_matches_its_program(tmp_path):
-    section = README.read_text().partition("## Find what a training does wrong")[2]
+def test_the_report_in_the_guide_matches_its_program(tmp_path):
+    section = GUIDE.read_text()
     program = section.partition("```python\n")[2].partition("```")[0]
     shown = section.partition("```console\n")[2].partition("```")[0]
     (tmp_path / "train.py").write_text(program)
@@ -22,7 +23,7 @@ def test_the_report_in_the_readme_matches_its_program(tmp_path):
     done = subprocess.run(
         [*command, sys.executable, "train.py"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(README.parent)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,71 @@
+"""Writes `llms.txt`: the pages of the site in the order of the navigation, for language models.
+
+Each entry links the Markdown source of a page and describes it by its first paragraph
+(https://llmstxt.org).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+ABOUT = (
+    "A gated pipeline from data to a served PyTorch model: checks before cost, promotion on "
+    "evidence, receipts, bitwise resume, canary and rollback. Dagster orchestrates it."
+)
+_MAX_LENGTH = 200
+"""Maximum length of the description of a page [characters]."""
+
+
+def page_order(app: Sphinx) -> Iterator[tuple[str, str]]:
+    """Yield the name of every page with the caption of its part of the navigation."""
+    root = app.config.root_doc
+    for tree in app.env.get_doctree(root).findall(addnodes.toctree):
+        for page in tree["includefiles"]:
+            for name in _with_children(app, page):
+                yield name, tree["caption"] or ""
+
+
+def describe(app: Sphinx, name: str) -> str:
+    """Return the first paragraph of a page, shortened at the end of a sentence or word."""
+    for paragraph in app.env.get_doctree(name).findall(nodes.paragraph):
+        text = " ".join(paragraph.astext().split())
+        if len(text) <= _MAX_LENGTH:
+            return text
+        cut = text[:_MAX_LENGTH]
+        return cut[: cut.rfind(". ") + 1] or f"{cut[: cut.rfind(' ')]} ..."
+    return ""
+
+
+def render(app: Sphinx) -> str:
+    """Return the text of the file."""
+    lines, caption, seen = [f"# {app.config.project}", "", f"> {ABOUT}"], None, set()
+    for name, part in page_order(app):
+        if name in seen:
+            continue
+        seen.add(name)
+        if part != caption:
+            lines += ["", f"## {part}", ""]
+            caption = part
+        title = app.env.titles[name].astext()
+        lines.append(f"- [{title}](_sources/{name}.md.txt): {describe(app, name)}")
+    return "\n".join(lines) + "\n"
+
+
+def _with_children(app: Sphinx, name: str) -> Iterator[str]:
+    yield name
+    for child in app.env.toctree_includes.get(name, []):
+        yield from _with_children(app, child)
+
+
+def _finish(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.name == "html":
+        (Path(app.outdir) / "llms.txt").write_text(render(app))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.connect("build-finished", _finish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

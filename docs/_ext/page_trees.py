@@ -1,0 +1,43 @@
+"""Adds the pages of a folder to the navigation below the folder's README.md.
+
+The README itself stays plain Markdown, which any viewer of the repository shows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+TREE = """
+
+```{{toctree}}
+:hidden:
+
+{pages}
+```
+"""
+
+
+def _pages(folder: Path) -> Iterator[str]:
+    """Yield the pages below a folder; of a subfolder with a README.md only that page."""
+    for page in sorted(folder.iterdir()):
+        if page.suffix == ".md" and page.name != "README.md":
+            yield page.stem
+        elif (page / "README.md").is_file():
+            yield f"{page.name}/README"
+        elif page.is_dir():
+            yield from (f"{page.name}/{name}" for name in _pages(page))
+
+
+def _add_tree(app: Sphinx, docname: str, source: list[str]) -> None:
+    path = Path(app.env.doc2path(docname))
+    if path.name == "README.md":
+        names = list(_pages(path.parent))
+        if names:
+            source[0] += TREE.format(pages="\n".join(names))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.connect("source-read", _add_tree)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,61 @@
+"""Includes Markdown files from outside of docs/ as pages, and leads links between all of them.
+
+The files and the links are written for viewers of the repository.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+PAGES = {
+    "CONTRIBUTING.md": "docs/project/contributing.md",
+    "CHANGELOG.md": "docs/project/changelog.md",
+    "SECURITY.md": "docs/project/security-policy.md",
+    "README.md": "docs/index.md",
+}
+"""Page of the site by path in the repository."""
+
+_LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)((?:#[^)\s]*)?)\)")
+
+
+def site_links(text: str, path: str, page: str) -> str:
+    """Return Markdown of the repository as it is on a page of the site.
+
+    Args:
+        text: The Markdown.
+        path: Path of the file that it was written in.
+        page: Path of the page.
+
+    >>> site_links("[how](../SECURITY.md#x)", "docs/security.md", "docs/security.md")
+    '[how](project/security-policy.md#x)'
+    >>> site_links("[a](docs/a.md)", "CONTRIBUTING.md", "docs/project/contributing.md")
+    '[a](../a.md)'
+    """
+
+    def replaced(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))
+        if path == page and target not in PAGES:
+            return link[0]
+        relative = posixpath.relpath(PAGES.get(target, target), posixpath.dirname(page))
+        return f"]({relative}{link[2]})"
+
+    return _LINK.sub(replaced, text)
+
+
+def _read(app: Sphinx, docname: str, source: list[str]) -> None:
+    page = f"docs/{docname}.md"
+    included = {there: path for path, there in PAGES.items() if there != "docs/index.md"}
+    path = included.get(page, page)
+    if path != page:
+        file = Path(app.srcdir).parent / path
+        app.env.note_dependency(file, docname=docname)
+        source[0] = file.read_text()
+    source[0] = site_links(source[0], path, page)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.connect("source-read", _read)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

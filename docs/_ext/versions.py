@@ -1,0 +1,52 @@
+"""Publishes each version under a path of its own, with a list that every page reads.
+
+`make docs` builds into `build/docs/<version>/`. Builds of other versions in the same folder are
+kept, so that a server of static files has all of them. `versions.js` is a script and not JSON
+because a page that is opened as a file may not fetch another file.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+REDIRECT = """\
+<!doctype html>
+<meta charset="utf-8">
+<title>Sluice</title>
+<meta http-equiv="refresh" content="0; url={newest}/index.html">
+<link rel="canonical" href="{newest}/index.html">
+<p><a href="{newest}/index.html">Documentation of Sluice {newest}</a></p>
+"""
+
+
+def version_key(name: str) -> tuple[tuple[int, ...], bool]:
+    """Return the sort key of a version: by its numbers, a final release after its candidates."""
+    numbers = re.match(r"\d+(\.\d+)*", name)
+    return tuple(map(int, numbers[0].split("."))) if numbers else (), name == numbers[0]
+
+
+def list_versions(site: Path) -> list[str]:
+    """Return the versions that were built into a site, the newest first."""
+    built = [path.parent.name for path in site.glob("*/index.html")]
+    return sorted((name for name in built if name[:1].isdigit()), key=version_key, reverse=True)
+
+
+def write_versions(site: Path) -> None:
+    """Write the list of versions and the page that leads to the newest one."""
+    names = list_versions(site)
+    text = json.dumps(names)
+    (site / "versions.js").write_text(f"window.SLUICE_VERSIONS = {text};\n")
+    (site / "index.html").write_text(REDIRECT.format(newest=names[0]))
+
+
+def _finish(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.name == "html":
+        write_versions(Path(app.outdir).parent)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the extension."""
+    app.connect("build-finished", _finish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,160 @@
+"""Takes the pictures of the documentation from a real run, so that they stay true.
+
+`make pictures` runs the default pipeline and a rehearsal in a new folder of state, which takes
+about five minutes on two quiet cores. `--home FOLDER` takes them from a run that exists. Needs
+Chromium.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.sync_api import Page, sync_playwright
+
+DOCS = Path(__file__).resolve().parent
+PIPELINE = "sp500_volatility"
+GROUPS = ("data", "training", "promotion", "drift")
+START_S = 180
+"""Maximum time until the UI answers [s]."""
+
+
+def main() -> None:
+    """Take all pictures."""
+    parser = argparse.ArgumentParser(description="Take the pictures of the documentation.")
+    parser.add_argument("--home", type=Path, help="SLUICE_HOME with a run and a rehearsal")
+    given = parser.parse_args().home
+    with tempfile.TemporaryDirectory() as folder:
+        home = (given or make_run(Path(folder) / "home")).resolve()
+        replay = make_replay(Path(folder))
+        with browser() as page:
+            picture_of_element(page, newest(home, "gate/*.html"), "img", "promotion-verdict")
+            rehearsal = newest(home, f"rehearsals/{PIPELINE}/errors-*.html")
+            picture_of_page(page, rehearsal, "rollout-rehearsal", width=840, height=1430)
+            picture_of_page(page, replay, "replay", width=1180, height=1180)
+            with user_interface(home) as url:
+                picture_of_graph(page, url)
+
+
+def make_run(home: Path) -> Path:
+    """Run the default pipeline and rehearse a rollout with a fault; return the folder of state."""
+    environment = os.environ | {"SLUICE_HOME": str(home)}
+    for command in (
+        ("run", PIPELINE, "--no-rehearsal"),
+        ("rollout", "rehearse", PIPELINE, "--fault", "errors"),
+    ):
+        subprocess.run([*sluice(), *command], env=environment, check=True)
+    return home
+
+
+def make_replay(folder: Path) -> Path:
+    """Trace the program of the guide about training faults, and return its replay."""
+    guide = (DOCS / "how-to" / "find-training-faults.md").read_text()
+    program = guide.partition("```python\n")[2].partition("```")[0]
+    (folder / "train.py").write_text(program)
+    trace = ("trace", "--out", "traces", "--", sys.executable, "train.py")
+    for command in (trace, ("trace", "replay", "traces")):
+        subprocess.run([*sluice(), *command], cwd=folder, env=environment_of_checkout(), check=True)
+    return next(folder.glob("traces/*/replay.html"))
+
+
+def sluice() -> tuple[str, ...]:
+    """Return the command line of this checkout."""
+    return (sys.executable, "-m", "sluice")
+
+
+def environment_of_checkout() -> dict[str, str]:
+    """Return an environment in which this checkout is found from any folder."""
+    return os.environ | {"PYTHONPATH": str(DOCS.parent)}
+
+
+def newest(home: Path, pattern: str) -> Path:
+    """Return the newest report that matches a pattern."""
+    return max((home / "reports").glob(pattern), key=lambda path: path.stat().st_mtime)
+
+
+@contextmanager
+def browser() -> Iterator[Page]:
+    """Yield a page of a headless Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running.new_page(color_scheme="light")
+        running.close()
+
+
+@contextmanager
+def user_interface(home: Path) -> Iterator[str]:
+    """Run `sluice dev` on a free port and yield its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = environment_of_checkout() | {"SLUICE_HOME": str(home)}
+    command = [*sluice(), "dev", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/server_info")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(url: str) -> None:
+    """Return when a server answers.
+
+    Raises:
+        TimeoutError: It does not answer in time.
+    """
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+    raise TimeoutError(f"{url} did not answer within {START_S} s.")
+
+
+def picture_of_element(page: Page, report: Path, selector: str, name: str) -> None:
+    """Store the first element of a report that matches a selector."""
+    page.set_viewport_size({"width": 1000, "height": 900})
+    page.goto(report.as_uri())
+    page.locator(selector).first.screenshot(path=DOCS / f"{name}.png")
+
+
+def picture_of_page(page: Page, report: Path, name: str, *, width: int, height: int) -> None:
+    """Store the upper part of a page."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(report.as_uri())
+    page.wait_for_timeout(1_000)
+    page.screenshot(path=DOCS / f"{name}.png")
+
+
+def picture_of_graph(page: Page, url: str) -> None:
+    """Store the asset graph of the default pipeline, with all groups expanded."""
+    page.set_viewport_size({"width": 1800, "height": 1000})
+    selection = quote(f'key:"{PIPELINE}/*"', safe="*")
+    groups = ",".join(f"global@global:{PIPELINE}_{group}" for group in GROUPS)
+    page.goto(f"{url}/asset-groups~{selection}/?expanded={quote(groups, safe='')}")
+    page.get_by_text(re.compile("production_model")).first.wait_for(timeout=START_S * 1000)
+    page.wait_for_timeout(5_000)
+    page.get_by_text("Hide navigation").click()
+    page.wait_for_timeout(2_000)
+    clip = {"x": 372, "y": 108, "width": 1370, "height": 760}
+    page.screenshot(path=DOCS / "asset-graph.png", clip=clip)
+
+
+if __name__ == "__main__":
+    main()

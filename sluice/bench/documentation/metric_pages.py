@@ -1,0 +1,88 @@
+"""The pages about metrics and about events of logs."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from sluice.bench.documentation import markdown
+from sluice.eventlog.event_fields import END_EVENTS, EVENT_FIELDS
+from sluice.metrics import directions
+
+_TOPICS = (
+    *("regression", "classification", "calibration", "ranking", "detection", "generation"),
+    "trading",
+)
+
+
+def metric_page() -> dict[str, str]:
+    """Return the text of the page about metrics, by its path in the documentation."""
+    parts = [
+        "# Metrics",
+        "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics` and "
+        "return their `numbers`. A metric that is undefined on the given rows is NaN there and is "
+        "listed in `absent` with the reason; it is never replaced by 0.",
+        "A metric is used by its name in `guards.metrics`, `guards.limits` and "
+        "`headline_metric`. Directions of these names are known; declare others in "
+        "`metric_directions` of the workload. A suffix after `@`, as in `ndcg@10`, is ignored.",
+        markdown.table(
+            ("better if", "metrics"),
+            [(way, ", ".join(f"`{name}`" for name in _names(way))) for way in ("higher", "lower")],
+        ),
+    ]
+    for topic in _TOPICS:
+        module = import_module(f"sluice.metrics.{topic}")
+        parts.append(f"## {markdown.title(topic)}")
+        parts.append(_first_sentence(module))
+        rows = [
+            (f"`{module.__name__}.{name}`", _arguments(function), _first_sentence(function))
+            for name, function in _functions(module)
+        ]
+        parts.append(markdown.table(("function", "arguments", "returns"), rows))
+    return {"reference/metrics.md": markdown.page(*parts)}
+
+
+def event_page() -> dict[str, str]:
+    """Return the text of the page about events, by its path in the documentation."""
+    rows = [
+        (
+            f"`{event}`",
+            ", ".join(f"`{name}` ({kind})" for name, kind in fields.items()),
+            " or ".join(f"`{end}`" for end in END_EVENTS.get(event, ())),
+        )
+        for event, fields in EVENT_FIELDS.items()
+    ]
+    return {
+        "reference/events.md": markdown.page(
+            "# Events of a log",
+            "Trainings and gates write one JSON object per line (NDJSON) with `event`, "
+            "`timestamp` and the fields below; other fields are allowed. `sluice poc --log FILE` "
+            "validates a log of any program.",
+            markdown.table(("event", "required fields", "ended by"), rows),
+            "`fold_complete` also has the metrics of the workload as `test_*`, and "
+            "`experiment_complete` its headline metric as `mean_*`. After a crash the event that "
+            "ends an interval is missing, and the last line may be incomplete; both are reported "
+            "and are not errors.",
+        )
+    }
+
+
+def _names(way: str) -> Iterator[str]:
+    known = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
+    return (name for name in known if directions.direction_of(name, {}) == way)
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, value in vars(module).items():
+        is_own = inspect.isfunction(value) and value.__module__ == module.__name__
+        if is_own and not name.startswith("_"):
+            yield name, value
+
+
+def _arguments(function: Callable[..., Any]) -> str:
+    return ", ".join(f"`{name}`" for name in inspect.signature(function).parameters)
+
+
+def _first_sentence(described: object) -> str:
+    return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())

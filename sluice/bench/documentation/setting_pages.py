@@ -1,0 +1,192 @@
+"""The page about the keys of a pipeline file, from the settings classes."""
+
+import inspect
+import re
+import types
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from sluice.bench.documentation import markdown
+from sluice.config.pipeline import PipelineSettings
+from sluice.workloads.bars import BarsSettings
+from sluice.workloads.workload import WorkloadSettings
+
+_NAMES = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
+_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
+_LENGTHS = {"MinLen": "at least", "MaxLen": "at most"}
+_NESTED = "keys of a group"
+_WORKLOAD = "workload_settings"
+
+_MAX_INLINE_KEYS = 2
+"""Maximum number of keys of a group whose defaults are shown in one cell."""
+
+
+class Section(NamedTuple):
+    """A group of keys with a section of its own on the page."""
+
+    path: str
+    model: type[BaseModel]
+
+    @property
+    def heading(self) -> str:
+        """Heading of the section."""
+        kind = _kind(self.model)
+        if kind is not None:
+            return f"`{self.path}`: kind `{kind}`"
+        if self.path == _WORKLOAD:
+            return f"`{_WORKLOAD}` of `{self.model.__name__.removesuffix('Settings')}`"
+        return f"`{self.path}`" if self.path else "Top level"
+
+    @property
+    def anchor(self) -> str:
+        """Name of the section in a link."""
+        return re.sub(r"[^\w -]", "", self.heading.lower()).replace(" ", "-")
+
+
+def setting_page() -> dict[str, str]:
+    """Return the text of the page about settings, by its path in the documentation."""
+    parts = [
+        "# Keys of a pipeline file",
+        "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
+        "not exist is refused, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
+        "run`, `tune` and `poc` overrides a key for one run, such as "
+        "`--set training.learning_rate=0.01`. `based_on: other.yaml` beside a `name` takes every "
+        "key that the file does not set from another pipeline file.",
+    ]
+    sections = find_sections()
+    for section in sections:
+        parts += [
+            f"## {section.heading}",
+            _about(section.model),
+            settings_table(section.model, sections),
+        ]
+    return {"reference/settings.md": markdown.page(*parts)}
+
+
+def find_sections() -> list[Section]:
+    """Return one section for every settings class, in the order of the keys."""
+    found: list[Section] = []
+    for path, model in (
+        ("", PipelineSettings),
+        (_WORKLOAD, WorkloadSettings),
+        (_WORKLOAD, BarsSettings),
+    ):
+        add_sections(Section(path, model), found)
+    return found
+
+
+def add_sections(section: Section, found: list[Section]) -> None:
+    """Add a section and those nested in it; a class that has a section gets no second one."""
+    if any(other.model is section.model for other in found):
+        return
+    found.append(section)
+    fields = section.model.model_fields
+    models = {name: list(nested_models(field.annotation)) for name, field in fields.items()}
+    counts = Counter(model for nested in models.values() for model in set(nested))
+    for name, nested in models.items():
+        for model in nested:
+            key = "NAME" if counts[model] > 1 else name
+            add_sections(Section(f"{section.path}.{key}".strip("."), model), found)
+
+
+def describe_type(annotation: Any) -> str:
+    """Return the values that an annotation permits, such as 'integer or null'."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        return _limited(describe_type(inner), metadata)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        texts = [describe_type(part) for part in get_args(annotation)]
+        return " or ".join(dict.fromkeys(texts))
+    if origin in (tuple, list):
+        parts = [part for part in get_args(annotation) if part is not Ellipsis]
+        return f"list of {' and '.join(dict.fromkeys(map(describe_type, parts)))}"
+    if origin in (dict, Mapping) or annotation is dict:
+        return "mapping"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _NESTED
+    return _NAMES.get(annotation, "any value")
+
+
+def nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes of an annotation, also within unions and containers."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from nested_models(part)
+
+
+def _kind(model: type[BaseModel]) -> str | None:
+    field = model.model_fields.get("kind")
+    return field.default if field is not None and isinstance(field.default, str) else None
+
+
+def _about(model: type[BaseModel]) -> str:
+    return " ".join((inspect.getdoc(model) or "").partition("\n\n")[0].split())
+
+
+def settings_table(model: type[BaseModel], sections: list[Section]) -> str:
+    """Return the table of the keys of a settings class, with links to the given sections."""
+    rows = [
+        (f"`{field.alias or name}`", _default(field), _values(field, sections), _meaning(field))
+        for name, field in model.model_fields.items()
+    ]
+    return markdown.table(("key", "default", "values", "meaning"), rows)
+
+
+def _meaning(field: FieldInfo) -> str:
+    nested = list(nested_models(field.annotation))
+    return field.description or (_about(nested[0]) if nested else "")
+
+
+def _values(field: FieldInfo, sections: list[Section]) -> str:
+    nested = dict.fromkeys(nested_models(field.annotation))
+    links = [
+        f"[{_kind(section.model) or 'keys'}](#{section.anchor})"
+        for section in sections
+        if section.model in nested
+    ]
+    text = describe_type(field.annotation)
+    if links:
+        text = text.replace(_NESTED, " or ".join(links), 1).replace(f" or {_NESTED}", "")
+    return _limited(text, field.metadata)
+
+
+def _limited(text: str, metadata: Any) -> str:
+    """Return the description of a type with its limits."""
+    limits = []
+    for limit in metadata:
+        name = type(limit).__name__
+        if name in _WORDS:
+            limits.append(f"{_WORDS[name]} {getattr(limit, name.lower()):g}")
+        elif name in _LENGTHS:
+            length = getattr(limit, "min_length" if name == "MinLen" else "max_length")
+            limits.append(f"{_LENGTHS[name]} {length} long")
+        elif getattr(limit, "pattern", None):
+            limits.append(f"matching `{limit.pattern}`")
+    return f"{text}, {' and '.join(limits)}" if limits else text
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "none"
+    if isinstance(value, BaseModel):
+        if len(type(value).model_fields) > _MAX_INLINE_KEYS:
+            return "see there"
+        value = value.model_dump(mode="json")
+    if isinstance(value, tuple | list) and any(isinstance(part, BaseModel) for part in value):
+        return "see there"
+    shown = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(shown, default_flow_style=True, width=1000).removesuffix("...\n")
+    return f"`{' '.join(text.split())}`"

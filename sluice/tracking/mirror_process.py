@@ -1,0 +1,73 @@
+"""Runs a tracking client in a process of its own, with a time limit.
+
+Output, side effects, retries and failures of the client then do not affect the caller.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.base.redaction import redact
+
+
+class MirrorFailed(Exception):
+    """The tracking client failed or took too long."""
+
+
+def run_mirror_process(
+    module: str,
+    payload: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    folder: Path,
+    environ: Mapping[str, str],
+) -> Any:
+    """Run a module that reads a JSON object from stdin and prints a JSON value.
+
+    Args:
+        module: Module to run with ``python -m``; the last line that it prints is its result.
+        payload: Content of stdin.
+        timeout_s: Time limit [s].
+        folder: Working folder of the process.
+        environ: Environment variables of the process; this package is added to PYTHONPATH.
+
+    Returns:
+        The printed value.
+
+    Raises:
+        MirrorFailed: The process failed, or was not finished in time and was killed.
+        OSError: The process cannot be started.
+    """
+    sluice_parent = str(Path(__file__).resolve().parents[2])
+    python_path = [sluice_parent, *filter(None, [environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        env={**environ, "PYTHONPATH": os.pathsep.join(python_path)},
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # one kill then also ends the client's own processes
+    )
+    try:
+        output, errors = process.communicate(json.dumps(payload).encode(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise MirrorFailed(f"not finished after {timeout_s:g} s (timeout_s).") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        process.wait()
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
+    # The client may have printed lines of its own before the result.
+    return json.loads(output.strip().splitlines()[-1])

@@ -1,0 +1,218 @@
+"""Mirrors the registry's history to the model registry of an MLflow server.
+
+Every version, promoted or not, becomes a run of the experiment with its config, metrics, loss
+curves, lineage and receipts, and a version of the registered model whose source is that run. A
+promotion or rollback moves the alias ``production``; a candidate that may be promoted has the alias
+``staging``. The tags ``sluice.version``, ``sluice.candidate``, ``sluice.verdict`` and
+``sluice.stage`` say what the ledger knows. MLflow counts versions by itself, so its numbers may
+differ from those of the ledger.
+
+The ledger decides and MLflow shows: a change of an alias on the server promotes nothing.
+
+The client of MLflow runs in a separate process, because it retries failed requests for minutes.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sluice.base.errors import StorageError
+from sluice.base.files import make_folder
+from sluice.base.redaction import redact_data
+from sluice.base.settings import Record
+from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
+from sluice.tracking.settings import MlflowSettings
+from sluice.tracking.tracked_run import Scalar
+
+PRODUCTION, STAGING = "production", "staging"
+"""Aliases of the registered model."""
+
+_MAX_PARAMS, _MAX_METRICS = 100, 1000
+"""Largest numbers of parameters and metrics that the server accepts in one request."""
+_MAX_PARAM_CHARS = 6000
+_RETRIES, _REQUEST_S = 2, 20
+
+
+class MlflowChange(Record):
+    """One history entry in the form in which it is mirrored."""
+
+    version: int
+    candidate: str
+    action: str
+    from_version: int | None
+    stage: str
+    """State of the version after the entry."""
+    verdict: str
+    """Outcome of the newest promotion receipt; empty without one."""
+    registered_ms: int
+    """Time of registration [ms since 1970]."""
+    config: dict[str, Any]
+    lineage: dict[str, Any]
+    receipts: list[dict[str, Any]]
+
+
+def mirror_to_mlflow(
+    change: MlflowChange,
+    scalars: Sequence[Scalar],
+    settings: MlflowSettings,
+    *,
+    model: str,
+    folder: Path,
+    environ: Mapping[str, str],
+) -> str:
+    """Mirror one history entry; an entry that is mirrored twice changes nothing.
+
+    Args:
+        change: The history entry with its version.
+        scalars: Metrics and loss curves of the version.
+        settings: Server and time limit.
+        model: Name of the model in the ledger.
+        folder: Working folder of the client.
+        environ: Environment variables, with the credentials of MLflow.
+
+    Returns:
+        What was mirrored, in one sentence.
+
+    Raises:
+        MirrorFailed: The server or the client failed, or was not finished in time.
+    """
+    if find_spec("mlflow") is None:
+        raise MirrorFailed("the package mlflow is not installed. Install Sluice with [mlflow].")
+    payload = {
+        **redact_data(change.model_dump(mode="json")),
+        "scalars": [[s.name, s.epoch or 0, s.value] for s in scalars],
+        "uri": settings.uri,
+        "experiment": settings.experiment or model,
+        "registered_model": settings.registered_model or model,
+    }
+    try:
+        make_folder(folder)
+    except (OSError, StorageError) as error:
+        raise MirrorFailed(str(error)) from error
+    number = run_mirror_process(
+        "sluice.tracking.mlflow_mirror",
+        payload,
+        timeout_s=settings.timeout_s,
+        folder=folder,
+        environ={
+            **environ,
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_RETRIES),
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_REQUEST_S),
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        },
+    )
+    return (
+        f"Mirrored to MLflow ({settings.uri}): {change.action} of version {change.version} is "
+        f"version {number} of {payload['registered_model']}."
+    )
+
+
+def _mirror(payload: Mapping[str, Any]) -> str:
+    """Write one change to the server; return MLflow's version. Called in the separate process."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(payload["uri"])
+    model = payload["registered_model"]
+    run = _find_or_create_run(client, payload)
+    number = _find_or_create_version(client, model, run)
+    for key in ("version", "candidate", "verdict", "stage"):
+        client.set_model_version_tag(model, number, f"sluice.{key}", str(payload[key]))
+    if payload["action"] in ("promote", "rollback"):
+        _move_alias(client, model, PRODUCTION, number)
+        previous = _version_number(client, model, payload["from_version"])
+        if previous not in (None, number):
+            client.set_model_version_tag(model, previous, "sluice.stage", "archived")
+    if payload["stage"] == STAGING:
+        _move_alias(client, model, STAGING, number)
+    elif client.get_registered_model(model).aliases.get(STAGING) == number:
+        client.delete_registered_model_alias(model, STAGING)
+    return number
+
+
+def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
+    """Return the finished run of the version; one that an interruption left is completed."""
+    experiment = client.get_experiment_by_name(payload["experiment"])
+    experiment_id = (
+        client.create_experiment(payload["experiment"])
+        if experiment is None
+        else experiment.experiment_id
+    )
+    tags = {"sluice.version": str(payload["version"]), "sluice.candidate": payload["candidate"]}
+    condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    runs = client.search_runs([experiment_id], condition, max_results=1)
+    at = payload["registered_ms"]
+    run = (
+        runs[0]
+        if runs
+        else client.create_run(
+            experiment_id,
+            start_time=at,
+            tags=tags,
+            run_name=f"{payload['registered_model']}-{payload['version']}",
+        )
+    )
+    if run.info.status == "FINISHED":
+        return run
+    _log_run(client, run.info.run_id, payload)
+    client.set_terminated(run.info.run_id, end_time=at)
+    return run
+
+
+def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
+    from mlflow.entities import Metric, Param
+
+    # Metrics with equal times are equal to the server, so a repetition adds none.
+    at = payload["registered_ms"]
+    params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flat(payload["config"])]
+    metrics = [Metric(name, value, at, epoch) for name, epoch, value in payload["scalars"]]
+    for start in range(0, len(params), _MAX_PARAMS):
+        client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
+    for start in range(0, len(metrics), _MAX_METRICS):
+        client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+    client.log_dict(run_id, payload["lineage"], "lineage.json")
+    client.log_dict(run_id, {"receipts": payload["receipts"]}, "receipts.json")
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _find_or_create_version(client: Any, model: str, run: Any) -> str:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_registered_model(model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        client.create_registered_model(model)
+    found = client.search_model_versions(f"name = '{model}' and run_id = '{run.info.run_id}'")
+    version = (
+        found[0]
+        if found
+        else client.create_model_version(model, run.info.artifact_uri, run_id=run.info.run_id)
+    )
+    return str(version.version)
+
+
+def _version_number(client: Any, model: str, version: int | None) -> str | None:
+    """Return MLflow's number of a version of the ledger, or None if it was not mirrored."""
+    condition = f"name = '{model}' and tags.`sluice.version` = '{version}'"
+    found = client.search_model_versions(condition)
+    return str(found[0].version) if found else None
+
+
+def _move_alias(client: Any, model: str, alias: str, number: str) -> None:
+    if client.get_registered_model(model).aliases.get(alias) != number:
+        client.set_registered_model_alias(model, alias, number)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_mirror(json.load(sys.stdin))))

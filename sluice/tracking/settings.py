@@ -1,0 +1,57 @@
+"""Settings of the mirrors, which copy the registry's history to tracking servers."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from sluice.base.settings import Settings
+
+Mode = Literal["offline", "online", "off"]
+
+
+class MlflowSettings(Settings):
+    """Settings of the mirror to an MLflow server; the extra ``mlflow`` must be installed.
+
+    Credentials are read from MLflow's own variables: MLFLOW_TRACKING_USERNAME and
+    MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.
+    """
+
+    uri: str = Field(
+        pattern=r"^(https?://|databricks)",
+        description="Address of the server, such as 'http://mlflow.example:5000'.",
+    )
+    experiment: str | None = Field(
+        None, min_length=1, description="Experiment of the runs; by default the pipeline."
+    )
+    registered_model: str | None = Field(
+        None, min_length=1, description="Name of the registered model; by default the pipeline."
+    )
+    timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Time limit for mirroring one history entry [s]."
+    )
+
+
+class TrackingSettings(Settings):
+    """Settings of the mirrors to Weights & Biases and MLflow."""
+
+    mode: Mode = Field(
+        "offline",
+        description="'offline' writes files for a later sync, 'online' sends them with the key in "
+        "WANDB_API_KEY or of 'wandb login', 'off' does nothing.",
+    )
+    project: str = Field("sluice", min_length=1, description="Project of the runs.")
+    entity: str | None = Field(None, description="User or team; by default the key's owner.")
+    group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
+    tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
+    timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Time limit for mirroring one run [s]."
+    )
+    mlflow: MlflowSettings | None = Field(
+        None, description="MLflow server to which the registry is mirrored; by default none."
+    )
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _accept_false_as_off(cls, mode: object) -> object:
+        """Convert False to 'off', because YAML reads the word off as False."""
+        return "off" if mode is False else mode
