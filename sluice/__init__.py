@@ -64,6 +64,8 @@ _MODULES = {
     "fit": "sluice.api.fit",
     "serve": "sluice.api.serve",
     "workload_of_frame": "sluice.workloads.frame",
+    # Not in __all__: it needs the extra pipeline. `dg` finds it by its entry point.
+    "ModelPipeline": "sluice.pipelines.component",
 }
 
 __all__ = [
@@ -103,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -28,7 +28,7 @@ LINES = (
     {"evaluation", "serving", "tracking"},
     {"config"},
     {"drift", "failfast"},
-    {"rollout_control"},
+    {"rollout_control", "scaffold"},
     {"rehearsal"},
     {"bench"},
     {"assets"},

@@ -44,6 +44,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "init": Command(
+        ("init",), "Write a pipeline for your data: NAME.yaml, NAME.py and test_NAME.py."
+    ),
     "run": Command(
         ("orchestration.commands",),
         "Run a pipeline from raw rows to a verdict; promote the candidate on PROMOTE.",

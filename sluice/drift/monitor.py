@@ -6,7 +6,6 @@ from datetime import datetime
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
@@ -35,7 +34,7 @@ from sluice.drift.reference_store import ReferenceArtifacts, last_known_label, r
 from sluice.drift.report import DATA_FAULTS, DriftReport
 from sluice.drift.window_evaluation import evaluate_window
 from sluice.drift.windows import Waiting, next_window
-from sluice.evaluation.outputs import predict
+from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.reference import REPRODUCED_RTOL
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.loading import load_members
@@ -296,8 +295,7 @@ class _SignalEvaluator:
         members = deployed_members(inputs.version.lineage.members)
         workload, networks = load_members(inputs.version, members, inputs.store)
         examples = workload.examples(inputs.frame, RowRange(start=start, stop=rows.stop))
-        output = torch.stack([predict(network, examples.x) for network in networks]).mean(dim=0)
-        losses = workload.losses(output, examples.targets).double().numpy()
+        losses = ensemble_losses(workload, networks, examples).double().numpy()
         return pd.Series(losses, index=labels[examples.rows])
 
     def _serving(
