@@ -196,6 +196,7 @@ def fit(
             specs, compute=compute, on_event=on_event or _FinishedLines(len(specs))
         )
     identity = identify_code(inputs.workload, model)
+    codec = inputs.workload.codec().identity()
     symptoms = diagnose_members(
         members,
         inputs.workload,
@@ -211,6 +212,7 @@ def fit(
         config=inputs.config_digest,
         code=identity.digest,
         code_identity=identity,
+        codec=codec,
         seeds=tuple(sorted(set(seeds))),
         members=tuple(members),
         event_log=merge_logs(

@@ -33,6 +33,7 @@ from sluice.registry.records import Version
 from sluice.registry.reference_choice import choose_reference
 from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.verdicts.verdict import Verdict
+from sluice.workloads.codecs.identity import require_same_codec
 
 
 def register_fitted(
@@ -58,6 +59,9 @@ def register_fitted(
             f"stored in {fitted.home.root}.",
             fix="Use the same SLUICE_HOME for the training and the registry.",
         )
+    require_same_codec(
+        f"The candidate of {model}", fitted.trained.codec, fitted.workload.codec().identity()
+    )
     poc = _poc_receipt(ledger, model, fitted)
     reference = choose_reference(
         ledger,
@@ -185,6 +189,7 @@ def _lineage(model: str, evaluated: EvaluatedModel) -> Lineage:
         resolved_config=fitted.inputs.config,
         code=trained.code,
         code_identity=trained.code_identity,
+        codec=trained.codec,
         git=read_git(Path(inspect.getfile(type(fitted.workload))).parent, store=store),
         seeds=trained.seeds,
         members=trained.members,

@@ -20,6 +20,7 @@ EXTRAS = {
         *("dagster", "dagster_shared", "dagster_webserver", "great_expectations", "grpc", "numba"),
         *("opentelemetry", "upath", "wandb"),
     ),
+    "mlflow": ("mlflow",),
     "postgres": ("dagster_postgres", "psycopg"),
     "searchers": ("hyperopt",),
 }

@@ -34,25 +34,25 @@ def trace(out: Path | str | None = None, *, settings: TraceSettings | None = Non
     block, and this one has no findings of its own.
 
     Args:
-        out: Folder of the traces; by default a new one in ``SLUICE_HOME/traces``.
+        out: Folder that gets a new subfolder for the block; by default ``SLUICE_HOME/traces``.
         settings: Limits of time, memory and disk.
 
     Cost:
         Imports torch. For the cost of a trace, run ``sluice bench trace``.
     """
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    folder = unique_folder(home.traces, "block") if out is None else Path(out)
-    return TracedBlock(folder, settings or TraceSettings())
+    return TracedBlock(home.traces if out is None else Path(out), settings or TraceSettings())
 
 
 class TracedBlock:
     """A traced block of code; its results are available after the block."""
 
-    def __init__(self, folder: Path, settings: TraceSettings) -> None:
-        self.folder = folder.resolve()
-        """Folder of the traces: one subfolder for each process."""
+    def __init__(self, out: Path, settings: TraceSettings) -> None:
+        self.folder = out.resolve()
+        """Folder of the block's traces, one subfolder for each process; known in the block."""
         self.reports: tuple[ProcessReport, ...] = ()
         """Report on each traced process; empty during the block, and without any training."""
+        self._out = self.folder
         self._settings = settings
         self._stack = ExitStack()
         self._is_inner = False
@@ -63,6 +63,8 @@ class TracedBlock:
 
         self._is_inner = active_tracer() is not None
         self.reports = ()
+        # Findings of earlier traces in the same folder are not those of this block.
+        self.folder = unique_folder(self._out, "block")
         self._stack.enter_context(traced(self.folder, self._settings))
         return self
 
@@ -73,11 +75,9 @@ class TracedBlock:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
-        if self._is_inner:
-            return
         try:
             self.reports = report_traces(self.folder)
-        except StorageError:  # nothing was trained, or the folder cannot be written
+        except StorageError:  # nothing was trained, an outer trace records, or no disk space
             self.reports = ()
 
     @property

@@ -16,6 +16,7 @@ NOT_RUN = {
     "changes the shell of the reader": 1,
     "needs a running server": 1,
     "needs an MLflow server and a registered model of yours": 1,
+    "needs a model that passes the gate": 1,
     "needs a package that is not locked": 2,
     "needs the digest of a search of yours": 1,
     "needs the rollout of the reader": 1,

@@ -48,6 +48,16 @@ def test_a_healthy_training_has_no_finding(tmp_path):
     assert "no problem found" in repr(block)
 
 
+def test_earlier_traces_in_the_folder_are_not_those_of_the_block(tmp_path):
+    block = sluice.trace(tmp_path)
+    with block:
+        train(clears=False)
+    with block:
+        train()
+
+    assert (block.findings, block.num_steps) == ((), 12)
+
+
 def test_an_error_is_raised_and_the_trace_up_to_it_is_reported(tmp_path):
     with pytest.raises(RuntimeError, match="out of paper"), sluice.trace(tmp_path) as block:
         train(fails_at=5)
@@ -72,7 +82,7 @@ def test_inside_another_trace_the_outer_one_records(tmp_path):
 
     assert "recorded by the outer trace" in repr(block)
     assert block.findings == ()
-    assert not (tmp_path / "inner").exists()
+    assert not list((tmp_path / "inner").rglob("*.*"))
 
 
 def test_traces_are_stored_in_the_state_folder_by_default(tmp_path, monkeypatch):
