@@ -29,6 +29,7 @@ from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.tracking.settings import TrackingSettings
 from sluice.training.members import TrainedModels
+from sluice.workloads.codecs.identity import require_same_codec
 
 VERDICT = "verdict"
 REASON = "reason"
@@ -104,6 +105,8 @@ def candidate_asset(
                 now=subject[role],
                 remedy="Materialize best_config and trained_models first.",
             )
+        codec = workload.codec().identity()
+        require_same_codec(f"The candidate of {pipeline}", trained_models.codec, codec)
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
             known = ledger.version_of(pipeline, trained_models.candidate)
@@ -129,6 +132,7 @@ def candidate_asset(
                     resolved_config=tuned.config,
                     code=trained_models.code,
                     code_identity=trained_models.code_identity,
+                    codec=trained_models.codec,
                     git=git,
                     seeds=trained_models.seeds,
                     num_trials=best_config.num_trials,

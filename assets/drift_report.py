@@ -12,6 +12,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
+from sluice.assets.source_asset import provided_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GateBlocked, SluiceError
@@ -52,6 +53,7 @@ def drift_report_asset(
     @dg.asset(
         key=[pipeline, DRIFT_REPORT],
         deps=[dg.AssetKey([pipeline, name]) for name in ("drift_reference", "production_model")],
+        ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_drift",
@@ -62,13 +64,19 @@ def drift_report_asset(
     )
     @spanned
     def drift_report(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
+        context: dg.AssetExecutionContext,
+        /,
+        sluice_state: dg.ResourceParam[SluiceState],
+        **inputs: object,
     ) -> dg.MaterializeResult[MonitorState]:
         before = read_latest_record(MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT)
-        with wrap_user_errors("load_rows of the workload"):
+        with (
+            provided_source(workload, inputs),
+            wrap_user_errors("load_rows of the workload"),
+        ):
             raw = workload.load_rows()
         with sluice_state.ledger() as ledger:
-            inputs = collect_monitor_inputs(
+            monitored = collect_monitor_inputs(
                 pipeline,
                 drift,
                 alarm_settings,
@@ -77,7 +85,7 @@ def drift_report_asset(
                 raw,
                 on_progress=context.log.info,
             )
-        run = run_drift_monitor(inputs, before)
+        run = run_drift_monitor(monitored, before)
         state = run.state
         context.log.info(f"{state.verdict}: {state.reason}")
         page = save_page(

@@ -32,9 +32,9 @@ from sluice.evaluation.suites.plots import changes_png
 from sluice.evaluation.suites.result import CHANGES, SuiteReport
 from sluice.evaluation.suites.run import SuiteScores, run_suites
 from sluice.evaluation.suites.settings import SuiteSettings
-from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
+from sluice.registry.reference_choice import choose_reference
 from sluice.registry.stored_code import CodeSource
 from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
@@ -185,22 +185,6 @@ def evaluation_asset(
         )
 
     return evaluation
-
-
-def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str) -> Version | None:
-    """Return the version that a candidate is compared with; None for the baseline.
-
-    This is the version in production. If the candidate itself is in production, the reference of
-    its recorded decision on this window is used, so that the gate returns the same decision again.
-    """
-    production = ledger.production(model)
-    if production is None or production.candidate != candidate:
-        return production
-    decided = ledger.latest_decision(model, candidate=candidate, window=window)
-    if decided is None or decided.subject["reference"] == BASELINE:
-        return None
-    earlier = decided.subject["reference"]
-    return ledger.version_of(model, earlier)
 
 
 def _stored(scores: ModelScores, state: SluiceState) -> EvaluatedArm:

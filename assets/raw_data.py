@@ -5,6 +5,7 @@ import dagster as dg
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
 from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.source_asset import provided_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.data.table import TableRecord, save_table
 from sluice.findings.user_code import wrap_user_errors
@@ -16,6 +17,7 @@ def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline, "raw_data"],
+        ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_data",
@@ -25,9 +27,15 @@ def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
     )
     @spanned
     def raw_data(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
+        context: dg.AssetExecutionContext,
+        /,
+        sluice_state: dg.ResourceParam[SluiceState],
+        **inputs: object,
     ) -> dg.MaterializeResult[TableRecord]:
-        with wrap_user_errors("load_rows of the workload"):
+        with (
+            provided_source(workload, inputs),
+            wrap_user_errors("load_rows of the workload"),
+        ):
             frame = workload.load_rows()
         record = save_table(frame, sluice_state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")

@@ -3,6 +3,7 @@
 Values are never pickled. Large content is in the artifact store; a record refers to it by digest.
 """
 
+import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,10 +36,15 @@ class RecordIOManager(dg.IOManager):
         write_atomic(self._path(context.asset_key), obj.model_dump_json(indent=1).encode())
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Read the latest record of the upstream asset."""
+        """Read the latest record of the upstream asset.
+
+        An input without the type of the record, such as one of an asset of the user, gets a dict.
+        """
         path = self._path(context.asset_key)
         kind = context.dagster_type.typing_type
         try:
+            if not (isinstance(kind, type) and issubclass(kind, Record)):
+                return json.loads(path.read_bytes())
             return kind.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise ContractError(

@@ -10,6 +10,7 @@ import dagster as dg
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
+from sluice.assets.source_asset import provided_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
@@ -41,6 +42,7 @@ def rollout_review_asset(
     @dg.asset(
         key=[pipeline, REVIEW],
         deps=[dg.AssetKey([pipeline, ROLLOUT])],
+        ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
         group_name=f"{pipeline}_promotion",
@@ -51,9 +53,15 @@ def rollout_review_asset(
     )
     @spanned
     def rollout_review(
-        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
+        context: dg.AssetExecutionContext,
+        /,
+        sluice_state: dg.ResourceParam[SluiceState],
+        **inputs: object,
     ) -> dg.MaterializeResult[RolloutReview]:
-        with wrap_user_errors("load_rows or compute_features of the workload"):
+        with (
+            provided_source(workload, inputs),
+            wrap_user_errors("load_rows or compute_features of the workload"),
+        ):
             frame = workload.compute_features(workload.load_rows())
         library = SuiteLibrary(sluice_state.home.suites / pipeline, sluice_state.store)
         with sluice_state.ledger() as ledger:

@@ -119,6 +119,7 @@ def trained_models_asset(
             seeds=planned.seeds,
             data=data,
         )
+        codec = workload.codec().identity()
         started = time.perf_counter()
         members, reused = train_members(
             specs,
@@ -148,6 +149,7 @@ def trained_models_asset(
         record = TrainedModels(
             **candidate_subject(tuned, data),
             code_identity=identity,
+            codec=codec,
             seeds=planned.seeds,
             members=tuple(members),
             event_log=event_log,

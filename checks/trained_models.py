@@ -18,6 +18,7 @@ from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import load_table
 from sluice.evaluation.outputs import predict
 from sluice.eventlog.event_log import validate_log
+from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.predictions import prediction_spread
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
@@ -27,6 +28,10 @@ ALL_TRAINED = "every_seed_and_fold_is_trained"
 FINITE = "losses_and_gradients_are_finite"
 NOT_CONSTANT = "predictions_have_plausible_spread"
 TRACE_CLEAN = "tracer_reports_no_errors"
+
+_MAX_LARGE_OUTPUTS = 256
+"""Maximum number of test rows whose outputs are in memory together, if the workload declares that
+its outputs are large."""
 
 
 def trained_models_checks(
@@ -174,6 +179,8 @@ def _prediction_spread(
     workload = inputs.workload
     frame = load_table(features.table, state.store)
     tests = {fold.fold_id: workload.examples(frame, fold.test) for fold in features.folds}
+    if not workload.keep_outputs:
+        tests = {number: sample_evenly(test, _MAX_LARGE_OUTPUTS) for number, test in tests.items()}
     rows = []
     for member in trained.members:
         model = load_member(member, workload, inputs.model, state.store)

@@ -12,6 +12,7 @@ from sluice.config.pipeline_file import BASED_ON, resolve_base
 from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import with_resources
+from sluice.pipelines.scaffolder import PipelineScaffolder
 
 
 class Attributes(BaseModel):
@@ -37,12 +38,17 @@ class Attributes(BaseModel):
         }
 
 
+@dg.scaffold_with(PipelineScaffolder)
 class ModelPipeline(dg.Component):
     """A gated pipeline from raw rows to a model in production.
 
-    The attributes in YAML are ``sluice.config.pipeline.PipelineSettings`` itself, so the command
-    line, the component and ``dg check yaml`` read one schema.
+    Each pipeline has its own asset keys, groups and jobs, which start with its name. Its resources
+    have the keys sluice_state, sluice_records and sluice_progress, so that the project keeps its
+    own default IO manager.
     """
+
+    # The attributes in YAML are PipelineSettings itself, so that the command line, the component
+    # and 'dg check yaml' read one schema.
 
     def __init__(self, settings: PipelineSettings) -> None:
         self.settings = settings

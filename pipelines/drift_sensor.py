@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from sluice.assets.drift_report import DRIFT_REPORT, newest_samples, production_since
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import SluiceState, utc_now
+from sluice.assets.source_asset import LoadAsset, loader
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import SluiceError
@@ -108,6 +109,7 @@ def drift_sensor(
                     sluice_state.store,
                     ledger,
                     context.instance,
+                    load_asset=loader(context.repository_def, context.instance),
                 ),
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]
@@ -183,9 +185,11 @@ def request_drift_check(
     store: ArtifactStore,
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
+    *,
+    load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | str:
     """Return the request of a drift check for new rows or samples, or why none is needed."""
-    answer = source.ask()
+    answer = source.ask(load_asset)
     if isinstance(answer, SourceUnavailable):
         return answer.reason
     if answer.index.empty:

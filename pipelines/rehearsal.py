@@ -16,7 +16,7 @@ from sluice.rehearsal.settings import MIN_SECONDS
 def with_rehearsal(
     report: RunReport, pipeline: ResolvedPipeline, home: Home, console: Console
 ) -> RunReport:
-    """Return the report with the result of a rehearsal, when the run changed production.
+    """Return the report with the result of a rehearsal, when the run changed what is served.
 
     A failed rehearsal is reported and does not undo the promotion.
 
@@ -26,7 +26,7 @@ def with_rehearsal(
         home: State folder.
         console: Shows the duration.
     """
-    if not report.promoted:
+    if not report.promoted or not pipeline.workload.is_served:
         return report
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse

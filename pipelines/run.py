@@ -12,6 +12,7 @@ from sluice.assets.best_config import BestConfig
 from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.resources import SluiceState, utc_now
+from sluice.assets.source_asset import require_readable_source
 from sluice.assets.spans import TRACEPARENT
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, Interrupted, SluiceError
@@ -89,6 +90,7 @@ def run_pipeline(
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
     name = pipeline.settings.name
+    require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
@@ -158,6 +160,7 @@ def search_pipeline(
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
+    require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)

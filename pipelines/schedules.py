@@ -8,6 +8,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.receipt_subjects import feature_producer, search_subject
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import SluiceState
+from sluice.assets.source_asset import LoadAsset, loader
 from sluice.config.pipeline import ScheduleSettings
 from sluice.config.resolved import SearchInputs
 from sluice.pipelines.active_run import describe_active_run
@@ -45,7 +46,14 @@ def retrain_schedule(
         busy = describe_active_run(context.instance, training_name(pipeline))
         if busy:
             return dg.SkipReason(f"{busy} Later changes are handled by the next tick.")
-        return request_retraining(pipeline, inputs, seeds, sluice_state, source)
+        return request_retraining(
+            pipeline,
+            inputs,
+            seeds,
+            sluice_state,
+            source,
+            load_asset=loader(context.repository_def, context.instance),
+        )
 
     return schedule
 
@@ -70,12 +78,14 @@ def request_retraining(
     seeds: tuple[int, ...],
     state: SluiceState,
     source: SourcePoll,
+    *,
+    load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | dg.SkipReason:
     """Return a run request tagged with the changes, or the reason to skip."""
     trained = read_latest_record(TrainedModels, state.home.records, pipeline, "trained_models")
     with state.ledger() as ledger:
         version = ledger.version_of(pipeline, trained.candidate) if trained else None
-    answer = source.ask()
+    answer = source.ask(load_asset)
     if isinstance(answer, SourceUnavailable):
         if answer.is_slow:  # trains when it is unknown whether the rows are the same
             return dg.RunRequest(tags={"sluice/changed": f"unknown: {answer.reason}"})

@@ -1,10 +1,13 @@
 """Polls the source for sensors and schedules, which Dagster stops after a minute."""
 
+import contextlib
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
+from sluice.assets.source_asset import SOURCE, LoadAsset, provided_source, source_key
 from sluice.base.digests import digest_frame
 from sluice.base.errors import SluiceError
 from sluice.findings.user_code import wrap_user_errors
@@ -53,12 +56,16 @@ class SourcePoll:
         self._hanging: list[Future[SourceState]] = []  # from before the last answer
         self._num_waits = 0  # unsuccessful waits for the newest load
 
-    def ask(self) -> SourceState | SourceUnavailable:
-        """Return the state of the source, or why it is unavailable."""
+    def ask(self, load_asset: LoadAsset | None = None) -> SourceState | SourceUnavailable:
+        """Return the state of the source, or why it is unavailable.
+
+        Args:
+            load_asset: Loads the value of an asset, for a source that is an asset of the user.
+        """
         self._hanging = [load for load in self._hanging if not load.done()]
         full = len(self._loading) + len(self._hanging) >= MAX_LOADS
         if not full and (not self._loading or self._num_waits >= MAX_WAITS):
-            self._loading.append(in_background(self._load, name="source"))
+            self._loading.append(in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
         done = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
         if not done:
@@ -81,7 +88,12 @@ class SourcePoll:
             "load_rows, and restart sluice dev."
         )
 
-    def _load(self) -> SourceState:
-        with wrap_user_errors("load_rows of the workload"):
+    def _load(self, load_asset: LoadAsset | None) -> SourceState:
+        key = source_key(self._workload)
+        inputs = {} if key is None or load_asset is None else {SOURCE: load_asset(key)}
+        with (
+            provided_source(self._workload, inputs) if inputs else contextlib.nullcontext(),
+            wrap_user_errors("load_rows of the workload"),
+        ):
             frame = self._workload.load_rows()
             return SourceState(digest=digest_frame(frame), index=frame.index)

@@ -28,12 +28,13 @@ LINES = (
     {"evaluation", "serving", "tracking"},
     {"config"},
     {"drift", "failfast"},
-    {"rollout_control"},
+    {"rollout_control", "scaffold"},
     {"rehearsal"},
     {"bench"},
     {"assets"},
     {"checks"},
     {"pipelines"},
+    {"api"},
     {"cli"},
 )
 """The packages of ``sluice``, bottom first. Each may import itself and those on the lines before

@@ -10,10 +10,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def digest_bytes(content: bytes) -> str:
@@ -35,7 +35,7 @@ def digest_json(value: Any) -> str:
     return digest_bytes(text.encode())
 
 
-def digest_frame(frame: pd.DataFrame) -> str:
+def digest_frame(frame: "pd.DataFrame") -> str:
     """Return the digest of a table: index, column order, dtypes and values.
 
     The digest does not depend on the file format, so that a new version of the Parquet writer does
@@ -62,6 +62,10 @@ def short(digest: str) -> str:
 
 def _column_bytes(series: "pd.Series[Any]") -> bytes:
     """Return the values in canonical form: little-endian numbers, times in ns, others as JSON."""
+    # Imported here: pandas takes half a second, and most users of this module digest no table.
+    import numpy as np
+    import pandas as pd
+
     values = series.to_numpy()
     if values.dtype.kind in "fiub":
         return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from sluice import __version__
+import sluice
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.cpu_count import count_cores
 from sluice.base.digests import digest_bytes
@@ -88,7 +88,7 @@ def read_environment() -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        libraries={"sluice": __version__, **installed_versions(LIBRARIES)},
+        libraries={"sluice": sluice.__version__, **installed_versions(LIBRARIES)},
         device=torch.cuda.get_device_name(0) if on_gpu else "cpu",
         device_count=torch.cuda.device_count() if on_gpu else 0,
         cpu_count=count_cores(),

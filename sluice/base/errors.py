@@ -4,6 +4,7 @@ SluiceError
 |-- ContractError            an input violates a documented contract
 |   |-- SchemaError          a table lacks columns, an index or a dtype
 |   |-- SourceError          rows cannot be read from the declared source
+|   |-- PayloadError         the body of a request does not fit the codec of the model
 |   `-- SettingsError        a setting is unknown, out of range, or cannot be imported
 |-- StorageError             a file or database cannot be read or written
 |   |-- IntegrityError       stored bytes do not match their digest
@@ -20,6 +21,7 @@ SluiceError
 |-- UnknownVersion           the registry has no such version
 |-- UntrustedCode            an imported version names code that was not trusted at import
 |-- CodeMismatch             a version was trained with code that differs from the current code
+|   `-- CodecMismatch        requests are decoded in another way than the inputs of the training
 |-- RequestRefused           the server cannot answer a request (sluice/serving/http_errors.py)
 `-- Interrupted              the user stopped the command
 
@@ -97,6 +99,10 @@ class SchemaError(ContractError):
 
 class SourceError(ContractError):
     """Rows cannot be read from the declared source."""
+
+
+class PayloadError(ContractError):
+    """The body of a request does not fit the codec of the model."""
 
 
 class SettingsError(ContractError):
@@ -203,6 +209,10 @@ class CodeMismatch(SluiceError):
     """A version was trained with code that differs from the current code."""
 
     exit_code = EXIT_USER_ERROR
+
+
+class CodecMismatch(CodeMismatch):
+    """Requests are decoded in another way than the inputs of the training were."""
 
 
 class UntrustedCode(SluiceError):

@@ -96,6 +96,11 @@ class Home:
         return self.root / "suites"
 
     @property
+    def generated(self) -> Path:
+        """Files that the pipelines of Sluice generate as their data."""
+        return self.root / "generated"
+
+    @property
     def reports(self) -> Path:
         """HTML reports."""
         return self.root / "reports"

@@ -2,8 +2,9 @@
 
 Exit codes: 0 success, 1 a gate did not pass, 2 an error of the user, 3 an internal error.
 
-Each module of ``sluice.cli`` registers one group of commands. Commands that
-need Dagster are in ``sluice.cli.orchestration``; the others start without it.
+Each module of ``sluice.cli`` registers one group of commands and is imported when one of them
+runs; the list of commands imports none. Commands that need Dagster are in
+``sluice.cli.orchestration``.
 """
 
 import importlib
@@ -12,14 +13,16 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from sluice import __version__
 from sluice.base.command_lines import make_commands_runnable, program_name
 from sluice.base.errors import EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_USER_ERROR, SluiceError
+from sluice.base.extras import naming_extras
 from sluice.base.redaction import redact, redact_logs
 from sluice.observability import spans
 
@@ -30,25 +33,68 @@ _WORLD_WRITABLE = 0o002
 """Permission that no file created by a command has, whatever the umask: everybody could send
 requests to a world-writable socket, such as that of Dagster's code server."""
 
-SHARED = ("orchestration.commands", "bench.app")
-"""Modules that are always registered, because they add several commands or extend a group."""
 
-COMMANDS = (
-    "list",
-    "pack",
-    "poc",
-    "trace",
-    "gate",
-    "judge",
-    "drift",
-    "suites",
-    "registry",
-    "serve",
-    "tokens",
-    "rollout",
-    "doctor",
-)
-"""Modules of ``sluice.cli`` with a function ``register``, by the name of their command."""
+class Command(NamedTuple):
+    """One command or group of commands: the modules that register it, and its line of help."""
+
+    modules: tuple[str, ...]
+    """Modules of ``sluice.cli`` with a function ``register``."""
+    help: str
+    """First sentence of the command's own help, for the list of commands."""
+
+
+COMMANDS = {
+    "init": Command(
+        ("init",), "Write a pipeline for your data: NAME.yaml, NAME.py and test_NAME.py."
+    ),
+    "run": Command(
+        ("orchestration.commands",),
+        "Run a pipeline from raw rows to a verdict; promote the candidate on PROMOTE.",
+    ),
+    "tune": Command(
+        ("orchestration.commands",),
+        "Search for better settings with Ray Tune, after the gates, on rows outside the test sets.",
+    ),
+    "dev": Command(
+        ("orchestration.commands",),
+        "Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.",
+    ),
+    "list": Command(("list",), "List the pipelines that other commands accept by name."),
+    "pack": Command(("pack",), "Write a stream of records once to shards with random access."),
+    "poc": Command(
+        ("poc",),
+        "Run the POC gate: checks of a few seconds on real data, before hours of training.",
+    ),
+    "gate": Command(("gate",), "Test whether the candidate is better than the baseline."),
+    "judge": Command(
+        ("judge",),
+        "Measure which answers a language model prefers, and whether it is reliable.",
+    ),
+    "drift": Command(("drift",), "Test which columns of a window have drifted from the reference."),
+    "serve": Command(
+        ("serve",),
+        "Serve predictions of the production model, and switch when production changes.",
+    ),
+    "doctor": Command(
+        ("doctor", "orchestration.commands"),
+        "Check that everything a run needs is available; each problem is printed with its fix.",
+    ),
+    "bench": Command(("bench.app",), "Benchmarks of speed and of error rates on this machine."),
+    "trace": Command(
+        ("trace",),
+        "Trace any PyTorch program: sluice trace [--out DIR] -- python train.py ...",
+    ),
+    "suites": Command(
+        ("suites",),
+        "Regression suites: named sets of rows that every candidate is tested on.",
+    ),
+    "registry": Command(
+        ("registry",), "Versions of models: what is in production, why, and how to roll back."
+    ),
+    "tokens": Command(("tokens",), "Named tokens of a server."),
+    "rollout": Command(("rollout",), "Rollouts of challengers into production."),
+}
+"""All commands, in the order in which the help lists them."""
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
@@ -56,6 +102,25 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 
     Registering the other commands would import modules for one to two seconds.
     """
+    app = _empty_app()
+    chosen = [COMMANDS[wanted]] if wanted in COMMANDS else COMMANDS.values()
+    for module in dict.fromkeys(module for command in chosen for module in command.modules):
+        importlib.import_module(f"sluice.cli.{module}").register(app)
+    return app
+
+
+def build_outline() -> typer.Typer:
+    """Return the application with the names and help lines of all commands, without the commands.
+
+    It lists the commands and suggests the nearest one, and imports no module of a command.
+    """
+    app = _empty_app()
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.help)(_not_registered)
+    return app
+
+
+def _empty_app() -> typer.Typer:
     app = typer.Typer(
         name="sluice",
         help="A gated pipeline from data to a served PyTorch model.",
@@ -66,9 +131,19 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_start)
-    for name in (*SHARED, *((wanted,) if wanted in COMMANDS else COMMANDS)):
-        importlib.import_module(f"sluice.cli.{name}").register(app)
     return app
+
+
+def _not_registered() -> None:
+    raise AssertionError("The outline of the command line contains no command.")
+
+
+def _app_for(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application with what the arguments need."""
+    if arguments and arguments[0] in COMMANDS:
+        return build_app(arguments[0])
+    # A command after an option of the program itself, such as 'sluice --version run'.
+    return build_app() if COMMANDS.keys() & set(arguments) else build_outline()
 
 
 def _start(
@@ -116,9 +191,10 @@ def run_command(arguments: list[str]) -> int:
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     redact_logs()
     try:
-        spans.configure(os.environ, service="sluice")
-        app = build_app(arguments[0] if arguments else None)
-        app(args=arguments, prog_name="sluice", standalone_mode=True)
+        with naming_extras(f"sluice {arguments[0]}" if arguments else "sluice"):
+            spans.configure(os.environ, service="sluice")
+            app = _app_for(arguments)
+            app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as stop:
         if stop.code == TYPER_INTERRUPTED:
             return _interrupted()

@@ -1,23 +1,21 @@
 """``sluice gate``: the promotion gate on files of losses."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.base.digests import digest_frame
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.files import write_atomic
 from sluice.cli.output import print_json, results
-from sluice.evaluation.comparison import compare
-from sluice.evaluation.losses import LossTable, read_losses
-from sluice.evaluation.multiplicity import adjust_cohort, benjamini_hochberg, holm
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from sluice.evaluation.losses import LossTable
+    from sluice.verdicts.verdict import Verdict
 
 _DEFAULTS = GateSettings()
 _EXAMPLE = "Example: sluice gate --baseline production.parquet --candidate new.csv --horizon 1"
@@ -103,6 +101,11 @@ def gate(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command for each candidate alone.",
         )
+    # Imported here, in all functions: pandas and scipy take a second, and --help needs neither.
+    from sluice.evaluation.comparison import compare
+    from sluice.evaluation.loss_sources import losses_of
+    from sluice.evaluation.multiplicity import adjust_cohort
+
     settings = GateSettings.parse(
         {
             "alpha": alpha,
@@ -114,7 +117,8 @@ def gate(
         },
         where="sluice gate",
     )
-    theirs, tables = _read(baseline), [_read(path) for path in candidate]
+    theirs = losses_of(baseline, what="baseline")
+    tables = [losses_of(path, what="candidate") for path in candidate]
     verdicts = [compare(ours, theirs, settings, horizon_rows=horizon) for ours in tables]
     if html is not None:
         title = f"{candidate[0].name} against {baseline.name}"
@@ -138,40 +142,27 @@ def gate(
 def _write_report(
     path: Path,
     title: str,
-    verdict: Verdict,
-    candidate: LossTable,
-    baseline: LossTable,
+    verdict: "Verdict",
+    candidate: "LossTable",
+    baseline: "LossTable",
     settings: GateSettings,
     *,
     horizon_rows: int,
 ) -> None:
     # Imported here: figures are rarely requested.
-    from sluice.evaluation.gate_page import gate_page
-    from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
+    from sluice.evaluation.gate_page import gate_page_of
 
-    companions = run_secondary_tests(
-        verdict, candidate, baseline, SecondaryTestSettings(), horizon_rows=horizon_rows
-    )
-    page = gate_page(
-        verdict,
-        companions,
-        candidate,
-        baseline,
-        title=title,
-        advised_power=settings.advised_power,
+    page = gate_page_of(
+        verdict, candidate, baseline, settings, title=title, horizon_rows=horizon_rows
     )
     write_atomic(path, page.encode())
     typer.echo(f"report: {path}", err=True)
 
 
-def _read(path: Path) -> LossTable:
-    """Read losses under their own digest, so that a file and its copy are the same model."""
-    table = read_losses(path, subject="")
-    return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
-
-
-def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:
+def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool) -> None:
     """Show two-sided p-values, adjusted for the false discovery rate."""
+    from sluice.evaluation.multiplicity import benjamini_hochberg
+
     alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted = benjamini_hochberg(alone)
     rows = [
@@ -197,7 +188,9 @@ def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: boo
     results(markup=False).print(table)
 
 
-def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Console) -> None:
+def _show_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console: Console) -> None:
+    from sluice.evaluation.multiplicity import holm
+
     table = Table(title=f"{len(verdicts)} candidates, tested together", title_justify="left")
     for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
         table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
@@ -210,7 +203,7 @@ def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Co
         console.print(f"{file.name}: {verdict.reason}")
 
 
-def _show(verdict: Verdict, console: Console) -> None:
+def _show(verdict: "Verdict", console: Console) -> None:
     bound = f"{1 - verdict.alpha:.4g} one-sided"
     seeds = str(verdict.num_reference_seeds or "none")
     rows = (

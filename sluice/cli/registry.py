@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from sluice.base.current_user import current_user
 from sluice.base.errors import IntegrityError, SettingsError, UnknownVersion
 from sluice.base.pluralize import pluralize
 from sluice.cli import registry_audit, registry_erase, registry_files
@@ -19,7 +20,6 @@ from sluice.cli.registry_access import (
     Reason,
     artifact_store,
     as_moment,
-    current_user,
     known,
     newest_own,
     open_ledger,

@@ -1,6 +1,5 @@
 """Options and helpers shared by the registry commands: ledger, store, user, output."""
 
-import getpass
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,14 +73,6 @@ def as_moment(text: str) -> datetime:
             f"A point in time in ISO 8601 is required, got {text!r}.",
             fix="Write it like 2026-03-14T09:00:00Z",
         ) from None
-
-
-def current_user() -> str:
-    """Return the name of the operating system's user, or the user id when it has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a user id without an entry
-        return f"uid {os.getuid()}"
 
 
 def _home() -> Home:

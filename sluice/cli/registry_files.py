@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from sluice.base.current_user import current_user
 from sluice.base.errors import SettingsError
 from sluice.base.pluralize import pluralize
 from sluice.cli.output import print_json
@@ -16,7 +17,6 @@ from sluice.cli.registry_access import (
     Model,
     Number,
     artifact_store,
-    current_user,
     open_ledger,
     pipeline_code,
     read_key,

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.current_user import current_user
 from sluice.base.errors import RolloutConflict, UnknownVersion
 from sluice.cli.output import print_json, results
 from sluice.cli.registry_access import (
@@ -16,7 +17,6 @@ from sluice.cli.registry_access import (
     KeyFile,
     Model,
     as_text,
-    current_user,
     known,
     open_rollouts,
     show_result,

@@ -1,12 +1,9 @@
 """``sluice serve``: serves predictions of the production model."""
 
-import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -108,22 +105,15 @@ def serve_command(
     and requests in progress are completed.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
-    from sluice.serving.arm_environment import hide_from_children
-    from sluice.serving.log import json_log
-    from sluice.serving.log_writer import LogWriter
-    from sluice.serving.server import cleartext_warnings, require_token_beyond_loopback, serve
-    from sluice.serving.server_spec import ServerSpec, open_server
+    from sluice.serving.foreground import open_foreground
+    from sluice.serving.server import serve
+    from sluice.serving.server_spec import ServerSpec
 
     if not ray and (replicas is not None or address is not None):
         raise SettingsError("--replicas and --address require --ray.", fix="Add --ray.")
     settings = find_pipeline(pipeline, defs_folder())
     known = _tokens(tokens, token_file, hook_token_file)
-    require_token_beyond_loopback(host, known)
     tls = _tls(tls_cert, tls_key)
-    log = json_log(LogWriter(sys.stderr))
-    if tls is None:
-        for what in cleartext_warnings(host, known):
-            log.warning("clear text", what=what)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     recipe = ServerSpec(
         model=settings.name,
@@ -136,21 +126,7 @@ def serve_command(
         registry_key=home.registry_key,
         code="stored" if code is CodeOption.STORED else "current",
     )
-    hide_from_children()
-    with open_server(recipe, clock=lambda: datetime.now(UTC), log=log) as serving:
-        deployed = serving.router.table.production.deployed
-        ready = {
-            "model": settings.name,
-            "version": deployed.version,
-            "candidate": deployed.candidate,
-        }
-
-        scheme = "http" if tls is None else "https"
-
-        def on_ready(bound: int) -> None:
-            where = f"[{host}]" if ":" in host else host
-            print(json.dumps({"url": f"{scheme}://{where}:{bound}"} | ready), flush=True)
-
+    with open_foreground(recipe, tls=tls) as (serving, on_ready):
         if not ray:
             serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
             return

@@ -131,16 +131,23 @@ class PipelineSettings(Settings):
     @property
     def promotion_rules(self) -> str:
         """Digest of all settings that determine a promotion decision."""
-        rules = self.baseline.model_dump(mode="json")
-        return digest_json(
-            {
-                # Only if not the defaults, so that receipts from before this setting stay valid.
-                **({"baseline": rules} if self.baseline != SimpleRuleSettings() else {}),
-                "gate": self.gate.model_dump(mode="json"),
-                "guards": self.guards.model_dump(mode="json"),
-                "suites": self.suites.model_dump(mode="json"),
-            }
-        )
+        return promotion_rules(self.baseline, self.gate, self.guards, self.suites)
+
+
+def promotion_rules(
+    baseline: SimpleRuleSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
+) -> str:
+    """Return the digest of all settings that determine a promotion decision."""
+    rules = baseline.model_dump(mode="json")
+    return digest_json(
+        {
+            # Only if not the defaults, so that receipts from before this setting stay valid.
+            **({"baseline": rules} if baseline != SimpleRuleSettings() else {}),
+            "gate": gate.model_dump(mode="json"),
+            "guards": guards.model_dump(mode="json"),
+            "suites": suites.model_dump(mode="json"),
+        }
+    )
 
 
 def require_searchable(

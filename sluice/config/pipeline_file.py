@@ -15,8 +15,11 @@ from sluice.base.imports import add_pipeline_folder
 from sluice.base.settings import suggest_nearest
 from sluice.base.yaml_text import load_yaml
 
-COMPONENT = "sluice.pipelines.component.ModelPipeline"
-"""Value of ``type`` in every pipeline file."""
+COMPONENT = "sluice.ModelPipeline"
+"""Value of ``type`` in a pipeline file, as 'dg list components' shows it."""
+
+_COMPONENTS = (COMPONENT, "sluice.pipelines.component.ModelPipeline")
+"""Import paths of the component, which Dagster accepts as ``type``."""
 
 BASED_ON = "based_on"
 """Attribute with the path of another pipeline file, relative to the folder of this file."""
@@ -169,7 +172,7 @@ def _attributes(path: Path) -> dict[str, Any]:
             f"{path} must contain 'type: {COMPONENT}' and a mapping 'attributes'.",
             fix="Start from pipelines/defs/sp500_volatility/defs.yaml.",
         )
-    if document.get("type") != COMPONENT:
+    if document.get("type") not in _COMPONENTS:
         raise SettingsError(
             f"{path}: 'type' must be {COMPONENT}, got {document.get('type')!r}.",
             fix="Correct the type.",

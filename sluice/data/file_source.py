@@ -1,6 +1,7 @@
-"""Reads the rows of a CSV or Parquet file from any fsspec path."""
+"""Reads the rows of a CSV, Parquet or JSON lines file from any fsspec path."""
 
 import io
+import json
 from collections.abc import Mapping
 
 import pandas as pd
@@ -9,7 +10,7 @@ from sluice.base.errors import SourceError
 from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
 from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
-from sluice.data.source_settings import CsvSource, ParquetSource
+from sluice.data.source_settings import AssetSource, CsvSource, JsonLinesSource, ParquetSource
 from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.validation import nearest_name
 
@@ -26,7 +27,8 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     content = _read(source, environ)
     try:
         require_bounded_csv(content, source)
-        rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype={source.index: "str"})
+        as_text = {} if source.index is None else {source.index: "str"}
+        rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype=as_text)
     except SourceError:
         raise
     except pd.errors.EmptyDataError:
@@ -63,7 +65,45 @@ def read_parquet(
             cause="The file is incomplete or has another format.",
             fix="Write the file again, or use kind: csv.",
         ) from None
-    if source.index not in rows.columns and source.index in rows.index.names:
+    return apply_to_frame(rows, source, schema)
+
+
+def read_json_lines(
+    source: JsonLinesSource, schema: Schema, *, environ: Mapping[str, str]
+) -> pd.DataFrame:
+    """Read a file with one JSON object per line; error messages name the line.
+
+    A key that an object does not have is a missing value.
+
+    Raises:
+        SourceError: See ``sluice.data.sources.load_rows``.
+    """
+    records = []
+    for number, line in enumerate(_read(source, environ).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _not_json(source.uri, number, str(error)) from None
+        if not isinstance(record, dict):
+            raise _not_json(source.uri, number, f"it is not an object but {type(record).__name__}")
+        records.append(record)
+    return apply_to_frame(pd.DataFrame.from_records(records), source, schema)
+
+
+def apply_to_frame(
+    rows: pd.DataFrame, source: ParquetSource | JsonLinesSource | AssetSource, schema: Schema
+) -> pd.DataFrame:
+    """Return a data frame as raw rows; the index of the source may be its index or a column.
+
+    If the source has no index, a named index of the data frame becomes a column.
+
+    Raises:
+        SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
+    """
+    stored = [name for name in rows.index.names if name is not None and name not in rows.columns]
+    if stored and (source.index is None or source.index in stored):
         rows = rows.reset_index()
     if rows.empty:
         raise _empty(source.uri)
@@ -96,7 +136,7 @@ class _CsvLocation:
         return f"line {filled[row + 1]}"
 
 
-def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> bytes:
+def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[str, str]) -> bytes:
     """Return the content of the file, at most ``max_bytes``.
 
     Error messages do not contain the values of environment variables.
@@ -137,6 +177,14 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
     if not content.strip():
         raise _empty(uri)
     return content
+
+
+def _not_json(uri: str, line: int, reason: str) -> SourceError:
+    return SourceError(
+        f"Line {line} of {uri} must be a JSON object: {reason}.",
+        cause="The file has another format, or the line is incomplete.",
+        fix="Write one object per line, or use kind: csv or kind: parquet.",
+    )
 
 
 def _empty(uri: str) -> SourceError:

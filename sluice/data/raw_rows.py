@@ -34,7 +34,7 @@ def apply_schema(
     """
     names = [str(name) for name in table.columns]
     for name in (source.index, *source.rename):
-        if name not in names:
+        if name is not None and name not in names:
             near = nearest_name(name, names)
             hint = f" (nearest: '{near}')" if near else ""
             raise SourceError(
@@ -42,8 +42,12 @@ def apply_schema(
                 cause="'index' and the keys of 'rename' must be column names of the source.",
                 fix="Correct 'index' or 'rename' in the source's settings.",
             )
-    index = _make_index(table[source.index], source, schema, origin=origin, where=where)
-    rows = table.drop(columns=source.index).rename(columns=source.rename)
+    if source.index is None:
+        index: pd.Index = pd.RangeIndex(len(table), name=schema.index_name)
+        rows = table.rename(columns=source.rename)
+    else:
+        index = _make_index(table[source.index], source, schema, origin=origin, where=where)
+        rows = table.drop(columns=source.index).rename(columns=source.rename)
     for column in schema.columns:
         if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
             rows[column.name] = _to_numbers(

@@ -10,7 +10,7 @@ import io
 import pandas as pd
 
 from sluice.base.errors import SourceError
-from sluice.data.source_settings import CsvSource, ParquetSource
+from sluice.data.source_settings import CsvSource, JsonLinesSource, ParquetSource
 
 _CELL_BYTES = 8
 """Size of a number or of a reference to a text [bytes]."""
@@ -89,7 +89,7 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
         _require_bounded_texts(content, texts, plain, source)
 
 
-def too_large(source: CsvSource | ParquetSource, size: str) -> SourceError:
+def too_large(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
     return SourceError(
         f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes, as a file and as "

@@ -29,7 +29,9 @@ class CsvSource(Settings):
         description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
         "environment variable when rows are read. Passwords and tokens must be in one.",
     )
-    index: str = Field("date", description="Column of the file that labels its rows.")
+    index: str | None = Field(
+        "date", description="Column of the file that labels its rows; null numbers them from 0."
+    )
     rename: dict[str, str] = Field(
         default_factory=dict, description="New column names by name in the file."
     )
@@ -56,7 +58,10 @@ class ParquetSource(Settings):
         description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
         "environment variable when rows are read. Passwords and tokens must be in one.",
     )
-    index: str = Field("date", description="Column or stored index that labels the rows.")
+    index: str | None = Field(
+        "date",
+        description="Column or stored index that labels the rows; null numbers them from 0.",
+    )
     rename: dict[str, str] = Field(
         default_factory=dict, description="New column names by name in the file."
     )
@@ -82,7 +87,9 @@ class SqlSource(Settings):
         description="One SELECT that orders rows by their labels (ORDER BY); write a colon "
         "before a word as '\\:'.",
     )
-    index: str = Field("date", description="Column of the result that labels its rows.")
+    index: str | None = Field(
+        "date", description="Column of the result that labels its rows; null numbers them from 0."
+    )
     rename: dict[str, str] = Field(
         default_factory=dict, description="New column names by name in the result."
     )
@@ -97,7 +104,56 @@ class SqlSource(Settings):
     )
 
 
-TableSource = CsvSource | ParquetSource | SqlSource
+class JsonLinesSource(Settings):
+    """A file with one JSON object per line, of which each key is a column."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    uri: SourceUrl = Field(
+        min_length=1,
+        description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
+        "environment variable when rows are read. Passwords and tokens must be in one.",
+    )
+    index: str | None = Field(
+        None, description="Key that labels the rows; null numbers them from 0."
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict, description="New column names by name in the file."
+    )
+    max_bytes: int = Field(
+        MAX_BYTES,
+        ge=1024**2,
+        le=1024**4,
+        description="Maximum size of the file [bytes].",
+    )
+
+
+class AssetSource(Settings):
+    """The data frame that another Dagster asset of the project returns.
+
+    The rows are read by the IO manager of that asset, so they exist only in runs, schedules and
+    sensors of a Dagster project.
+    """
+
+    kind: Literal["asset"] = "asset"
+    key: tuple[str, ...] = Field(
+        min_length=1, strict=False, description="Key of the asset, one text per part."
+    )
+    index: str | None = Field(
+        None,
+        description="Column or index of the data frame that labels the rows; null numbers them "
+        "from 0.",
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict, description="New column names by name in the data frame."
+    )
+
+    @property
+    def uri(self) -> str:
+        """Name of the source in messages."""
+        return f"asset {'/'.join(self.key)}"
+
+
+TableSource = CsvSource | ParquetSource | JsonLinesSource | SqlSource | AssetSource
 """Sources of external tables."""
 
 

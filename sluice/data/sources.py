@@ -1,4 +1,4 @@
-"""Loads raw rows from the configured source: packaged data, files, a database, or ticks."""
+"""Loads raw rows from the configured source: a file, a database, an asset, or packaged data."""
 
 import importlib.util
 import os
@@ -7,10 +7,13 @@ from pathlib import Path
 import pandas as pd
 
 from sluice.base.errors import SourceError
-from sluice.data.file_source import read_csv, read_parquet
+from sluice.data.asset_rows import rows_of_asset
+from sluice.data.file_source import apply_to_frame, read_csv, read_json_lines, read_parquet
 from sluice.data.schema import Schema
 from sluice.data.source_settings import (
+    AssetSource,
     CsvSource,
+    JsonLinesSource,
     PackagedBars,
     ParquetSource,
     SourceSettings,
@@ -51,6 +54,10 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
             return read_csv(source, schema, environ=os.environ)
         case ParquetSource():
             return read_parquet(source, schema, environ=os.environ)
+        case JsonLinesSource():
+            return read_json_lines(source, schema, environ=os.environ)
+        case AssetSource():
+            return apply_to_frame(rows_of_asset(source.key), source, schema)
         case SqlSource():
             return _read_sql(source, schema)
         case TickSource():

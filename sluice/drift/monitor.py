@@ -6,7 +6,6 @@ from datetime import datetime
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
@@ -35,7 +34,7 @@ from sluice.drift.reference_store import ReferenceArtifacts, last_known_label, r
 from sluice.drift.report import DATA_FAULTS, DriftReport
 from sluice.drift.window_evaluation import evaluate_window
 from sluice.drift.windows import Waiting, next_window
-from sluice.evaluation.outputs import predict
+from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.reference import REPRODUCED_RTOL
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.loading import load_members
@@ -50,6 +49,12 @@ _MAX_LATENCIES = 2000
 _SEED = 0
 """Seed of the resampling of latencies."""
 _UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
+
+_NO_COLUMNS = "The workload declares no feature column to compare."
+_NO_FEATURES = (
+    "The requests have no values of feature columns, because the codec of the workload watches "
+    "none."
+)
 
 SavePage = Callable[[Callable[[], str], Signal], str | None]
 """Function that saves a page: it gets a function that renders the page, and its signal. It returns
@@ -150,6 +155,8 @@ class _SignalEvaluator:
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
             return self._update("rows", _UNORDERED, is_monitored=False)
+        if not inputs.workload.feature_columns:
+            return self._update("rows", _NO_COLUMNS, is_monitored=False)
         reference = self._reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
@@ -170,8 +177,11 @@ class _SignalEvaluator:
             num_outputs = len(predictions.columns) + len(predictions.left_out)
         names = serving_samples.prediction_columns(num_outputs)
         predicted = serving_samples.prediction_frame(self._after("predictions"), names)
+        has_features = not self._samples or any(sample.features for sample in self._samples)
         return (
-            self._serving("requests", requests, features),
+            self._serving("requests", requests, features)
+            if has_features
+            else self._update("requests", _NO_FEATURES, is_monitored=False),
             self._serving("predictions", predicted, predictions),
         )
 
@@ -285,8 +295,7 @@ class _SignalEvaluator:
         members = deployed_members(inputs.version.lineage.members)
         workload, networks = load_members(inputs.version, members, inputs.store)
         examples = workload.examples(inputs.frame, RowRange(start=start, stop=rows.stop))
-        output = torch.stack([predict(network, examples.x) for network in networks]).mean(dim=0)
-        losses = workload.losses(output, examples.targets).double().numpy()
+        losses = ensemble_losses(workload, networks, examples).double().numpy()
         return pd.Series(losses, index=labels[examples.rows])
 
     def _serving(

@@ -74,14 +74,21 @@ def find_pending_windows(
     )
     if own_samples:
         since = in_production_since.isoformat()
-        requests = state.signal("requests") if state else None
+        newest = own_samples[-1]
+        # Requests without feature columns, such as texts, have predictions only.
+        signal: Signal = "requests" if newest.features else "predictions"
+        known = state.signal(signal) if state else None
         new_samples = own_samples
-        if requests and requests.last:
-            last = datetime.fromisoformat(requests.last)
+        if known and known.last:
+            last = datetime.fromisoformat(known.last)
             new_samples = serving_samples.production_samples(own_samples, last)
         # Only the index is used, so the columns need no names.
-        columns = [""] * len(own_samples[-1].features)
-        check("requests", serving_samples.request_frame(new_samples, columns).index, since)
+        if newest.features:
+            table = serving_samples.request_frame(new_samples, [""] * len(newest.features))
+        else:
+            num_outputs = len((newest.production or ((),))[0])
+            table = serving_samples.prediction_frame(new_samples, [""] * num_outputs)
+        check(signal, table.index, since)
         until = state.latencies_until if state else ""
         check("latency", serving_samples.latencies(own_samples).index, until or since)
     return PendingWindows(signals=tuple(signals), wait_reasons=tuple(wait_reasons))

@@ -21,10 +21,17 @@ from sluice.data.table_bytes import read_table_bytes
 from sluice.drift.reference import OnProgress, build_reference
 from sluice.drift.reference_file import save_reference
 from sluice.drift.serving_samples import prediction_columns
-from sluice.evaluation.outputs import LoadMember, member_outputs
+from sluice.evaluation.outputs import (
+    LoadMember,
+    complete_seeds,
+    ensemble_losses,
+    member_outputs,
+    select_members,
+    select_own_member,
+)
 from sluice.evaluation.unseen_members import position_through, row_labels
 from sluice.training.members import Member
-from sluice.workloads.workload import Workload
+from sluice.workloads.workload import Examples, Workload
 
 _ROLES = {
     "features": "drift features",
@@ -109,21 +116,10 @@ def store_references(
     through = next(member.trained_through for member in members if member.fold_id == last)
     training_rows = frame.iloc[: position_through(frame.index, through) + 1]
     on_progress(f"computing predictions of {len(members)} networks on held-out rows")
-    _, parts_S = member_outputs(workload, frame, folds, members, load)
-    outputs, losses = [], pd.DataFrame()
-    for parts in zip(*parts_S, strict=True):  # the same fold of all seeds
-        output = torch.stack([part.output for part in parts]).mean(dim=0)
-        outputs.append(output.double().reshape(len(output), -1).numpy())
-        if parts[0].fold.fold_id == last:
-            examples = parts[0].examples
-            losses = pd.DataFrame(
-                {
-                    "row": row_labels(frame.index)[examples.rows],
-                    "loss": workload.losses(output, examples.targets).double().numpy(),
-                }
-            )
-    output_NO = np.concatenate(outputs)
-    predictions = pd.DataFrame(output_NO, columns=list(prediction_columns(output_NO.shape[1])))
+    if workload.keep_outputs:
+        predictions, losses = _held_out(workload, frame, folds, members, load)
+    else:
+        predictions, losses = None, _held_out_losses(workload, frame, folds, members, load)
     lacking: list[str] = []
     left_out: list[str] = []
 
@@ -143,12 +139,61 @@ def store_references(
             left_out.append(f"{what.capitalize()}: {reference.omission}")
         return save_reference(reference, store)
 
+    if predictions is None:
+        lacking.append(
+            "No reference of the held-out predictions: the workload does not keep its outputs."
+        )
     return ReferenceArtifacts(
         features=build_and_save(training_rows[list(workload.feature_columns)], "training rows"),
-        predictions=build_and_save(predictions, "held-out predictions"),
+        predictions=None
+        if predictions is None
+        else build_and_save(predictions, "held-out predictions"),
         losses=_save_losses(losses, store),
         lacking=tuple(lacking),
         left_out=tuple(left_out),
+    )
+
+
+def _held_out(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the mean predictions on the test rows of all folds, and the losses of the last."""
+    last = max(fold.fold_id for fold in folds)
+    _, parts_S = member_outputs(workload, frame, folds, members, load)
+    outputs, losses = [], pd.DataFrame()
+    for parts in zip(*parts_S, strict=True):  # the same fold of all seeds
+        output = torch.stack([part.output for part in parts]).mean(dim=0)
+        outputs.append(output.double().reshape(len(output), -1).numpy())
+        if parts[0].fold.fold_id == last:
+            examples = parts[0].examples
+            losses = _loss_frame(frame, examples, workload.losses(output, examples.targets))
+    output_NO = np.concatenate(outputs)
+    return pd.DataFrame(output_NO, columns=list(prediction_columns(output_NO.shape[1]))), losses
+
+
+def _held_out_losses(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> pd.DataFrame:
+    """Return the losses on the test rows of the last fold, without keeping an output."""
+    seeds = complete_seeds(folds, members)
+    last = max(folds, key=lambda fold: fold.fold_id)
+    selected = select_members([last], seeds, select_own_member(workload, frame, members))
+    networks = [load(member) for member in selected.values()]
+    examples = workload.examples(frame, last.test)
+    return _loss_frame(frame, examples, ensemble_losses(workload, networks, examples))
+
+
+def _loss_frame(frame: pd.DataFrame, examples: Examples, losses: torch.Tensor) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"row": row_labels(frame.index)[examples.rows], "loss": losses.double().numpy()}
     )
 
 

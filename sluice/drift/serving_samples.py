@@ -58,7 +58,7 @@ def _distinct(samples: Sequence[Sample]) -> list[Sample]:
     """Return the first sample of each requested row."""
     first: dict[object, Sample] = {}
     for sample in samples:
-        first.setdefault(sample.key or sample.features, sample)
+        first.setdefault(sample.key or sample.content or sample.features, sample)
     return list(first.values())
 
 

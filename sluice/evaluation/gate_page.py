@@ -11,7 +11,12 @@ from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png
-from sluice.evaluation.secondary_tests import SecondaryTests
+from sluice.evaluation.secondary_tests import (
+    SecondaryTests,
+    SecondaryTestSettings,
+    run_secondary_tests,
+)
+from sluice.evaluation.settings import GateSettings
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.verdicts.verdict import Verdict
 
@@ -76,6 +81,24 @@ def gate_page(
         f'<div class="card">{_secondary_tests(verdict, tests)}</div>',
     ]
     return html_page(heading, "\n".join(parts), style=_STYLE)
+
+
+def gate_page_of(
+    verdict: Verdict,
+    candidate: LossTable,
+    reference: LossTable,
+    settings: GateSettings,
+    *,
+    title: str,
+    horizon_rows: int,
+) -> str:
+    """Return the HTML document of a verdict with the secondary tests on the same losses."""
+    tests = run_secondary_tests(
+        verdict, candidate, reference, SecondaryTestSettings(), horizon_rows=horizon_rows
+    )
+    return gate_page(
+        verdict, tests, candidate, reference, title=title, advised_power=settings.advised_power
+    )
 
 
 def _decision(v: Verdict) -> str:

@@ -246,7 +246,7 @@ class LossTable:
         loss_SN = long["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
         return cls(
             subject=subject,
-            window=window if window is not None else _digest_of_rows(fold_N, label_N),
+            window=window if window is not None else digest_of_rows(fold_N, label_N),
             seeds=seeds if has_seeds else (),
             fold_N=fold_N,
             label_N=label_N,
@@ -299,5 +299,6 @@ def _first_key(keys: pd.MultiIndex) -> str:
     return f" (first: fold {keys[0][0]}, row {keys[0][1]})" if len(keys) else ""
 
 
-def _digest_of_rows(fold_N: NDArray[np.int64], label_N: NDArray[np.str_]) -> str:
+def digest_of_rows(fold_N: NDArray[np.int64], label_N: NDArray[np.str_]) -> str:
+    """Return the digest of the (fold, row) pairs, the default window of a table."""
     return digest_json([fold_N.tolist(), label_N.tolist()])

@@ -3,10 +3,11 @@
 Shape legend: S = seeds, B = test examples of one fold.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
@@ -35,15 +36,39 @@ def predict(model: nn.Module, x: Tensor | RowSource) -> Tensor:
     return prediction.predict(model, x).cpu()
 
 
-def member_outputs(
-    workload: Workload,
-    frame: pd.DataFrame,
-    folds: Sequence[Fold],
-    members: Sequence[Member],
-    load: LoadMember,
-) -> tuple[tuple[int, ...], list[list[FoldOutput]]]:
-    """Return the seeds and, for each seed, the outputs of its members on their test rows."""
-    by_fold_run = {(member.seed, member.fold_id): member for member in members}
+def ensemble_losses(
+    workload: Workload, networks: Sequence[nn.Module], examples: Examples
+) -> Tensor:
+    """Return the loss of every example (B,) for the mean output of several networks."""
+    if workload.keep_outputs:
+        outputs = [predict(network, examples.x) for network in networks]
+        output = outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(dim=0)
+        return workload.losses(output, examples.targets)
+    sources = [prediction.PredictedRows(network, examples.x) for network in networks]
+    return torch.cat(
+        [
+            workload.losses(mean_output(chunk.outputs), chunk.y)
+            for chunk in prediction.iter_outputs(sources, examples.y)
+        ]
+    )
+
+
+def mean_output(outputs: Sequence[Tensor]) -> Tensor:
+    """Return the output of an ensemble, the mean of the outputs of its networks (B, ...)."""
+    return torch.stack(list(outputs)).mean(dim=0)
+
+
+SelectMember = Callable[[int, Fold], Member]
+"""Function of a seed and a fold that returns the member to be used for the fold's test rows."""
+
+
+def complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> tuple[int, ...]:
+    """Return the seeds of members, after checking that each seed has one member for each fold.
+
+    Raises:
+        ContractError: A seed lacks a fold, has it twice, or has an unexpected one.
+    """
+    by_fold_run = _by_fold_run(members)
     seeds = sorted({member.seed for member in members})
     expected = {(seed, fold.fold_id) for seed in seeds for fold in folds}
     if by_fold_run.keys() != expected or len(by_fold_run) != len(members):
@@ -55,13 +80,36 @@ def member_outputs(
             f"unexpected {extra}, repeated {len(members) - len(by_fold_run)}.",
             fix="Train the missing members on these folds.",
         )
+    return tuple(seeds)
+
+
+def select_own_member(
+    workload: Workload, frame: pd.DataFrame, members: Sequence[Member]
+) -> SelectMember:
+    """Return the function that selects the member of a seed and a fold.
+
+    It raises an error if the member was trained on the test rows of its fold.
+    """
+    by_fold_run = _by_fold_run(members)
 
     def select_member(seed: int, fold: Fold) -> Member:
         candidates = [by_fold_run[seed, fold.fold_id]]
-        # Raises an error if the member was trained on the test rows of its fold.
         return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return tuple(seeds), outputs_of(workload, frame, folds, seeds, select_member, load)
+    return select_member
+
+
+def member_outputs(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> tuple[tuple[int, ...], list[list[FoldOutput]]]:
+    """Return the seeds and, for each seed, the outputs of its members on their test rows."""
+    seeds = complete_seeds(folds, members)
+    select_member = select_own_member(workload, frame, members)
+    return seeds, outputs_of(workload, frame, folds, seeds, select_member, load)
 
 
 def outputs_of(
@@ -69,14 +117,11 @@ def outputs_of(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: Sequence[int],
-    select_member: Callable[[int, Fold], Member],
+    select_member: SelectMember,
     load: LoadMember,
 ) -> list[list[FoldOutput]]:
     """Return for each seed and fold the output of the member that ``select_member`` returns."""
-    if not seeds:
-        raise ContractError("At least one member is required, got none.", fix="Train first.")
-    # All members are selected first, so that errors are raised before any prediction.
-    selected = {(seed, fold.fold_id): select_member(seed, fold) for seed in seeds for fold in folds}
+    selected = select_members(folds, seeds, select_member)
     outputs_by_seed: list[list[FoldOutput]] = [[] for _ in seeds]
     for fold, examples in examples_of(workload, frame, folds):
         for seed, outputs in zip(seeds, outputs_by_seed, strict=True):
@@ -84,6 +129,15 @@ def outputs_of(
             require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
             outputs.append(FoldOutput(fold=fold, examples=examples, output=output))
     return outputs_by_seed
+
+
+def select_members(
+    folds: Sequence[Fold], seeds: Sequence[int], select_member: SelectMember
+) -> Mapping[tuple[int, int], Member]:
+    """Return the member for every seed and fold id, so that errors precede any prediction."""
+    if not seeds:
+        raise ContractError("At least one member is required, got none.", fix="Train first.")
+    return {(seed, fold.fold_id): select_member(seed, fold) for seed in seeds for fold in folds}
 
 
 def examples_of(
@@ -96,10 +150,19 @@ def examples_of(
 
 def require_shape(workload: Workload, output: Tensor, examples: Examples, source: str) -> None:
     """Raise an error unless the output has the expected shape; the message names ``source``."""
-    expected = workload.output_shape(examples.targets)
+    require_output_shape(workload, output, examples.targets, source)
+
+
+def require_output_shape(workload: Workload, output: Tensor, y: Tensor, source: str) -> None:
+    """Raise an error unless the output has the shape for the targets; see ``require_shape``."""
+    expected = workload.output_shape(y)
     if tuple(output.shape) != expected:
         raise ContractError(
-            f"Predictions for {len(examples)} test rows must have shape {expected}, got "
+            f"Predictions for {len(y)} test rows must have shape {expected}, got "
             f"{tuple(output.shape)} from {source}.",
             fix="Return one prediction per test example, in row order.",
         )
+
+
+def _by_fold_run(members: Sequence[Member]) -> dict[tuple[int, int], Member]:
+    return {(member.seed, member.fold_id): member for member in members}

@@ -12,7 +12,7 @@ from sluice.base.digests import short
 from sluice.base.errors import CodeMismatch, ContractError
 from sluice.data.folds import Fold, RowRange
 from sluice.data.table_bytes import read_table_bytes
-from sluice.evaluation.outputs import LoadMember, predict
+from sluice.evaluation.outputs import LoadMember, ensemble_losses
 from sluice.evaluation.scoring import ModelScores, score_production
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.code_comparison import CodeComparison, compare_code, describe_commit
@@ -221,7 +221,7 @@ def _count_reproduced(
         examples = workload.examples(frame, row_range)
         if not np.array_equal(examples.rows, positions):
             continue  # rows without an example cannot be compared either
-        losses = workload.losses(predict(built.load(member), examples.x), examples.targets).numpy()
+        losses = ensemble_losses(workload, [built.load(member)], examples).numpy()
         differs = ~np.isclose(losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
         if differs.any():
             first = int(np.flatnonzero(differs)[0])

@@ -3,32 +3,34 @@
 Shape legend: S = seeds, N = test rows over all folds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from sluice.base.digests import digest_frame, digest_json
-from sluice.base.errors import ContractError
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import all_tensor
+from sluice.evaluation.fold_scores import FoldScores, score_chunks, score_output
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.outputs import (
     FoldOutput,
     LoadMember,
+    SelectMember,
+    complete_seeds,
     examples_of,
-    member_outputs,
+    mean_output,
     outputs_of,
     require_shape,
+    select_members,
+    select_own_member,
 )
 from sluice.evaluation.simple_rules import Baseline
 from sluice.evaluation.unseen_members import latest_unseen, row_labels
-from sluice.findings.user_code import wrap_user_errors
 from sluice.training.members import Member
+from sluice.training.prediction import PredictedRows
 from sluice.workloads.workload import Workload
 
 
@@ -97,7 +99,12 @@ def score_candidate(
         ContractError: A seed lacks a fold, has it twice, or has an unexpected one; or a member
             was trained on test rows.
     """
-    seeds, outputs_by_seed = member_outputs(workload, frame, folds, members, load)
+    seeds = complete_seeds(folds, members)
+    select_member = select_own_member(workload, frame, members)
+    if not workload.keep_outputs:
+        measure = _Measure(workload, frame, folds, subject)
+        return _chunked_scores(workload, frame, folds, seeds, select_member, load, measure)
+    outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
     return _seed_and_ensemble_scores(workload, frame, folds, seeds, outputs_by_seed, subject)
 
 
@@ -138,6 +145,10 @@ def score_production(
         candidates = [member for member in members if member.seed == seed]
         return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
 
+    measuring = (workload, frame, folds) if measured_by is None else measured_by
+    if not measuring[0].keep_outputs:
+        measure = _Measure(*measuring, subject)
+        return _chunked_scores(workload, frame, folds, tuple(seeds), select_member, load, measure)
     outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
     if measured_by is not None:
         workload, frame, folds = measured_by
@@ -164,9 +175,15 @@ def score_baseline(
     """Score a baseline without seeds: that of the workload, or the best simple rule."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
-        output = baseline.outputs[fold.fold_id]
-        require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
-        parts.append(FoldOutput(fold=fold, examples=examples, output=output))
+        output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
+        if workload.keep_outputs:
+            output = all_tensor(output, what="baseline predictions")
+            require_shape(workload, output, examples, source)
+            part = FoldOutput(fold=fold, examples=examples, output=output)
+            parts.append(score_output(workload, frame, part))
+        else:
+            sources = {source: output}
+            parts += score_chunks(workload, frame, fold, examples, sources, with_ensemble=False)
     return _collect(workload, frame, folds, (), [parts], subject)
 
 
@@ -176,21 +193,71 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
     return digest_json({"data": digest_frame(frame), "test": tests})
 
 
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """Workload, frame and folds whose losses and metrics are applied to outputs."""
+
+    workload: Workload
+    frame: pd.DataFrame
+    folds: Sequence[Fold]
+    subject: str
+
+
+def _chunked_scores(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    seeds: tuple[int, ...],
+    select_member: SelectMember,
+    load: LoadMember,
+    measure: _Measure,
+) -> ModelScores:
+    """Return the scores without keeping an output; the networks of a fold are loaded together."""
+    selected = select_members(folds, seeds, select_member)
+    tests = {
+        fold.fold_id: (fold, rows)
+        for fold, rows in examples_of(measure.workload, measure.frame, measure.folds)
+    }
+    parts_S: list[list[FoldScores]] = [[] for _ in seeds]
+    ensemble = []
+    for fold, examples in examples_of(workload, frame, folds):
+        measured_fold, measured = tests[fold.fold_id]
+        sources = {
+            f"seed {seed}, fold {fold.fold_id}": PredictedRows(
+                load(selected[seed, fold.fold_id]), examples.x
+            )
+            for seed in seeds
+        }
+        *by_seed, mean = score_chunks(
+            measure.workload, measure.frame, measured_fold, measured, sources, with_ensemble=True
+        )
+        ensemble.append(mean)
+        for parts, part in zip(parts_S, by_seed, strict=True):
+            parts.append(part)
+    args = measure.workload, measure.frame, measure.folds
+    return ModelScores(
+        by_seed=_collect(*args, seeds, parts_S, measure.subject),
+        deployed=_collect(*args, (), [ensemble], measure.subject),
+    )
+
+
 def _seed_and_ensemble_scores(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[FoldOutput]],
+    outputs_S: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> ModelScores:
     ensemble = [
-        replace(parts[0], output=torch.stack([part.output for part in parts]).mean(dim=0))
-        for parts in zip(*parts_S, strict=True)  # the parts of one fold by all seeds
+        replace(parts[0], output=mean_output([part.output for part in parts]))
+        for parts in zip(*outputs_S, strict=True)  # the parts of one fold by all seeds
     ]
+    parts_S = [[score_output(workload, frame, part) for part in parts] for parts in outputs_S]
+    mean = [score_output(workload, frame, part) for part in ensemble]
     return ModelScores(
         by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
-        deployed=_collect(workload, frame, folds, (), [ensemble], subject),
+        deployed=_collect(workload, frame, folds, (), [mean], subject),
     )
 
 
@@ -199,7 +266,7 @@ def _collect(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[FoldOutput]],
+    parts_S: Sequence[Sequence[FoldScores]],
     subject: str,
 ) -> Scores:
     labels = row_labels(frame.index)
@@ -212,68 +279,33 @@ def _collect(
             [np.full(len(part.examples), part.fold.fold_id, np.int64) for part in first]
         ),
         label_N=np.concatenate([labels[part.examples.rows] for part in first]),
-        loss_SN=_stack(workload.losses, "losses", parts_S),
+        loss_SN=np.stack([np.concatenate([part.loss_B for part in parts]) for parts in parts_S]),
         cluster_N=None
         if (column := workload.cluster_column) is None
         else np.concatenate(
             [frame[column].iloc[part.examples.rows].astype(str).to_numpy(np.str_) for part in first]
         ),
     )
-    has_classes = workload.mistakes(first[0].output, first[0].examples.targets) is not None
+    mistakes = [
+        [part.mistake_B for part in parts if part.mistake_B is not None] for parts in parts_S
+    ]
     return Scores(
         losses=losses,
-        mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
-        if has_classes
+        mistakes=replace(losses, loss_SN=np.stack([np.concatenate(parts) for parts in mistakes]))
+        if first[0].mistake_B is not None
         else None,
-        metric_table=_metric_table(workload, frame, parts_S, losses),
+        metric_table=_metric_table(parts_S, losses),
     )
 
 
-def _stack(
-    measure: Callable[[Tensor, Tensor], Tensor | None],
-    name: str,
-    parts_S: Sequence[Sequence[FoldOutput]],
-) -> NDArray[np.float64]:
-    return np.stack(
-        [np.concatenate([_per_example(measure, name, part) for part in parts]) for parts in parts_S]
-    )
-
-
-def _per_example(
-    measure: Callable[[Tensor, Tensor], Tensor | None],
-    name: str,
-    part: FoldOutput,
-) -> NDArray[np.float64]:
-    with wrap_user_errors(f"{name}() of the workload"):
-        values, count = measure(part.output, part.examples.targets), len(part.examples)
-    if values is None or values.shape != (count,):
-        raise ContractError(
-            f"The workload's {name} must have shape ({count},), one per example, got "
-            f"{None if values is None else tuple(values.shape)}.",
-            fix=f"Return one number per example from '{name}'; average in 'loss'.",
-        )
-    value_N: NDArray[np.float64] = values.detach().numpy().astype(np.float64)
-    return value_N
-
-
-def _metric_table(
-    workload: Workload,
-    frame: pd.DataFrame,
-    parts_S: Sequence[Sequence[FoldOutput]],
-    losses: LossTable,
-) -> MetricTable:
-    with wrap_user_errors("metrics() of the workload"):
-        metrics_SF = [
-            [workload.metrics(part.output, part.examples, frame) for part in parts]
-            for parts in parts_S
-        ]
+def _metric_table(parts_S: Sequence[Sequence[FoldScores]], losses: LossTable) -> MetricTable:
     return MetricTable(
         subject=losses.subject,
         window=losses.window,
         seeds=losses.seeds,
         fold_rows=tuple(len(part.examples) for part in parts_S[0]),
         values={
-            name: tuple(tuple(float(fold[name]) for fold in metrics_F) for metrics_F in metrics_SF)
-            for name in metrics_SF[0][0]
+            name: tuple(tuple(float(part.metrics[name]) for part in parts) for parts in parts_S)
+            for name in parts_S[0][0].metrics
         },
     )

@@ -23,6 +23,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
+from sluice.data.rows.protocol import RowSource, all_tensor
 from sluice.findings.user_code import wrap_user_errors
 from sluice.training.prediction import read_in_chunks
 from sluice.workloads.workload import Examples, Workload
@@ -115,7 +116,7 @@ def best_rule(
     rules = _rules(val, settings)
     # The default baseline is first, so that the simplest rule is selected if losses are equal.
     validation_fold = fold.model_copy(update={"test": fold.val})
-    losses = {_default_name(val): _loss(workload, workload.baseline(frame, validation_fold), val)}
+    losses = {_default_name(val): _loss(workload, _baseline(workload, frame, validation_fold), val)}
     known = _with_past(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
         with contextlib.suppress(_RuleNotApplicable):
@@ -126,7 +127,7 @@ def best_rule(
         known = _with_past(workload, frame, fold.test, test, settings)
         output = rules[best](workload, train, known, test)
     else:
-        output = workload.baseline(frame, fold)
+        output = _baseline(workload, frame, fold)
     return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
 
 
@@ -172,7 +173,7 @@ class Baseline:
     name: str
     """Display name."""
 
-    outputs: Mapping[int, Tensor]
+    outputs: Mapping[int, Tensor | RowSource]
     """Output for the test examples of each fold, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]
@@ -213,6 +214,10 @@ def describe_rules(names: Sequence[str]) -> str:
         return f"the best simple rule ({first})"
     rest = ", ".join(f"{name} in {count}" for name, count in others)
     return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {rest})"
+
+
+def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
+    return all_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
 def _default_name(rows: _Rows) -> str:

@@ -11,6 +11,11 @@ from sluice.config.poc_settings import TimeLimit
 from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome, HardExample, Outcome
 from sluice.findings.finding import Finding, Number
+from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
+from sluice.reports.page import Tone
+
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "insufficient": "unsure"}
+_OUTCOMES = {"pass": "passed", "fail": "failed", "insufficient": "insufficient evidence"}
 
 Level = Literal["minimum", "full"]
 
@@ -62,6 +67,15 @@ class CheckResult(Record):
     def passed(self) -> bool:
         """True for a pass or a warning; a check that was skipped did not pass."""
         return self.outcome in ("pass", "warn")
+
+    @property
+    def card(self) -> str:
+        """The observation, its likely cause and the fix, as HTML for a notebook."""
+        return card(
+            f"{self.name}: {self.outcome}",
+            "unsure" if self.outcome in ("warn", "insufficient") else "bad",
+            (("result:", self.summary), ("cause:", self.cause), ("fix:", self.fix)),
+        )
 
     @property
     def finding(self) -> Finding | None:
@@ -117,6 +131,26 @@ class GateReport(Record):
         first, *others = self.blocking_failures or self.results
         more = f" ({len(others)} more)" if others else ""
         return f"{first.name}: {first.summary}{more}"
+
+    def _repr_html_(self) -> str:
+        num_passed = sum(result.passed for result in self.results)
+        return fragment(
+            heading(f"POC gate of {self.workload}", _OUTCOMES[self.outcome], _TONES[self.outcome]),
+            paragraph(
+                f"{num_passed} of {len(self.results)} checks passed in {self.seconds:.1f} s "
+                f"({self.level} gate).",
+                soft=True,
+            ),
+            *(r.card for r in self.results if r.outcome not in ("pass", "skipped")),
+            details(
+                f"All {len(self.results)} checks",
+                text_table(
+                    ("check", "outcome", "seconds", "result"),
+                    [(r.name, r.outcome, f"{r.seconds:.2f}", r.summary) for r in self.results],
+                    numbers=frozenset({2}),
+                ),
+            ),
+        )
 
     def receipt(self, subject: dict[str, str], decided_at: datetime) -> Receipt:
         """Return the receipt of the decision about ``subject`` (digest by role)."""

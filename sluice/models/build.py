@@ -9,6 +9,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.imports import import_object
 from sluice.base.settings import suggest_nearest
 from sluice.models.linear import LastRowLinear
+from sluice.models.mlp import MultilayerPerceptron
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
@@ -18,6 +19,7 @@ Builder = Callable[[int, int, ModelSettings], nn.Module]
 
 ARCHITECTURES: Mapping[str, Builder] = {
     "linear": lambda num_features, num_outputs, _: LastRowLinear(num_features, num_outputs),
+    "mlp": MultilayerPerceptron,
     "gru": lambda num_features, num_outputs, settings: Recurrent(
         num_features, num_outputs, settings, cell="gru"
     ),

@@ -3,13 +3,14 @@
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.models.mlp import MultilayerPerceptron
 from sluice.models.recurrent import Recurrent
 from sluice.models.scaled import Scaled
 from sluice.models.slstm import SLSTM
 from sluice.models.small_cnn import SmallCnn
 from sluice.models.transformer import Transformer
 
-_BUILT_IN = (Recurrent, SLSTM, Transformer, SmallCnn)
+_BUILT_IN = (MultilayerPerceptron, Recurrent, SLSTM, Transformer, SmallCnn)
 """Built-in networks with dropout. All their dropout layers have the rate
 ``ModelSettings.dropout``."""
 
@@ -54,8 +55,8 @@ def require_dropout(model: nn.Module) -> None:
     if not (isinstance(network, _BUILT_IN) or callable(getattr(network, "set_dropout", None))):
         raise ContractError(
             f"The dropout rate of {type(network).__name__} cannot be changed during training.",
-            cause="This requires a method set_dropout(rate), or the built-in architecture 'gru', "
-            "'lstm', 'slstm' or 'transformer'.",
+            cause="This requires a method set_dropout(rate), or the built-in architecture 'mlp', "
+            "'gru', 'lstm', 'slstm' or 'transformer'.",
             fix="Write that method, or remove dropout from training.changes.",
         )
 

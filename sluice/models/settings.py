@@ -31,7 +31,7 @@ class ModelSettings(Settings):
 
     architecture: str = Field(
         "gru",
-        description="'linear', 'gru', 'lstm', 'slstm', 'transformer', or your own class as "
+        description="'linear', 'mlp', 'gru', 'lstm', 'slstm', 'transformer', or your own class as "
         "'module:Class', called with (num_features, num_outputs, settings).",
     )
     hidden: int = Field(32, ge=1, le=65_536, description="Width of a hidden layer [units].")

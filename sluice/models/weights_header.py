@@ -48,7 +48,7 @@ _DTYPE_BYTES: Mapping[str, int] = {
 class WeightsFacts(Settings):
     """Metadata in the header of a model's weights; no other metadata is accepted."""
 
-    num_features: int = Field(ge=1, description="Number of input columns.")
+    num_features: int = Field(ge=0, description="Number of input columns; 0 for a dict of inputs.")
     num_outputs: int = Field(ge=1, description="Number of columns of the prediction.")
     scale_inputs: bool = Field(description="Whether the model standardises its inputs.")
     scale_target: bool = Field(description="Whether the model unscales its outputs.")

@@ -5,22 +5,11 @@ from typing import Any
 
 from sluice.base.errors import ContractError
 from sluice.probes.result import ProbeResult
+from sluice.workloads.codecs.probe_texts import LONG_TEXT, SHORT_TEXTS
 
 NAME = "tokenizers"
 
-PROBE_TEXTS = (
-    "",
-    "The quick brown fox jumps over 13 lazy dogs.",
-    "  leading, trailing and   repeated spaces \t\n",
-    "UPPER lower MiXeD caf\u00e9 cafe\u0301 na\u00efve",
-    "don't e-mail a@b.example 3.14 1,000 #tag",
-    "\u6771\u4eac \u041c\u043e\u0441\u043a\u0432\u0430 \U0001f642",
-    "zzqx unheardofword",
-    "word " * 3_000,
-)
-"""Texts that tokenizers often treat differently: empty, plain, with spaces, with case and accents
-in two Unicode forms, with punctuation, in other scripts, with unknown words, and longer than the
-maximum length."""
+PROBE_TEXTS = (*SHORT_TEXTS, LONG_TEXT)
 
 # Names of attributes of a tokenizer; for alternatives, the first that exists is compared.
 _VOCABULARY_NAMES = ("get_vocab", "vocab", "vocabulary")

@@ -11,6 +11,7 @@ from sluice.base.environment import Environment, GitState
 from sluice.base.settings import Record
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.members import Member, TrainedModels
+from sluice.workloads.codecs.identity import CodecIdentity
 
 BASELINE = "baseline"
 """Reference of a candidate while no version is in production."""
@@ -53,6 +54,12 @@ class Lineage(Record):
     artifacts: dict[str, str] = Field(
         default={},
         description="Digests of further artifacts by role, for example a report or a plot.",
+    )
+    codec: CodecIdentity | None = Field(
+        None,
+        exclude_if=lambda codec: codec is None,
+        description="How the training decoded what clients send; None for versions of older "
+        "releases.",
     )
     created_at: AwareDatetime
 

@@ -18,6 +18,7 @@ from sluice.base.errors import (
     UntrustedCode,
 )
 from sluice.base.imports import import_object
+from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import require_intact
 from sluice.registry.code_comparison import (
@@ -39,6 +40,7 @@ from sluice.registry.stored_code import (
 from sluice.registry.stored_settings import RemovedSetting, migrate_settings
 from sluice.training.members import Member
 from sluice.training.weights import load_member
+from sluice.workloads.codecs.identity import require_same_codec
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
@@ -130,6 +132,7 @@ def load_members(
     Raises:
         CodeMismatch: The version was trained with code that differs from the current code; or its
             stored code was requested and does not exist.
+        CodecMismatch: Requests would be decoded in another way than the inputs of the training.
         UntrustedCode: The version was imported, and names or contains code that is not trusted.
         IntegrityError: Weights are missing, changed, not a safetensors file, or do not match the
             network; or the network cannot be built. The message names the version and the part.
@@ -265,6 +268,11 @@ def _load(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
+    trained = version.lineage.codec
+    if trained is not None:
+        with wrap_user_errors("codec() of the workload"):
+            current = workload.codec().identity()
+        require_same_codec(_name(version), trained, current)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 

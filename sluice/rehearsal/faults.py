@@ -1,14 +1,13 @@
 """Faults of a rehearsal, injected into the networks of a loaded challenger.
 
-No other package imports this module. Which windows are affected follows from their bytes and the
+No other package imports this module. Which elements are affected follows from their bytes and the
 seed: always the same ones, in whatever batch they arrive, as with most real faults.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: N = elements of a request, such as windows, O = outputs.
 """
 
 import ctypes
 import dataclasses
-import hashlib
 import time
 from collections.abc import Mapping
 from statistics import NormalDist
@@ -21,10 +20,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.settings import Record
+from sluice.data.rows.protocol import ModelInput
 from sluice.findings.catalogue import FaultName
 from sluice.registry.stored_code import CodeSource
 from sluice.serving.deployed import DeployedModel
 from sluice.serving.ledger_models import load_from_ledger
+from sluice.serving.model_arrays import ModelArrays, as_arrays, element_digests
 
 InjectedFault = Literal[
     "none", "errors", "latency", "nan", "drift", "quality", "crash", "no_traffic"
@@ -41,7 +42,7 @@ FAULT_NAMES: Mapping[InjectedFault, FaultName] = {
 """Name of each injected fault in the catalogue; "none" injects no fault."""
 
 _AFFECTED_SHARE = 0.2
-"""Share of the windows affected by errors and NaN."""
+"""Share of the elements affected by errors and NaN."""
 _CRASH_SHARE = 0.05
 _ADDED_LATENCY_S = 0.1
 _DRIFT_SPREADS = 2.0
@@ -87,9 +88,9 @@ class _Faulty(nn.Module):
         self._plan = plan
         self._spread = torch.tensor(plan.spread)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ModelInput) -> Tensor:
         plan = self._plan
-        uniform_N = _uniform_from_bytes(x.numpy(), seed=plan.seed)
+        uniform_N = _uniform_from_bytes(as_arrays(x), seed=plan.seed)
         if plan.fault == "errors" and (uniform_N < _AFFECTED_SHARE).any():
             raise RuntimeError("injected by the rehearsal")
         if plan.fault == "crash" and (uniform_N < _CRASH_SHARE).any():
@@ -108,13 +109,10 @@ class _Faulty(nn.Module):
         return out
 
 
-def _uniform_from_bytes(x_NLD: NDArray[np.float32], *, seed: int) -> NDArray[np.float64]:
-    """Return a uniform number in (0, 1) for each window (N,), derived from its bytes."""
+def _uniform_from_bytes(x: ModelArrays, *, seed: int) -> NDArray[np.float64]:
+    """Return a uniform number in (0, 1) for each element (N,), derived from its bytes."""
     key = seed.to_bytes(_DIGEST_BYTES, "big", signed=True)
-    digests = [
-        hashlib.blake2b(window.tobytes(), digest_size=_DIGEST_BYTES, key=key).digest()
-        for window in np.ascontiguousarray(x_NLD)
-    ]
+    digests = element_digests(x, key=key, size=_DIGEST_BYTES)
     drawn = np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64)
     return (drawn + 0.5) / 2.0 ** (8 * _DIGEST_BYTES)
 

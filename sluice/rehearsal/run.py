@@ -1,6 +1,6 @@
 """Runs a rehearsal from start to end, with the same controller that the sensor calls.
 
-Shape legend: N = windows, O = outputs.
+Shape legend: N = rows, O = outputs.
 """
 
 import math
@@ -45,7 +45,7 @@ from sluice.rollout_control.controller import live_servers, try_reconcile
 from sluice.rollout_control.quality import evaluate_live_quality
 from sluice.rollout_control.status import RolloutStatus, read_status
 from sluice.rollout_control.view import describe_drift
-from sluice.serving.deployed import DeployedModel, load_deployed
+from sluice.serving.deployed import DeployedModel, load_deployed, predict_rows
 from sluice.serving.server import listen
 from sluice.serving.split_sync import LOADING
 from sluice.workloads.workload import Workload
@@ -212,12 +212,8 @@ def _plan_fault(
 
 
 def _predict_all(deployed: DeployedModel, replay: Replay) -> NDArray[np.float64]:
-    """Return the model's predictions (N, O) for all windows."""
-    x = replay.x_NLD
-    starts = range(0, len(x), _BATCH)
-    return np.concatenate(
-        [deployed.predict(x[at : at + _BATCH], None).mean(axis=0) for at in starts]
-    )
+    """Return the model's predictions (N, O) for all rows."""
+    return predict_rows(deployed, replay.x, range(len(replay.x)), batch_rows=_BATCH)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ Outputs = tuple[tuple[float, ...], ...]
 
 
 class Sample(Record):
-    """One window of a request that was sampled at random, or that failed."""
+    """One element of a request that was sampled at random, or that failed."""
 
     at: AwareDatetime
     rollout: str | None = Field(
@@ -40,7 +40,13 @@ class Sample(Record):
     fault: RequestFault | None = Field(None, description="Fault of this arm; None without one.")
     seconds: float = Field(ge=0, description="Time that this arm took [s].")
     features: tuple[float, ...] = Field(
-        description="Newest row of the window, in the model's column order."
+        description="Newest row of the window, in the model's column order; empty for a codec "
+        "whose elements have no feature columns."
+    )
+    content: str | None = Field(
+        None,
+        exclude_if=lambda content: content is None,
+        description="Digest of the decoded element; None for windows.",
     )
     production: Outputs | None = Field(
         None, description="Outputs of production; None if it did not get the request or failed."

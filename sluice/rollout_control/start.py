@@ -1,13 +1,8 @@
-"""Starts a rollout after comparing both models on held-out rows.
-
-Shape legend: N = windows, O = outputs.
-"""
+"""Starts a rollout after comparing both models on held-out rows."""
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked
@@ -76,7 +71,7 @@ def _measure_agreement(
     store: ArtifactStore,
 ) -> PredictionAgreement:
     from sluice.registry.loading import rebuild_workload  # imports torch
-    from sluice.serving.deployed import DeployedModel, load_deployed
+    from sluice.serving.deployed import load_deployed, predict_rows
 
     version, production = ledger.version(model, number), ledger.production(model)
     if production is None:
@@ -89,17 +84,15 @@ def _measure_agreement(
         raise GateBlocked(
             f"Version {number} cannot answer the requests of production version "
             f"{production.number}, because it needs other inputs.",
-            cause=f"Version {number} needs windows of {ours.contract.seq_len} rows of "
-            f"{', '.join(ours.contract.columns)}; production needs {theirs.contract.seq_len} rows "
-            f"of {', '.join(theirs.contract.columns)}.",
+            cause=f"Version {number} needs {ours.contract.summary}; production needs "
+            f"{theirs.contract.summary}.",
             fix="Serve the version under another model name; or promote it manually and change the "
             f"clients: sluice registry promote {model} {number}",
         )
     workload, _ = rebuild_workload(version)
-    x = workload.examples(frame, folds[-1].test).tensor.numpy()[-_MAX_ROWS:].astype(np.float32)
-
-    def predictions(deployed: DeployedModel) -> NDArray[np.float64]:
-        batches = [x[start : start + _BATCH_ROWS] for start in range(0, len(x), _BATCH_ROWS)]
-        return np.concatenate([deployed.predict(batch, None).mean(axis=0) for batch in batches])
-
-    return measure_agreement(predictions(theirs), predictions(ours))
+    x = workload.examples(frame, folds[-1].test).x
+    rows = range(max(0, len(x) - _MAX_ROWS), len(x))
+    return measure_agreement(
+        predict_rows(theirs, x, rows, batch_rows=_BATCH_ROWS),
+        predict_rows(ours, x, rows, batch_rows=_BATCH_ROWS),
+    )

@@ -6,7 +6,9 @@ OpenAPI description need none.
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -14,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from sluice.serving import endpoints, predict_endpoint, rollback_webhook
+from sluice.serving.contract import InputContract
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.http_errors import (
     BodyTimeout,
@@ -35,7 +38,7 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
         serving: State of the server.
         hosts: Host names that requests may use.
     """
-    api = FastAPI(
+    api = _Api(
         title=f"Sluice: {serving.model}",
         version="1",
         description="Predictions of the production model; see /model for the input.",
@@ -68,6 +71,22 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
         log=serving.log,
         is_draining=lambda: serving.draining,
     )
+
+
+class _Api(FastAPI):
+    """Describes the body of predictions as the codec of the production version requires it."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description, in which the body depends on the version in production."""
+        described = super().openapi()
+        serving: Serving = self.state.serving
+        deployed = serving.router.table.production.deployed
+        if isinstance(deployed.contract, InputContract):
+            return described
+        described = copy.deepcopy(described)  # production may change
+        content = described["paths"]["/predict"]["post"]["requestBody"]["content"]
+        content["application/json"]["schema"] = deployed.contract.body
+        return described
 
 
 class _PredictFastPath:

@@ -5,7 +5,7 @@ torch from blocking the event loop, and a network that hangs blocks only this th
 pays, because small networks take about as long for eight windows as for one. All requests that
 arrive while a batch is computed form the next batch; no request waits for a batch to fill.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sluice.serving.deployed import Pause, ServedModel
 from sluice.serving.log import error_site
+from sluice.serving.model_arrays import ModelArrays, can_batch, concatenate, count_elements
 
 EnsembleOutput = NDArray[np.float64]
 
@@ -61,7 +62,7 @@ class StartTime:
 class _Job:
     """One request in the queue of the thread."""
 
-    x_NLD: NDArray[np.float32]
+    x: ModelArrays
     # A failure is stored as a value. An exception references its stack frames, and these reference
     # the arm: a reference cycle, which only the garbage collector would free.
     answer: "asyncio.Future[EnsembleOutput | _Failure | None]"
@@ -126,7 +127,7 @@ class ArmWorker:
 
     async def predict(
         self,
-        x_NLD: NDArray[np.float32],
+        x: ModelArrays,
         *,
         timeout_s: float,
         max_waiting: int,
@@ -135,7 +136,7 @@ class ArmWorker:
         """Return the output of each network (M, N, O), batched with other waiting requests.
 
         Args:
-            x_NLD: Windows (N, L, D).
+            x: Inputs of N elements.
             timeout_s: Longest wait.
             max_waiting: Raise ``QueueFull`` if this number of requests is already waiting.
             began: Receives the time at which the arm starts to compute the request.
@@ -150,7 +151,7 @@ class ArmWorker:
         if shared.waiting >= max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        job = _Job(x_NLD, loop.create_future(), loop, began or StartTime())
+        job = _Job(x, loop.create_future(), loop, began or StartTime())
         shared.waiting += 1
         shared.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
@@ -173,14 +174,14 @@ def _run_batches(
     # Each thread has its own number of OpenMP threads, whatever the main thread has set and
     # torch.get_num_threads reports. With two OpenMP threads, a window took 85 ms instead of 2.6 ms.
     torch.set_num_threads(1)
-    carried: _Job | None = None  # job that did not fit into the last batch
+    carried: _Job | None = None  # job that did not fit into the last batch, or has another shape
     shared.idle.set()
     while True:
         first = carried if carried is not None else shared.jobs.get()
         carried = None
         if first is None:
             return
-        batch, windows, is_last = [first], len(first.x_NLD), False
+        batch, windows, is_last = [first], count_elements(first.x), False
         while windows < max_windows:
             try:
                 following = shared.jobs.get_nowait()
@@ -189,11 +190,12 @@ def _run_batches(
             if following is None:
                 is_last = True
                 break
-            if windows + len(following.x_NLD) > max_windows:
+            num_elements = count_elements(following.x)
+            if windows + num_elements > max_windows or not can_batch(first.x, following.x):
                 carried = following
                 break
             batch.append(following)
-            windows += len(following.x_NLD)
+            windows += num_elements
         pending = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
         now = time.monotonic()
         for job in pending:
@@ -212,10 +214,10 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
     if not jobs:
         return
     try:
-        windows = np.concatenate([job.x_NLD for job in jobs])
-        output = deployed.predict(windows, pause)
-        if output.shape[1] != len(windows):
-            raise ValueError(f"{output.shape[1]} predictions for {len(windows)} windows")
+        x = concatenate([job.x for job in jobs])
+        output = deployed.predict(x, pause)
+        if output.shape[1] != count_elements(x):
+            raise ValueError(f"{output.shape[1]} predictions for {count_elements(x)} elements")
     except Exception as error:  # user code may raise anything; this is the edge of its thread
         if len(jobs) > 1:  # compute each job alone, so that only the failing one gets the error
             for job in jobs:
@@ -224,7 +226,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             site = error.place if isinstance(error, NetworkFailed) else error_site(error)
             _deliver(jobs, [_Failure(site)])
         return
-    ends = np.cumsum([len(job.x_NLD) for job in jobs])[:-1]
+    ends = np.cumsum([count_elements(job.x) for job in jobs])[:-1]
     _deliver(jobs, np.split(output, ends, axis=1))
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sluice.serving.deployed import ServedModel
@@ -100,19 +100,17 @@ def _load(request: bytes) -> "ServedModel":
 
 
 def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
-    """Predict once from zeros, because the first prediction of a process takes 200 to 900 ms.
+    """Predict once, because the first prediction of a process takes 200 to 900 ms.
 
     Without this call a user would wait for it, and the guards would count the delay of this
     request and of those queued behind it against a healthy challenger. The call uses the same
     thread and code path as real requests. Its result is ignored: the guards judge real requests.
     """
-    import numpy as np
-
     from sluice.serving import wire_protocol
+    from sluice.serving.warm_up import warm_up_inputs
 
-    contract = model.contract
-    zeros = np.zeros((1, contract.seq_len, len(contract.columns)), np.float32)
-    _respond(pipe, model, wire_protocol.pack(wire_protocol.PREDICT, zeros))
+    x = warm_up_inputs(model.contract, model.codec)
+    _respond(pipe, model, wire_protocol.pack_inputs(wire_protocol.PREDICT, x))
 
 
 def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: bytes) -> bytes:
@@ -125,11 +123,10 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
         pipe.send_bytes(wire_protocol.PAUSED)
         pipe.recv_bytes()
 
-    x_NLD: Any = wire_protocol.unpack(frame, np.float32)
+    x = wire_protocol.unpack_inputs(frame)
+    is_interruptible = frame[:1].lower() == wire_protocol.PREDICT_INTERRUPTIBLE
     try:
-        output = model.predict(
-            x_NLD, pause if frame[:1] == wire_protocol.PREDICT_INTERRUPTIBLE else None
-        )
+        output = model.predict(x, pause if is_interruptible else None)
     except Exception as error:  # user code may raise anything; this is the edge of its process
         place = error_site(error)
         site = wire_protocol.ErrorSite(

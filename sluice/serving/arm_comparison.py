@@ -135,7 +135,7 @@ class ArmComparison:
     async def _repeat_and_compare(
         self, arm: ArmName, ours: GuardFaults, other: ArmWorker, context: RequestContext
     ) -> None:
-        result = await self._background.ask(other, context.x_NLD, name="compared")
+        result = await self._background.ask(other, context.x, name="compared")
         self._num_repeats[context.client] -= 1
         if not self._num_repeats[context.client]:
             del self._num_repeats[context.client]
@@ -158,7 +158,7 @@ class ArmComparison:
     async def _run_copy(
         self, context: RequestContext, shadow: ArmWorker, faults: GuardFaults
     ) -> None:
-        result = await self._background.ask(shadow, context.x_NLD, name="shadow")
+        result = await self._background.ask(shadow, context.x, name="shadow")
         if not result.is_begun:  # shadow requests yield to users' requests: no fault of the arm
             self._drop()
             return

@@ -3,7 +3,7 @@
 A challenger is new code on real traffic. Because it has its own process, a crash, a hang or a
 memory leak affects only this process: the server reads an end of file instead of a response.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
 
 import os
@@ -19,13 +19,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from sluice.cluster.process import worker_sys_path
 from sluice.serving import wire_protocol
 from sluice.serving.arm import EnsembleOutput, NetworkFailed
 from sluice.serving.deployed import Pause
+from sluice.serving.model_arrays import ModelArrays, count_elements
 
 # A terminal or service manager sends its signals to the whole process group. The server then
 # drains, and this process must answer requests meanwhile, so it ignores these signals.
@@ -128,11 +128,11 @@ class ArmProcess:
             self._finish("")
             return self.exit_reason
 
-    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
+    def predict(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
         """Return the output of each network (M, N, O). Callers wait for each other.
 
         Args:
-            x_NLD: Windows (N, L, D).
+            x: Inputs of N elements.
             pause: Called between two networks, unless a caller without a pause waits. None for a
                 user's request, which is never interrupted.
 
@@ -149,7 +149,7 @@ class ArmProcess:
                 raise NetworkFailed(self._place())
             self._pending_since = time.monotonic()
             try:
-                return self._exchange(x_NLD, pause)
+                return self._exchange(x, pause)
             except (EOFError, OSError):
                 self._finish("")
             except (wire_protocol.InvalidFrame, ValidationError):
@@ -158,12 +158,11 @@ class ArmProcess:
                 self._pending_since = None
         raise NetworkFailed(self._place())
 
-    def _exchange(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
+    def _exchange(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
         pipe = self._pipe
         pipe.send_bytes(
-            wire_protocol.pack(
-                wire_protocol.PREDICT if pause is None else wire_protocol.PREDICT_INTERRUPTIBLE,
-                x_NLD,
+            wire_protocol.pack_inputs(
+                wire_protocol.PREDICT if pause is None else wire_protocol.PREDICT_INTERRUPTIBLE, x
             )
         )
         while (frame := pipe.recv_bytes(wire_protocol.MAX_BYTES))[:1] == wire_protocol.PAUSED:
@@ -177,8 +176,8 @@ class ArmProcess:
         if frame[:1] != wire_protocol.OUTPUT:
             raise wire_protocol.InvalidFrame("neither an output nor an error")
         output: EnsembleOutput = wire_protocol.unpack(frame, np.float64)
-        if output.ndim != 3 or output.shape[1] != len(x_NLD):
-            raise wire_protocol.InvalidFrame(f"{output.shape} for {len(x_NLD)} windows")
+        if output.ndim != 3 or output.shape[1] != count_elements(x):
+            raise wire_protocol.InvalidFrame(f"{output.shape} for {count_elements(x)} elements")
         return output
 
     def pending_s(self, now: float) -> float:

@@ -1,6 +1,6 @@
 """Result of one request to an arm as a value: an output or a fault, and the time it took.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
 
 import time
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.observability import spans
 from sluice.rollout.samples import ArmName, Outputs, RequestFault
@@ -22,6 +21,7 @@ from sluice.serving.arm import (
     StartTime,
 )
 from sluice.serving.http_errors import HttpError, InvalidInput, ModelFailed, PredictionTimeout
+from sluice.serving.model_arrays import ModelArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,13 +65,13 @@ class ArmResult:
 
 
 async def predict_once(
-    arm: ArmWorker, x_NLD: NDArray[np.float32], *, timeout_s: float, max_waiting: int
+    arm: ArmWorker, x: ModelArrays, *, timeout_s: float, max_waiting: int
 ) -> ArmResult:
     """Predict with an arm and return a fault instead of raising an error.
 
     Args:
         arm: Arm that predicts.
-        x_NLD: Windows (N, L, D).
+        x: Inputs of N elements.
         timeout_s: Longest wait [s].
         max_waiting: Fail at once if this number of requests is already waiting.
     """
@@ -81,7 +81,7 @@ async def predict_once(
     place: dict[str, Any] = {}
     is_begun = True
     try:
-        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
+        output = await arm.predict(x, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
         fault = None if np.isfinite(output).all() else "not_finite"
     except (QueueFull, NeverStarted):
         # A full queue counts as a timeout. Otherwise an arm that hangs, and so fills its queue,
@@ -103,19 +103,19 @@ async def predict_once(
 
 
 async def try_arm(
-    arm: ArmWorker, x_NLD: NDArray[np.float32], *, name: str, timeout_s: float, max_waiting: int
+    arm: ArmWorker, x: ModelArrays, *, name: str, timeout_s: float, max_waiting: int
 ) -> ArmResult:
     """Predict with an arm within a span; see ``predict_once``.
 
     Args:
         arm: Arm that predicts.
-        x_NLD: Windows (N, L, D).
+        x: Inputs of N elements.
         name: Role of the arm in the request, for the name of the span.
         timeout_s: Longest wait [s].
         max_waiting: Fail at once if this number of requests is already waiting.
     """
     with spans.span(f"arm {name}", version=arm.deployed.version) as span:
-        result = await predict_once(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        result = await predict_once(arm, x, timeout_s=timeout_s, max_waiting=max_waiting)
         if result.fault is not None:
             span.set_error(result.fault)
     return result
@@ -150,8 +150,8 @@ def routed_prediction(
     )
 
 
-def first_window_outputs(result: ArmResult) -> Outputs:
-    """Return the output of each network for the first window."""
+def first_element_outputs(result: ArmResult) -> Outputs:
+    """Return the output of each network for the first element."""
     assert result.output is not None, "without a fault there is an output"
     return tuple(map(tuple, result.output[:, 0].tolist()))
 
@@ -166,8 +166,8 @@ def prediction_error(result: ArmResult) -> HttpError:
         )
     if result.fault == "not_finite":
         return InvalidInput(
-            "The prediction of the model for these windows is NaN or infinite.",
-            cause="The windows are far outside the training data.",
+            "The prediction of the model for these elements is NaN or infinite.",
+            cause="They are far outside the training data.",
             fix="Check the values and their units.",
         )
     return ModelFailed(

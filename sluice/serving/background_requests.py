@@ -1,17 +1,15 @@
 """Requests that an arm computes in the background: shadow requests and repeated faulty requests.
 
-Shape legend: N = windows, L = rows of a window, D = features.
+Shape legend: N = elements of a request.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sluice.serving.arm import ArmWorker
 from sluice.serving.arm_result import ArmResult, try_arm
+from sluice.serving.model_arrays import ModelArrays
 from sluice.serving.settings import ServingSettings
 
 
@@ -33,17 +31,17 @@ class BackgroundRequests:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def ask(self, arm: ArmWorker, x_NLD: NDArray[np.float32], *, name: str) -> ArmResult:
+    async def ask(self, arm: ArmWorker, x: ModelArrays, *, name: str) -> ArmResult:
         """Predict with the deadline and the queue limit of shadow requests.
 
         Args:
             arm: Arm that predicts.
-            x_NLD: Windows (N, L, D).
+            x: Inputs of N elements.
             name: Role of the arm in the request, for the name of the span.
         """
         return await try_arm(
             arm,
-            x_NLD,
+            x,
             name=name,
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.max_shadow_queue,

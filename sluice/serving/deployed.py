@@ -3,7 +3,7 @@
 The networks of the last fold were trained on the most data. All seeds serve together, because a
 single seed may be good only by chance.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, D = features, O = outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,20 @@ from torch import nn
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
+from sluice.data.rows.protocol import RowSource, gather
 from sluice.models.scaled import Scaled
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
 from sluice.registry.stored_code import CodeSource
-from sluice.serving.contract import MAX_MAGNITUDE, InputContract
+from sluice.serving.contract import CodecContract, InputContract, ModelContract
+from sluice.serving.model_arrays import ModelArrays, as_arrays, as_input
+from sluice.serving.warm_up import warm_up_inputs
 from sluice.training.members import Member
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE
+from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.windows import require_windows
+from sluice.workloads.workload import Workload
 
 _MAX_DEVIATIONS = 1e6
 """Maximum accepted distance of a value from the training mean, in standard deviations. It is so
@@ -46,8 +53,12 @@ class ServedModel(Protocol):
         """Candidate digest."""
 
     @property
-    def contract(self) -> InputContract:
+    def contract(self) -> ModelContract:
         """Input contract."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """Codec that decodes requests; None for windows, and for a model in another process."""
 
     @property
     def target(self) -> str:
@@ -57,7 +68,7 @@ class ServedModel(Protocol):
     def problem(self) -> str:
         """Why the model cannot predict, in a sentence; empty while it can."""
 
-    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
+    def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` between networks."""
 
 
@@ -67,7 +78,7 @@ class DeployedModel:
 
     version: int
     candidate: str
-    contract: InputContract
+    contract: ModelContract
     target: str
     """Name of the predicted column."""
 
@@ -76,22 +87,27 @@ class DeployedModel:
     input_dtype: torch.dtype = torch.float32
     """Dtype of the workload's inputs, to which a client's windows are cast."""
 
+    codec: Codec | None = None
+    """Codec that decodes requests; None for windows."""
+
     @property
     def problem(self) -> str:
         """Return "", because a model in this process can always predict."""
         return ""
 
-    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
+    def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O) in double precision, on the CPU."""
-        x = torch.from_numpy(x_NLD).to(self.input_dtype)
+        inputs = as_input(x)
+        if self.codec is None and isinstance(inputs, torch.Tensor):
+            inputs = inputs.to(self.input_dtype)
         outputs = []
         with torch.inference_mode():
             for network in self.networks:
                 if pause is not None:
                     pause()
-                outputs.append(network(x))
+                outputs.append(network(inputs))
             output: NDArray[np.float64] = torch.stack(outputs).double().numpy()
-        return output.reshape(len(self.networks), len(x_NLD), -1)
+        return output.reshape(*output.shape[:2], -1)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
@@ -115,7 +131,9 @@ def load_deployed(
         CodeMismatch: The version was trained with code that differs from the current code.
         IntegrityError: Weights are missing, changed, not in safetensors format, or do not fit
             the network; or the lineage does not match the version's candidate digest.
-        ContractError: The workload's inputs are not windows of its feature columns.
+        ContractError: The workload has the codec of windows, but its inputs are not windows of its
+            feature columns.
+        CodecMismatch: Requests would be decoded in another way than the inputs of the training.
     """
     version_name = f"{version.model} version {version.number}"
     if version.lineage.compute_candidate() != version.candidate:
@@ -127,18 +145,36 @@ def load_deployed(
         )
     members = deployed_members(version.lineage.members)
     workload, networks = load_members(version, members, store, code=code)
-    input_dtype = require_windows(workload, version_name)
+    codec = workload.codec()
+    if isinstance(codec, WindowsCodec):
+        return DeployedModel(
+            version=version.number,
+            candidate=version.candidate,
+            contract=_windows_contract(workload, networks),
+            target=workload.target_column,
+            networks=tuple(networks),
+            input_dtype=require_windows(workload, version_name),
+        )
     return DeployedModel(
         version=version.number,
         candidate=version.candidate,
-        contract=InputContract(
-            columns=workload.feature_columns,
-            seq_len=workload.settings.seq_len,
-            bounds=_bounds(networks, num_columns=len(workload.feature_columns)),
+        contract=CodecContract(
+            kind=codec.kind,
+            digest=codec.identity().digest,
+            max_elements=codec.max_elements,
+            body=codec.schema(),
         ),
         target=workload.target_column,
         networks=tuple(networks),
-        input_dtype=input_dtype,
+        codec=codec,
+    )
+
+
+def _windows_contract(workload: Workload, networks: Sequence[nn.Module]) -> InputContract:
+    return InputContract(
+        columns=workload.feature_columns,
+        seq_len=workload.settings.seq_len,
+        bounds=_bounds(networks, num_columns=len(workload.feature_columns)),
     )
 
 
@@ -162,14 +198,34 @@ def _bounds(
     return tuple(zip(low_D.tolist(), high_D.tolist(), strict=True))
 
 
+def predict_rows(
+    deployed: DeployedModel, x: torch.Tensor | RowSource, rows: range, *, batch_rows: int
+) -> NDArray[np.float64]:
+    """Return the prediction (N, O), the mean of the networks, for chosen rows of examples.
+
+    Args:
+        deployed: The model.
+        x: Inputs of examples of the model's workload.
+        rows: Positions of the examples.
+        batch_rows: Number of rows that are read and predicted at once.
+    """
+    batches = []
+    for start in range(rows.start, rows.stop, batch_rows):
+        found = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
+        arrays = as_arrays(found)
+        if deployed.codec is None and isinstance(arrays, np.ndarray):
+            arrays = arrays.astype(np.float32)  # as a client's windows
+        batches.append(deployed.predict(arrays, None).mean(axis=0))
+    return np.concatenate(batches)
+
+
 def require_finite(deployed: DeployedModel) -> None:
-    """Predict once from zeros, which warms up the networks and detects non-finite weights.
+    """Predict once, which warms up the networks and detects non-finite weights.
 
     Raises:
         IntegrityError: The prediction is not finite.
     """
-    length, columns = deployed.contract.seq_len, deployed.contract.columns
-    output = deployed.predict(np.zeros((1, length, len(columns)), np.float32), None)
+    output = deployed.predict(warm_up_inputs(deployed.contract, deployed.codec), None)
     if not np.isfinite(output).all():
         raise IntegrityError(
             f"The predictions of version {deployed.version} for an input of zeros must be finite, "

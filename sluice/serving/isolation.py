@@ -5,7 +5,7 @@ and cleans up after it. If the process ends, the supervisor restarts it after a 
 each time, up to a maximum number of restarts. While no process runs, every request to the
 challenger fails immediately and production answers.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
 
 import os
@@ -17,16 +17,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sluice.base.digests import short
 from sluice.base.errors import ContractError
 from sluice.serving.arm import EnsembleOutput
 from sluice.serving.arm_environment import arm_environment
 from sluice.serving.arm_process import ArmProcess
-from sluice.serving.contract import InputContract
+from sluice.serving.contract import ModelContract
 from sluice.serving.deployed import Pause, ServedModel
+from sluice.serving.model_arrays import ModelArrays
 from sluice.serving.settings import ServingSettings
 from sluice.serving.wire_protocol import LoaderSpec, ModelInfo
 
@@ -82,9 +80,14 @@ class IsolatedModel:
         return self._info.candidate
 
     @property
-    def contract(self) -> InputContract:
+    def contract(self) -> ModelContract:
         """Input contract."""
         return self._info.contract
+
+    @property
+    def codec(self) -> None:
+        """None: production decodes the requests of both arms."""
+        return None
 
     @property
     def target(self) -> str:
@@ -96,7 +99,7 @@ class IsolatedModel:
         """Why the model cannot predict, in a sentence; empty while it can."""
         return self._state.problem
 
-    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> EnsembleOutput:
+    def predict(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
         """Return the output of each network (M, N, O).
 
         Raises:
@@ -104,7 +107,7 @@ class IsolatedModel:
         """
         process = self._state.process
         assert process is not None, "a model exists once its process is ready"
-        return process.predict(x_NLD, pause)
+        return process.predict(x, pause)
 
 
 class Isolation:

@@ -7,13 +7,14 @@ from fastapi import Request, Response
 
 from sluice.serving.arm_result import RoutedPrediction
 from sluice.serving.body import read_body
-from sluice.serving.contract import PredictRequest, read_request
+from sluice.serving.contract import read_request
 from sluice.serving.hosts import counted_address
 from sluice.serving.http_errors import PREDICT_ERRORS
 from sluice.serving.middleware import request_info
 from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.schemas import PredictionResponse, error_responses, json_response
 from sluice.serving.state import serving_of
+from sluice.workloads.codecs.window_requests import PredictRequest
 
 ROUTES = guarded_routes("predict")
 
@@ -31,15 +32,22 @@ ROUTES = guarded_routes("predict")
     },
 )
 async def predict(request: Request) -> Response:
-    """Predict from one or more windows of feature rows."""
+    """Predict from one or more elements, such as windows of feature rows; see /model."""
     serving, info = serving_of(request), request_info(request)
     admission, holder = serving.admission, token_name(request)
     admission.require_rate(holder)
     with admission.reading(holder) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
     with admission.computing(holder):  # after the body, so that a slow client occupies no slot
-        parsed = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
-        info.log_fields["windows"] = len(parsed.windows)
+        # The router uses the same table: nothing is awaited between here and its first line.
+        deployed = serving.router.table.production.deployed
+        parsed = read_request(
+            body,
+            PredictRequest if deployed.codec is None else deployed.codec.request_type,
+            model=serving.model,
+            max_elements=min(serving.settings.max_windows, deployed.contract.max_elements),
+        )
+        info.log_fields[parsed.elements_field] = len(parsed.elements)
         routed = await serving.router.route(
             parsed,
             address="" if request.client is None else counted_address(request.client.host),

@@ -5,13 +5,16 @@ Samples are used to detect drift and to compare the predictions of the arms.
 
 import time
 
+import numpy as np
+
 from sluice.registry.client_secret import client_name, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.samples import ArmName, Sample
 from sluice.serving.arm import ArmWorker
-from sluice.serving.arm_result import ArmResult, first_window_outputs
+from sluice.serving.arm_result import ArmResult, first_element_outputs
 from sluice.serving.background_requests import BackgroundRequests
 from sluice.serving.client_limits import ClientLimits
+from sluice.serving.model_arrays import as_input, element_digests, first_element
 from sluice.serving.routing_table import RequestContext
 from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
@@ -36,7 +39,7 @@ class RequestSampler:
         self._clock = clock
 
     def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
-        """Store the first window of a request that was drawn at random, or that failed."""
+        """Store the first element of a request that was drawn at random, or that failed."""
         now = time.monotonic()
         has_failed = result.fault is not None
         if has_failed:
@@ -45,7 +48,8 @@ class RequestSampler:
             is_sampled = self._is_drawn(context, now)
         if not is_sampled:
             return
-        table, split, request, x_NLD = context.table, context.split, context.request, context.x_NLD
+        table, split, request = context.table, context.split, context.request
+        features, content = _described(context)
         sample = Sample(
             at=self._clock(),
             rollout=split.rollout,
@@ -56,8 +60,9 @@ class RequestSampler:
             arm=arm,
             fault=result.fault,
             seconds=result.seconds,
-            features=tuple(x_NLD[0, -1].tolist()),
-            **{arm: None if has_failed else first_window_outputs(result)},
+            features=features,
+            content=content,
+            **{arm: None if has_failed else first_element_outputs(result)},
         )
         # ``split`` is the split in force: after the end of the lease it has no rollout, and the
         # sample needs no output of the other arm.
@@ -83,7 +88,22 @@ class RequestSampler:
         self, sample: Sample, other: ArmWorker, context: RequestContext
     ) -> None:
         """Add a sample after predicting with the other arm as well, for the comparison only."""
-        result = await self._background.ask(other, context.x_NLD[:1], name="compared")
+        result = await self._background.ask(other, first_element(context.x), name="compared")
         other_name = "production" if sample.arm == "challenger" else "challenger"
-        outputs = None if result.fault is not None else first_window_outputs(result)
+        outputs = None if result.fault is not None else first_element_outputs(result)
         self._buffer.add(sample.model_copy(update={other_name: outputs}))
+
+
+def _described(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
+    """Return the watched values of the first element, and its digest if it is no window."""
+    codec = context.table.production.deployed.codec
+    if codec is None:
+        assert isinstance(context.x, np.ndarray), "windows are one array"
+        return tuple(context.x[0, -1].tolist()), None
+    first = first_element(context.x)
+    (digest,) = element_digests(first)
+    try:
+        features = codec.watched_values(context.request, as_input(first))
+    except Exception:  # user code may raise anything, and no request may fail because of a sample
+        features = ()
+    return features, digest.hex()

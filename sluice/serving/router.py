@@ -23,9 +23,11 @@ from sluice.serving.arm_result import (
     try_arm,
 )
 from sluice.serving.background_requests import BackgroundRequests
-from sluice.serving.contract import PredictRequest
+from sluice.serving.contract import InputContract
 from sluice.serving.crowding import Crowding
+from sluice.serving.decoding import RequestDecoder
 from sluice.serving.metrics import Metrics
+from sluice.serving.model_arrays import ModelArrays, count_elements
 from sluice.serving.random_pool import RandomPool
 from sluice.serving.request_sampler import RequestSampler
 from sluice.serving.routing_table import RequestContext, RoutingTable
@@ -33,6 +35,8 @@ from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
 from sluice.serving.step_counters import ARMS, NO_FAULTS, GuardFaults, StepCounters
 from sluice.serving.sticky import is_chosen
+from sluice.workloads.codecs.request import CodecRequest
+from sluice.workloads.codecs.window_requests import PredictRequest
 
 
 class Router:
@@ -53,6 +57,7 @@ class Router:
         self._metrics = metrics
         self._random = RandomPool()
         self._expired_at: datetime | None = None  # end of the latest lease known to have expired
+        self._decoder = RequestDecoder()
         self._crowding = {arm: Crowding() for arm in ARMS}
         self.counters = StepCounters(table.compared_split, now=clock())
         self.background = BackgroundRequests(settings)
@@ -87,7 +92,7 @@ class Router:
         return split.production_only() if has_expired else split
 
     async def route(
-        self, request: PredictRequest, *, address: str, deadline: float
+        self, request: CodecRequest, *, address: str, deadline: float
     ) -> RoutedPrediction:
         """Predict with the arm of the user. For a request without a user, draw the arm at random.
 
@@ -97,16 +102,23 @@ class Router:
             deadline: Latest time of the response [s, monotonic].
 
         Raises:
-            InvalidInput: The windows violate the contract, or the prediction is not finite.
-            ModelFailed: Production raised an error.
+            InvalidInput: The elements violate the contract, or the prediction is not finite.
+            ModelFailed: Production, or its codec, raised an error.
             PredictionTimeout: Production did not answer before the deadline.
         """
         table = self._table
         split = self.in_force(table.split)
         compared = self.in_force(table.compared_split)
-        x_NLD = table.production.deployed.contract.tensor(request)
+        contract = table.production.deployed.contract
+        if isinstance(contract, InputContract):
+            assert isinstance(request, PredictRequest), "the request was parsed for this contract"
+            x: ModelArrays = contract.tensor(request)
+        else:
+            codec = table.production.deployed.codec
+            assert codec is not None, "production is in this process, and has its codec"
+            x = await self._decoder.decode(codec, request, deadline=deadline)
         client = client_of(request.user, address)
-        context = RequestContext(table, split, compared, request, x_NLD, client, address)
+        context = RequestContext(table, split, compared, request, x, client, address)
         challenger, failed, challenger_faults = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
@@ -172,6 +184,7 @@ class Router:
     async def close(self) -> None:
         """Cancel all background requests."""
         await self.background.close()
+        self._decoder.close()
 
     def _is_chosen(self, user: str | None, split: TrafficSplit) -> bool:
         """Return whether the challenger answers: always the same for a user, otherwise random."""
@@ -192,10 +205,10 @@ class Router:
     ) -> tuple[ArmResult, bool]:
         """Predict with an arm. Also return whether another subnet's requests delayed this one."""
         crowding = self._crowding[name]
-        subnet, num_windows = subnet_of(context.address), len(context.x_NLD)
+        subnet, num_windows = subnet_of(context.address), count_elements(context.x)
         is_crowded = crowding.enter(subnet, num_windows)
         result = await try_arm(
-            arm, context.x_NLD, name=name, timeout_s=timeout_s, max_waiting=max_waiting
+            arm, context.x, name=name, timeout_s=timeout_s, max_waiting=max_waiting
         )
         linger_s = self._settings.challenger_deadline_s
         crowding.leave(subnet, num_windows, result, linger_s=linger_s)

@@ -1,17 +1,12 @@
-"""The routing table, which holds the arms in force, and the context of one request.
-
-Shape legend: N = windows, L = rows of a window, D = features.
-"""
+"""The routing table, which holds the arms in force, and the context of one request."""
 
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from sluice.rollout.samples import ArmName
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.arm import ArmWorker
-from sluice.serving.contract import PredictRequest
+from sluice.serving.model_arrays import ModelArrays
+from sluice.workloads.codecs.request import CodecRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,8 +44,10 @@ class RequestContext:
     compared_split: TrafficSplit
     """Split under which the arms are compared; see ``RoutingTable.compared_split``."""
 
-    request: PredictRequest
-    x_NLD: NDArray[np.float32]
+    request: CodecRequest
+    x: ModelArrays
+    """Decoded elements of the request."""
+
     client: str
     """Client, from ``client_of``."""
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.samples import ArmName
-from sluice.serving.contract import InputContract
+from sluice.serving.contract import ModelContract
 from sluice.serving.http_errors import HttpError
 
 
@@ -17,8 +17,8 @@ class PredictionResponse(Record):
     """Response of ``POST /predict``."""
 
     outputs: list[list[float]] = Field(
-        description="One row for each window: values in the unit of the target for regression, or "
-        "one logit per class for classification."
+        description="One row for each element, such as a window: values in the unit of the target "
+        "for regression, or one logit per class for classification."
     )
     model: str
     version: int = Field(description="Version that made the prediction.")
@@ -57,7 +57,7 @@ class ModelDescription(Record):
 
     model: str
     target: str
-    input: InputContract
+    input: ModelContract
     production: ServedVersion
     challenger: ServedVersion | None
     rollout: str | None

@@ -3,9 +3,10 @@
 Pickles from the process could execute code in the server. The first byte of a frame is its kind.
 Arrays follow as their shape and raw numbers, everything else as JSON.
 
-Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, O = outputs.
 """
 
+import json
 import math
 import struct
 from typing import Annotated, Any
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from sluice.base.settings import Record
-from sluice.serving.contract import InputContract
+from sluice.serving.contract import ModelContract
+from sluice.serving.model_arrays import ModelArrays
 
 PREDICT = b"a"
-"""To the process: predict from windows (N, L, D) without interruption."""
+"""To the process: predict from inputs without interruption."""
 PREDICT_INTERRUPTIBLE = b"s"
-"""To the process: predict from windows (N, L, D), and pause before each network."""
+"""To the process: predict from inputs, and pause before each network."""
 PAUSED = b"p"
 """From the process: it has paused before a network, and waits for ``CONTINUE``."""
 CONTINUE = b"g"
@@ -36,6 +38,10 @@ RAISED = b"e"
 
 MAX_BYTES = 2**26
 """Maximum size of a frame that the server accepts from a process [bytes]."""
+
+_INPUT_DTYPES = frozenset(
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+) | {"bool", "float16", "float32", "float64"}
 
 _ShortText = Annotated[str, StringConstraints(max_length=1000)]
 
@@ -65,7 +71,7 @@ class ModelInfo(Record):
 
     version: int
     candidate: str
-    contract: InputContract
+    contract: ModelContract
     target: str
 
 
@@ -96,3 +102,47 @@ def unpack(frame: bytes, dtype: type[np.floating[Any]]) -> NDArray[Any]:
     if len(frame) - start != math.prod(shape) * np.dtype(dtype).itemsize:
         raise InvalidFrame(f"{len(frame) - start} bytes for a shape of {shape}")
     return np.frombuffer(frame, dtype, offset=start).reshape(shape).copy()
+
+
+def pack_inputs(kind: bytes, x: ModelArrays) -> bytes:
+    """Return a frame with decoded inputs.
+
+    Windows are packed as by ``pack``. Other inputs have the kind in upper case, and a header with
+    the name, dtype and shape of each array.
+    """
+    if isinstance(x, np.ndarray):
+        if x.dtype == np.float32:
+            return pack(kind, x)
+        parts = {"": x}
+    else:
+        parts = x
+    header = json.dumps([[name, part.dtype.name, part.shape] for name, part in parts.items()])
+    arrays = b"".join(part.tobytes() for part in parts.values())
+    return kind.upper() + struct.pack("<I", len(header)) + header.encode() + arrays
+
+
+def unpack_inputs(frame: bytes) -> ModelArrays:
+    """Return the inputs of a frame, as writable copies.
+
+    Raises:
+        InvalidFrame: The frame does not match its header.
+    """
+    if frame[:1].islower():
+        return unpack(frame, np.float32)
+    try:
+        (length,) = struct.unpack_from("<I", frame, 1)
+        header = json.loads(frame[5 : 5 + length])
+        parts: dict[str, NDArray[Any]] = {}
+        start = 5 + length
+        for name, dtype, shape in header:
+            if dtype not in _INPUT_DTYPES:
+                raise InvalidFrame(f"the dtype {dtype}")
+            count = math.prod(shape)
+            array = np.frombuffer(frame, dtype, count=count, offset=start)
+            parts[name] = array.reshape(shape).copy()
+            start += array.nbytes
+    except (struct.error, ValueError, TypeError) as error:
+        raise InvalidFrame(str(error)) from None
+    if start != len(frame) or not parts:
+        raise InvalidFrame(f"{len(frame) - start} bytes after the last array")
+    return parts.get("", parts)

@@ -39,6 +39,7 @@ from sluice.training.fold_run_log import epoch_fields, rewind
 from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
 from sluice.training.loop import predict, train
 from sluice.training.members import Member
+from sluice.training.prediction import row_losses
 from sluice.training.ranks import SINGLE_PROCESS, Ranks
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.termination import Termination, delayed_termination
@@ -393,7 +394,11 @@ def _test_metrics(
     workload: Workload, model: Scaled, test: Examples, frame: pd.DataFrame
 ) -> dict[str, float]:
     with torch.inference_mode():
-        metrics = workload.metrics(predict(model, test.x), test, frame)
+        if workload.keep_outputs:
+            metrics = workload.metrics(predict(model, test.x), test, frame)
+        else:
+            losses = row_losses(model, workload.losses, test)
+            metrics = workload.metrics_from_losses(losses, test, frame)
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -158,7 +158,7 @@ def train(
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.shard.share(torch.arange(len(val)), count_rows)
         val = place_rows(_local_part(val, ranks.shard), device)
-        val_chunk_rows = chunk_rows(val.x)
+        val_chunk_rows = chunk_rows(val.x, model)
         batches = Batches(
             place_rows(train, device),
             batch_rows=settings.batch_rows,

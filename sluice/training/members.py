@@ -5,6 +5,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.trace.diagnosis import Diagnosis
 from sluice.training.code_identity import CodeIdentity
+from sluice.workloads.codecs.identity import CodecIdentity
 
 
 class Member(Record):
@@ -39,6 +40,11 @@ class TrainedModels(Record):
     code: str = Field(description="Digest of the code that determines the bits.")
     code_identity: CodeIdentity | None = Field(
         None, description="Parts of the code digest; None in records of older versions."
+    )
+    codec: CodecIdentity | None = Field(
+        None,
+        description="How the training decoded what clients send; None in records of older "
+        "versions.",
     )
     seeds: tuple[int, ...]
     members: tuple[Member, ...]

@@ -3,7 +3,8 @@
 Shape legend: N = examples, O = outputs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from sluice.data.rows.protocol import (
     RowSource,
     gather,
     gather_targets,
+    gather_tensor,
     input_parts,
     move_input,
     spread_rows,
@@ -30,6 +32,10 @@ setting."""
 
 _CHUNK_BYTES = 4 * 2**20
 """Input of a chunk of a row source [bytes]."""
+
+_OUTPUT_BYTES = 32 * 2**20
+"""Output of a network for a chunk of a row source [bytes], such as 64 texts of 64 tokens and a
+vocabulary of 2,048. Losses need a few times as much."""
 
 _SIZED_ROWS = 16
 """Rows of a source whose size is measured."""
@@ -71,7 +77,7 @@ def mean_loss(
     Raises:
         ContractError: ``losses_fn`` does not return one loss per row, and there are several chunks.
     """
-    size = chunk_rows(rows.x) if num_chunk_rows is None else num_chunk_rows
+    size = chunk_rows(rows.x, model) if num_chunk_rows is None else num_chunk_rows
     training = model.training
     model.eval()
     losses = []
@@ -89,17 +95,103 @@ def mean_loss(
     return float((losses[0] if len(losses) == 1 else torch.cat(losses)).double().mean())
 
 
-def chunk_rows(source: Tensor | RowSource) -> int:
-    """Return the number of rows of a chunk: a pure function of the source.
+def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> int:
+    """Return the number of rows of a chunk: a pure function of the source and the model's outputs.
 
     The size of a row is measured on evenly spaced rows, which are read together, so padding to the
     longest of them counts.
+
+    Args:
+        source: Inputs.
+        model: Network whose outputs are bounded too, because those of a language model are much
+            larger than its inputs; None for the inputs only. The outputs of a tensor of floats are
+            not measured.
     """
-    if isinstance(source, Tensor) or not len(source):
+    if not len(source) or (
+        isinstance(source, Tensor) and (model is None or source.is_floating_point())
+    ):
         return _MAX_CHUNK_ROWS
     rows = spread_rows(len(source), _SIZED_ROWS)
-    num_bytes = sum(part.nbytes for part in input_parts(gather(source, rows)))
-    return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES * len(rows) // max(num_bytes, 1)))
+    found = gather(source, rows)
+    size = _MAX_CHUNK_ROWS
+    if not isinstance(source, Tensor):
+        num_bytes = sum(part.nbytes for part in input_parts(found))
+        size = min(size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
+    if model is not None:
+        training = model.training
+        model.eval()
+        with torch.inference_mode():
+            output = model(move_input(found, device_of(model, torch.device("cpu"))))
+        model.train(training)
+        if isinstance(output, Tensor):
+            size = min(size, _OUTPUT_BYTES * len(rows) // max(output.nbytes, 1))
+    return max(1, size)
+
+
+class PredictedRows:
+    """Outputs of a network as a row source: each is computed when it is read, on the CPU.
+
+    Args:
+        model: Network.
+        x: Its inputs.
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor | RowSource) -> None:
+        self._model, self._x = model, x
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        training = self._model.training
+        self._model.eval()
+        x = move_input(gather(self._x, rows), device_of(self._model, torch.device("cpu")))
+        with torch.inference_mode():
+            output: Tensor = self._model(x)
+        self._model.train(training)
+        return output.cpu()
+
+
+class OutputChunk(NamedTuple):
+    """Outputs of several models for consecutive examples, and the targets of these examples."""
+
+    outputs: tuple[Tensor, ...]
+    """Output of each model (B, ...)."""
+    y: Tensor
+
+
+def iter_outputs(
+    sources: Sequence[Tensor | RowSource], y: Tensor | RowSource
+) -> Iterator[OutputChunk]:
+    """Yield the outputs of several models, with the targets, chunk by chunk.
+
+    Outputs of one chunk are in memory together, about 32 MiB for each model.
+
+    Args:
+        sources: Outputs of each model for the same examples, such as ``PredictedRows``.
+        y: Targets of these examples.
+    """
+    num_rows = len(y)
+    sample = spread_rows(num_rows, _SIZED_ROWS)
+    num_bytes = max(gather_tensor(s, sample, what="outputs").nbytes for s in sources)
+    size = min(_MAX_CHUNK_ROWS, max(1, _OUTPUT_BYTES * len(sample) // max(num_bytes, 1)))
+    for start in range(0, num_rows, size):
+        rows = torch.arange(start, min(start + size, num_rows))
+        yield OutputChunk(
+            tuple(gather_tensor(source, rows, what="outputs") for source in sources),
+            gather_targets(y, rows),
+        )
+
+
+def row_losses(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> Tensor:
+    """Return the loss of ``model`` for every row (N,), with the outputs of one chunk in memory."""
+    with torch.inference_mode():
+        return torch.cat(
+            [
+                losses_fn(chunk.outputs[0], chunk.y)
+                for chunk in iter_outputs([PredictedRows(model, rows.x)], rows.y)
+            ]
+        )
 
 
 def read_in_chunks(source: Tensor | RowSource) -> Iterator[ModelInput]:

@@ -6,8 +6,7 @@ without repeating the batches before it.
 Shape legend: N = examples, B = rows of a batch.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.seeding import derive_seed
 from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, TableOrder
+from sluice.data.rows.protocol import LengthsOf, find_lengths
 
 _BLOCK_ROWS = 2**15
 """Rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for any small
@@ -26,9 +26,6 @@ _POOL_BATCHES = 64
 all tokens for most distributions of lengths; the batches of a pool stay in shuffled order."""
 
 _CPU = torch.device("cpu")
-
-LengthsOf = Callable[[Tensor], Tensor]
-"""Function of rows (B,) to their lengths (B,)."""
 
 
 def shuffled_rows(num_rows: int, *, seed: int) -> RowOrder:
@@ -68,21 +65,6 @@ def example_seeds(rows: Tensor, *, seed: int, epoch: int) -> Tensor:
         state *= np.uint64(factor)
     state ^= state >> np.uint64(31)
     return torch.from_numpy((state >> np.uint64(1)).astype(np.int64))
-
-
-def find_lengths(source: object) -> LengthsOf | None:
-    """Return the function that returns the lengths of chosen examples of a row source.
-
-    It is the method ``lengths_of(rows)`` of the source, such as that of ``TokenRows``; or it reads
-    the attribute ``lengths``, one integer per example. None if the source has neither.
-    """
-    lengths_of: Any = getattr(source, "lengths_of", None)
-    if lengths_of is not None:
-        return lambda rows: torch.as_tensor(lengths_of(rows))
-    lengths: Any = getattr(source, "lengths", None)
-    if lengths is None:
-        return None
-    return lambda rows: torch.as_tensor(lengths[rows.numpy()])
 
 
 def require_lengths(source: object) -> LengthsOf:

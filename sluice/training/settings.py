@@ -108,7 +108,7 @@ these settings."""
 _PLAIN_SETTINGS = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
-_WITH_DROPOUT = frozenset({"gru", "lstm", "slstm", "transformer"})
+_WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
 """Built-in architectures whose dropout rate may change during training."""
 
 NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})

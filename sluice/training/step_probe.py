@@ -20,6 +20,7 @@ from sluice.base.seeding import RandomStream, derive_seed
 from sluice.base.settings import Record
 from sluice.data.rows.protocol import (
     RowSource,
+    find_lengths,
     gather,
     gather_targets,
     move_input,
@@ -27,7 +28,6 @@ from sluice.data.rows.protocol import (
 )
 from sluice.models.settings import ModelSettings
 from sluice.training.parameter_groups import make_optimizer
-from sluice.training.row_order import find_lengths
 from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload

@@ -23,8 +23,9 @@ def default_space(base: TrialSettings) -> Space:
     off. Ranges extend by a factor of about 30 to both sides of usual values.
 
     A linear network has no width, depth or dropout. In recurrent networks dropout acts between
-    layers, so it is active only with at least two layers. For a transformer only multiples of the
-    number of attention heads are tried as widths.
+    layers, so it is active only with at least two layers. In a multilayer perceptron it acts after
+    each layer. For a transformer only multiples of the number of attention heads are tried as
+    widths.
     """
     kind = base.model.architecture
     space: dict[str, Parameter] = {
@@ -46,7 +47,7 @@ def default_space(base: TrialSettings) -> Space:
                 low=0.0,
                 high=0.5,
                 when=None
-                if kind == "transformer"
+                if kind in ("transformer", "mlp")
                 else Condition(path="model.layers", one_of=tuple(range(2, _MAX_LAYERS + 1))),
             ),
         }

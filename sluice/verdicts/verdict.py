@@ -1,5 +1,6 @@
 """Verdict of the promotion gate, with all numbers on which it is based."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -11,11 +12,20 @@ from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
+from sluice.reports.notebook import details, fragment, heading, paragraph, text_table
+from sluice.reports.page import Tone
 from sluice.verdicts.guard_outcome import GuardOutcome
 from sluice.verdicts.metric_change import MetricChange, describe_changes
 from sluice.verdicts.row_sketch import RowSketch
 
 Outcome = Literal["PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"]
+
+_TONES: dict[Outcome, Tone] = {
+    "PROMOTE": "good",
+    "REJECT": "bad",
+    "EQUIVALENT": "plain",
+    "INCONCLUSIVE": "unsure",
+}
 
 
 class FoldGain(Record):
@@ -236,6 +246,20 @@ class Verdict(Record):
             decided_at=decided_at,
         )
 
+    def _repr_html_(self) -> str:
+        return fragment(
+            heading("Promotion gate", self.outcome, _TONES[self.outcome]),
+            paragraph(self.reason),
+            paragraph(self.remedy, soft=True),
+            *(paragraph(caveat, soft=True) for caveat in self.caveats),
+            text_table(("", ""), _html_numbers(self)),
+            text_table(
+                ("guard", "result", "reason"),
+                [(guard.name, guard.result, guard.reason) for guard in self.guards],
+            ),
+            details("Gain by fold", _html_folds(self)),
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.outcome}: candidate {short(self.candidate)} against {short(self.reference)}, "
@@ -244,3 +268,43 @@ class Verdict(Record):
             f"{pluralize(self.num_seeds, 'seed')}, {pluralize(self.num_rows, 'row')}. "
             f"{self.reason} {self.remedy}"
         )
+
+
+def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
+    return [
+        (f"gain [{v.unit}]", f"{_number(v.gain)}, required above {_number(v.required)}"),
+        (
+            "bounds",
+            f"{_number(v.lower_bound)} to {_number(v.upper_bound)}, each one-sided at "
+            f"{v.alpha:.3g}; the lower one decides",
+        ),
+        (
+            "mean loss",
+            f"{_number(v.candidate_loss)} candidate, {_number(v.reference_loss)} baseline",
+        ),
+        ("p-value", f"{_number(v.p_value)}, one-sided"),
+        (
+            "seeds",
+            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} baseline",
+        ),
+        ("test rows", v.rows_summary),
+    ]
+
+
+def _html_folds(verdict: Verdict) -> str:
+    return text_table(
+        ("fold", "gain", "low", "high", "rows"),
+        [
+            (
+                str(fold.fold_id),
+                *(_number(value) for value in (fold.gain, fold.low, fold.high)),
+                str(fold.num_rows),
+            )
+            for fold in verdict.folds
+        ],
+        numbers=frozenset({1, 2, 3, 4}),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "not computable"

@@ -19,7 +19,11 @@ _MAX_TABLE_INTEGER = 97
 The bound is a prime number, so that the values of columns and rows repeat with different
 periods."""
 
-_ALTERNATIVES = "; do other preprocessing in compute_features, or in the network's forward()."
+_ALTERNATIVES = (
+    "; do other preprocessing in compute_features, or in the network's forward(). Inputs that are "
+    "no windows need a codec: return one from codec() of the workload (docs/how-to/"
+    "serve-other-inputs.md)."
+)
 
 
 def require_windows(workload: Workload, source: str) -> torch.dtype:

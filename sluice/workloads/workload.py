@@ -32,6 +32,7 @@ from sluice.data.rows.protocol import (
     RowSource,
     all_rows,
     all_tensor,
+    find_lengths,
     gather,
     gather_targets,
     in_memory,
@@ -39,6 +40,17 @@ from sluice.data.rows.protocol import (
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.best_epoch import best_epoch
+from sluice.workloads.classification import (
+    TaskDefault,
+    class_mistakes,
+    class_targets,
+    classifier_metrics,
+    count_classes,
+    log_losses,
+)
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.windows import WindowsCodec
+from sluice.workloads.derived_schema import DerivedFeatureSchema
 
 Augmentation = Callable[[ModelInput, Tensor, Tensor], tuple[ModelInput, Tensor]]
 """Function of inputs, targets and seeds of a batch to its changed inputs and targets; see
@@ -91,8 +103,10 @@ class Examples:
     def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
         """Return chosen examples in memory, in the order of ``positions`` (B,)."""
         index = torch.as_tensor(positions)
+        lengths_of = find_lengths(self.x)
+        lengths = None if lengths_of is None else lengths_of(index)
         return Examples(
-            x=in_memory(gather(self.x, index)),
+            x=in_memory(gather(self.x, index), lengths=lengths),
             y=gather_targets(self.y, index),
             rows=self.rows[index.cpu().numpy()],
         )
@@ -110,9 +124,21 @@ class Workload(ABC):
 
     settings_type: ClassVar[type[WorkloadSettings]] = WorkloadSettings
 
-    raw_schema: Schema
-    feature_schema: Schema
-    """Schema of features, target and auxiliary columns that baseline or metrics use."""
+    task: Literal["regression", "classification"] = "regression"
+    """Kind of the target. "classification" sets everything that a classifier needs: class numbers
+    as targets, one output per class, the log loss in nats, the wrong predictions for McNemar's
+    test, the metrics of ``classification_metrics``, ``headline_metric`` and ``scale_target``. The
+    target column then holds positions in ``classes``."""
+
+    classes: tuple[str | int, ...] = ()
+    """Labels of the classes, in the order of their numbers; for ``task = "classification"``."""
+
+    raw_schema: Schema = Schema(columns=())
+    """Schema of the raw rows; by default no column is required."""
+
+    feature_schema: Schema = DerivedFeatureSchema()  # type: ignore[assignment]
+    """Schema of features, target and auxiliary columns that baseline or metrics use. By default
+    all ``feature_columns`` and the target as numbers, so that each column is declared once."""
 
     feature_columns: tuple[str, ...]
     target_column: str
@@ -135,8 +161,12 @@ class Workload(ABC):
     several assets or the query of several documents. The gate counts a cluster as one observation,
     and ``horizon_rows`` in clusters. All rows of a cluster must be in the same fold."""
 
-    loss_unit: str = "target units squared"
-    headline_metric: str = "loss"
+    loss_unit: str = TaskDefault(  # type: ignore[assignment]
+        regression="target units squared", classification="nats"
+    )
+    headline_metric: str = TaskDefault(  # type: ignore[assignment]
+        regression="loss", classification="macro_f1"
+    )
     metric_directions: Mapping[str, Literal["higher", "lower"]] = {}
     """Direction in which each of the workload's own metrics improves, by name. The verdict names
     every metric that got worse. The directions of the metrics of ``sluice.metrics`` need not be
@@ -145,7 +175,9 @@ class Workload(ABC):
     scale_inputs: bool = True
     """Whether the model standardises inputs with the mean and deviation of the train rows."""
 
-    scale_target: bool = True
+    scale_target: bool = TaskDefault(  # type: ignore[assignment]
+        regression=True, classification=False
+    )
     """Whether the network predicts the standardised target; the model's outputs are unscaled."""
 
     frozen_parameters: tuple[str, ...] = ()
@@ -160,12 +192,28 @@ class Workload(ABC):
     """Whether a model must find a signal. False if the target may be unpredictable, such as
     returns; the gate then only warns."""
 
+    keep_outputs: bool = True
+    """Whether the outputs for all test rows fit into memory. False for a network with large
+    outputs, such as the logits of every token of a language model: evaluation then computes
+    ``losses`` and ``mistakes`` chunk by chunk, keeps no output, and calls ``metrics_from_losses``
+    instead of ``metrics``."""
+
+    is_served: bool = True
+    """Whether a promoted version answers requests. False for a model that is only trained, compared
+    and registered; then its inputs need not have a form that a client can send."""
+
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
 
     def data_path(self, name: str) -> Path:
-        """Return the path of a data file, relative to the folder of the workload's module."""
-        return Path(inspect.getfile(type(self))).parent / name
+        """Return the path of a data file, relative to the folder of the workload's module.
+
+        A class without a file, such as one of a notebook, uses the working folder.
+        """
+        try:
+            return Path(inspect.getfile(type(self))).parent / name
+        except (TypeError, OSError):
+            return Path.cwd() / name
 
     @abstractmethod
     def load_rows(self) -> pd.DataFrame:
@@ -209,7 +257,10 @@ class Workload(ABC):
         values = _numbers(frame.loc[:, list(self.feature_columns)], "feature")
         windows = values[positions[:, None] + np.arange(1 - length, 1)]
         targets = _numbers(frame.loc[:, [self.target_column]], "target")[positions]
-        return Examples(x=torch.from_numpy(windows), y=torch.from_numpy(targets), rows=positions)
+        y = torch.from_numpy(targets)
+        if self.task == "classification":
+            y = class_targets(y, self.classes)
+        return Examples(x=torch.from_numpy(windows), y=y, rows=positions)
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -260,12 +311,42 @@ class Workload(ABC):
         """The method ``augment`` of a workload that overrides it, else None."""
         return None if type(self).augment is Workload.augment else self.augment
 
+    def codec(self) -> Codec:
+        """Return how the body of a prediction request becomes the input of the network.
+
+        By default clients send windows of the feature columns, which requires that ``examples``
+        returns plain windows. See ``sluice.workloads.codecs`` for raw rows, images and texts.
+        """
+        return WindowsCodec(self.feature_columns, self.settings.seq_len)
+
+    def request_of(
+        self, raw: pd.DataFrame, frame: pd.DataFrame, positions: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return the fields of a request for given rows, as a client would send them.
+
+        By default the codec builds them. The POC gate decodes such requests and compares the result
+        with ``examples``, and a rehearsal sends them.
+
+        Args:
+            raw: Raw rows, from ``load_rows``.
+            frame: Feature frame, from ``compute_features(raw)``.
+            positions: Positions of the rows in ``frame``.
+        """
+        return self.codec().request_of(raw, frame, positions)
+
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the required shape of the model's output for the targets ``y``."""
+        if self.task == "classification":
+            return (*y.shape, count_classes(self.classes))
         return tuple(y.shape)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return one loss per example (B,), in ``loss_unit``; by default the squared error."""
+        """Return one loss per example (B,), in ``loss_unit``.
+
+        By default the squared error, or the log loss of a classifier.
+        """
+        if self.task == "classification":
+            return log_losses(output, y)
         return (output - y).square().reshape(len(y), -1).mean(dim=1)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -284,27 +365,50 @@ class Workload(ABC):
         self,
         output: Tensor,
         examples: Examples,
-        frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
+        frame: pd.DataFrame,
     ) -> Mapping[str, float]:
-        """Return metrics of predictions on one split; by default only the loss."""
-        return {"loss": float(self.losses(output.detach(), examples.targets).mean())}
+        """Return metrics of predictions on one split; by default those of the losses.
 
-    def mistakes(
+        For a classifier, also all metrics of ``classification_metrics``.
+        """
+        y = examples.targets
+        losses = self.losses(output.detach(), y)
+        found = self.metrics_from_losses(losses, examples, frame)
+        if self.task == "classification":
+            return {**found, **classifier_metrics(output, y)}
+        return found
+
+    def metrics_from_losses(
         self,
-        output: Tensor,  # noqa: ARG002 - used by the method of a classifier
-        y: Tensor,  # noqa: ARG002
-    ) -> Tensor | None:
+        losses: Tensor,
+        examples: Examples,  # noqa: ARG002 - for a workload's own metrics
+        frame: pd.DataFrame,  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return metrics that need only one loss per example; by default the mean loss.
+
+        If ``keep_outputs`` is False, these are the metrics of the evaluation.
+
+        Args:
+            losses: Result of ``losses`` for all examples of one split (N,).
+            examples: The examples.
+            frame: Feature frame, with auxiliary columns.
+        """
+        return {"loss": float(losses.mean())}
+
+    def mistakes(self, output: Tensor, y: Tensor) -> Tensor | None:
         """Return 1 or 0 for each example (B,): whether the predicted class is wrong.
 
-        Classifiers override this method, so that McNemar's test can be reported with the gate. The
-        default, None, declares that there are no classes.
+        With it McNemar's test is reported with the gate. None declares that there are no classes,
+        which is the default for regression. A classifier without ``task = "classification"``
+        overrides this method.
         """
-        return None
+        return class_mistakes(output, y) if self.task == "classification" else None
 
-    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor | RowSource:
         """Return the predictions of a baseline for the fold's test examples.
 
-        The predictions have the shape of the model's output. By default they are the mean of the
+        The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
+        be a row source, which computes them chunk by chunk. By default they are the mean of the
         train targets or, if a target is a class number, the log share of each class in the train
         targets. With this default, the gate compares candidates with the best of several simple
         rules (``sluice.evaluation.simple_rules``), one of which is this default.

@@ -39,6 +39,7 @@ class Awkward:
 
     version = 2
     contract = CONTRACT
+    codec = None
     target = "y"
     problem = ""
 

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sluice.data.rows.content import content_digests as content_digests
     from sluice.data.rows.dataset import DatasetRows as DatasetRows
     from sluice.data.rows.image_listing import image_folder_table as image_folder_table
     from sluice.data.rows.image_listing import verify_images as verify_images
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.data.rows.shard_rows import shard_table as shard_table
     from sluice.data.rows.subset import SubsetRows as SubsetRows
     from sluice.data.rows.table import TableRows as TableRows
+    from sluice.data.rows.texts import TextRows as TextRows
     from sluice.data.rows.token_corpus import write_tokens as write_tokens
     from sluice.data.rows.tokens import TokenBlocks as TokenBlocks
     from sluice.data.rows.tokens import TokenRows as TokenRows
@@ -28,8 +30,10 @@ _MODULES = {
     "ShardRows": "shard_rows",
     "SubsetRows": "subset",
     "TableRows": "table",
+    "TextRows": "texts",
     "TokenBlocks": "tokens",
     "TokenRows": "tokens",
+    "content_digests": "content",
     "image_folder_table": "image_listing",
     "shard_table": "shard_rows",
     "verify_images": "image_listing",

@@ -43,12 +43,15 @@ class ImageDecoder:
         """Number of channels C."""
         return len(self.mode)
 
-    def decode(self, content: str | bytes, name: str) -> NDArray[np.uint8]:
+    def decode(
+        self, content: str | bytes, name: str, *, formats: tuple[str, ...] | None = None
+    ) -> NDArray[np.uint8]:
         """Return the pixels of one image, uint8 (C, H, W).
 
         Args:
             content: Path of the file, or its bytes.
             name: Name of the image for messages.
+            formats: Pillow's names of the accepted file formats; None accepts all.
 
         Raises:
             SourceError: The file is missing, or is not a complete image.
@@ -59,7 +62,7 @@ class ImageDecoder:
 
         try:
             with Image.open(
-                io.BytesIO(content) if isinstance(content, bytes) else content
+                io.BytesIO(content) if isinstance(content, bytes) else content, formats=formats
             ) as image:
                 if image.mode in _DEEP_MODES:
                     raise _too_deep(name, image.mode)

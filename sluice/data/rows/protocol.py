@@ -7,8 +7,8 @@ together.
 Shape legend: N = examples of a source, B = chosen examples.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol, TypeGuard, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -47,19 +47,22 @@ class DictRows:
 
     Args:
         tensors: Tensors (N, ...) by the names of the parameters of ``forward()``.
+        lengths: Length of each example before padding, int64 (N,), such as its number of tokens;
+            None if examples have none.
 
     Raises:
         ContractError: There is no tensor, or the lengths differ.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        lengths = {name: len(tensor) for name, tensor in tensors.items()}
-        if len(set(lengths.values())) != 1:
+    def __init__(self, tensors: Mapping[str, Tensor], *, lengths: Tensor | None = None) -> None:
+        sizes = {name: len(tensor) for name, tensor in tensors.items()}
+        if len(set(sizes.values())) != 1:
             raise ContractError(
-                f"A dict of inputs needs tensors of one length, got {lengths or 'no tensor'}.",
+                f"A dict of inputs needs tensors of one length, got {sizes or 'no tensor'}.",
                 fix="Return a tensor with one entry per example for every parameter of forward().",
             )
         self.tensors = dict(tensors)
+        self.lengths = lengths
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
@@ -142,9 +145,29 @@ def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
     return gather_tensor(source, _all(source), what=what)
 
 
-def in_memory(found: ModelInput) -> Tensor | DictRows:
-    """Return gathered inputs as a row source."""
-    return found if isinstance(found, Tensor) else DictRows(found)
+def in_memory(found: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
+    """Return gathered inputs as a row source; a dict keeps the lengths of its examples."""
+    return found if isinstance(found, Tensor) else DictRows(found, lengths=lengths)
+
+
+LengthsOf = Callable[[Tensor], Tensor]
+"""Function of positions, int64 (B,), that returns the lengths of these examples, int64 (B,)."""
+
+
+def find_lengths(source: object) -> LengthsOf | None:
+    """Return the function that returns the lengths of chosen examples of a row source.
+
+    It is the method ``lengths_of(rows)`` of the source, such as that of ``TokenRows``; or it reads
+    the attribute ``lengths``, a tensor or an array with one integer per example. None if the source
+    has neither.
+    """
+    lengths_of: Any = getattr(source, "lengths_of", None)
+    if lengths_of is not None:
+        return lambda rows: torch.as_tensor(lengths_of(rows))
+    lengths: Any = getattr(source, "lengths", None)
+    if not isinstance(lengths, Tensor | np.ndarray):
+        return None
+    return lambda rows: torch.as_tensor(lengths[rows.numpy()])
 
 
 def input_parts(found: ModelInput) -> tuple[Tensor, ...]:

@@ -5,9 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.base.errors import ContractError
 from sluice.data.rows.positions import check_positions
-from sluice.data.rows.protocol import ModelInput, RowSource, gather
+from sluice.data.rows.protocol import LengthsOf, ModelInput, RowSource, find_lengths, gather
 
 
 class SubsetRows:
@@ -23,7 +22,10 @@ class SubsetRows:
 
     def __init__(self, source: RowSource | Tensor, positions: NDArray[np.int64] | Tensor) -> None:
         self.source = source
-        self._positions = torch.as_tensor(positions)
+        # A copy: an array that pandas returns cannot be written to.
+        self._positions = (
+            torch.from_numpy(positions.copy()) if isinstance(positions, np.ndarray) else positions
+        )
         check_positions(self._positions, len(source))
 
     def __len__(self) -> int:
@@ -32,20 +34,11 @@ class SubsetRows:
     def __getitem__(self, rows: Tensor, /) -> ModelInput:
         return gather(self.source, self._chosen(rows))
 
-    def lengths_of(self, rows: Tensor) -> Tensor:
-        """Return the lengths of the chosen rows, if the source states them; see ``TokenRows``.
-
-        Raises:
-            ContractError: The source states no lengths.
-        """
-        lengths_of = getattr(self.source, "lengths_of", None)
-        if lengths_of is None:
-            raise ContractError(
-                f"{type(self.source).__name__} has no lengths.",
-                fix="Use a source with lengths, such as TokenRows, or no bucketing by length.",
-            )
-        found: Tensor = lengths_of(self._chosen(rows))
-        return found
+    @property
+    def lengths_of(self) -> LengthsOf | None:
+        """Function of rows to their lengths; None if the source states none; see ``TokenRows``."""
+        lengths_of = find_lengths(self.source)
+        return None if lengths_of is None else lambda rows: lengths_of(self._chosen(rows))
 
     def _chosen(self, rows: Tensor) -> Tensor:
         return self._positions[torch.from_numpy(check_positions(rows, len(self)))]

@@ -11,6 +11,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.data.rows.positions import check_positions
 from sluice.data.rows.token_corpus import TokenCorpus
+from sluice.data.rows.token_padding import pad_documents
 
 
 class TokenRows:
@@ -95,14 +96,15 @@ class TokenRows:
     def __getitem__(self, rows: Tensor, /) -> dict[str, Tensor]:
         starts, lengths = self._ranges(rows)
         length = self._fixed_len or int(lengths.max(initial=0))
-        ids = np.full((len(starts), length), self._pad_id)
         tokens = self._file.tokens
-        for line, start, count in zip(ids, starts.tolist(), lengths.tolist(), strict=True):
-            line[:count] = tokens[start : start + count]
+        documents = (
+            tokens[start : start + count]
+            for start, count in zip(starts.tolist(), lengths.tolist(), strict=True)
+        )
+        ids, mask = pad_documents(documents, lengths, length=length, pad_id=self._pad_id)
         if not self._file.is_inside(ids):
             for line, start, count in zip(ids, starts, lengths, strict=True):
                 self._file.check(line[:count], np.arange(start, start + count))
-        mask = np.arange(length) < lengths[:, None]
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 

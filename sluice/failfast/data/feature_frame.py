@@ -16,6 +16,7 @@ from sluice.failfast.data.constant_columns import find_constant_features, find_c
 from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
+from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
@@ -38,8 +39,8 @@ def check_features(
 
     Checks the schema, the labels, the number of rows, the folds (within the table, without
     leaks) and the examples of the first fold; then a constant target, a target among the
-    features, and constant features. The first failure is returned; of the last three checks, the
-    worst outcome.
+    features, constant features, and independent rows in an order. The first failure is returned; of
+    the last four checks, the worst outcome.
 
     Args:
         workload: Declares the schema and builds the examples.
@@ -83,6 +84,7 @@ def check_features(
             find_constant_target(workload, train.targets),
             find_target_copies(workload, frame, train, settings),
             find_constant_features(workload, frame, train_rows, settings),
+            find_unshuffled_rows(workload, frame),
         )
         if finding is not None
     ]

@@ -1,23 +1,56 @@
 """Check that the network is trained on inputs that a client can send."""
 
+from collections.abc import Sequence
+
+import pandas as pd
+
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
+from sluice.data.folds import Fold
 from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.user_code import wrap_user_errors
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.round_trip import check_round_trip
+from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Workload
 
 
-def check_served_inputs(workload: Workload, *, required: bool) -> CheckOutcome:
+def check_served_inputs(
+    workload: Workload,
+    *,
+    required: bool,
+    raw: pd.DataFrame | None = None,
+    frame: pd.DataFrame | None = None,
+    folds: Sequence[Fold] = (),
+) -> CheckOutcome:
     """Check before the training that the inputs have the form that serving requires.
 
+    Windows are compared on a small table. For every other codec, requests for test rows of the last
+    fold are decoded and compared with the examples of these rows.
+
     Args:
-        workload: Builds the examples.
+        workload: Builds the examples and the codec.
         required: Whether the inputs must be servable: true for a pipeline, whose promoted model is
             served. A standalone training script may use any inputs.
+        raw: Raw rows, which the codecs other than windows need.
+        frame: Feature frame, as ``raw``.
+        folds: Folds of the frame, as ``raw``.
 
     Raises:
-        ContractError: Inputs are not windows of the feature columns, although required.
+        ContractError: Inputs are not windows of the feature columns, or are decoded in another way
+            than in the training, although required.
     """
+    if required and not workload.is_served:
+        return CheckOutcome(
+            outcome="pass",
+            summary="Not required, because the workload declares is_served = False.",
+        )
     try:
+        with wrap_user_errors("codec() of the workload"):
+            codec = workload.codec()
+            if not isinstance(codec, WindowsCodec):
+                return _check_codec(workload, codec, raw, frame, folds)
         require_windows(workload, type(workload).__name__)
     except ContractError as error:
         if required:
@@ -27,4 +60,37 @@ def check_served_inputs(workload: Workload, *, required: bool) -> CheckOutcome:
         )
     return CheckOutcome(
         outcome="pass", summary="Inputs are windows of the feature columns, as clients send them."
+    )
+
+
+def _check_codec(
+    workload: Workload,
+    codec: Codec,
+    raw: pd.DataFrame | None,
+    frame: pd.DataFrame | None,
+    folds: Sequence[Fold],
+) -> CheckOutcome:
+    if raw is None or frame is None or not folds:
+        return CheckOutcome(
+            outcome="insufficient",
+            summary=f"The codec '{codec.kind}' can only be checked with raw rows and folds.",
+            fix="Run the check on the pipeline.",
+        )
+    identity = codec.identity()
+    found = check_round_trip(workload, codec, raw, frame, folds[-1].test)
+    same = (
+        "the same bits"
+        if found.max_deviation == 0
+        else f"the same values within {found.max_deviation:.2g} standard deviations"
+    )
+    return CheckOutcome(
+        outcome="pass",
+        summary=f"Requests for {pluralize(found.num_rows, 'row')}, decoded by the codec "
+        f"'{codec.kind}', have {same} as the examples.",
+        numbers={
+            "rows": found.num_rows,
+            "max_deviation": found.max_deviation,
+            "codec": codec.kind,
+            "codec_digest": identity.digest,
+        },
     )

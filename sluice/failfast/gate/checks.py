@@ -152,8 +152,11 @@ CHECKS: tuple[GateCheck, ...] = (
     GateCheck(
         check_id="served_inputs",
         name="inputs_can_be_served",
-        description="The inputs are windows of feature rows, which a client can send.",
-        function=lambda i: check_served_inputs(i.workload, required=i.served),
+        description="A client can send the inputs: they are windows of feature rows, or what the "
+        "workload's codec decodes.",
+        function=lambda i: check_served_inputs(
+            i.workload, required=i.served, raw=i.raw, frame=i.frame, folds=i.folds
+        ),
         limit=lambda times: times.features,
         needs=("features_are_valid",),
         levels=_FULL,

@@ -4,6 +4,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,16 +21,22 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def check(
-    workload: Workload | type[Workload],
+    workload: Workload | type[Workload] | None = None,
     *,
+    frame: "pd.DataFrame | None" = None,
+    target: str | None = None,
     level: Level = "full",
     model: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
     training: TrainSettings = TrainSettings(),  # noqa: B008 - frozen
     settings: PocSettings = PocSettings(),  # noqa: B008 - frozen
     seed: int = 0,
     console: Console | None = None,
+    stop: bool = True,
 ) -> GateReport:
     """Run the gate on a workload; return the report, or raise when training must not start.
 
@@ -40,11 +47,16 @@ def check(
         failfast.check(MyWorkload)
         train_for_hours()
 
+    A data frame needs no workload: ``failfast.check(frame=rows, target="price")``. For other
+    inputs, another task or another order of rows, see ``workload_of_frame``.
+
     The gate runs in a separate process, which imports the workload again. If the class is defined
     in the script, that process runs the script up to this call, so the code above it runs twice.
 
     Args:
         workload: The class, or an instance whose settings are used.
+        frame: Rows to predict ``target`` from, instead of a workload.
+        target: Column of ``frame``.
         level: 'full', or 'minimum' for the checks of model, gradients, event log, epoch selector
             and mini training, and of the data that these need.
         model: Architecture and size.
@@ -52,6 +64,9 @@ def check(
         settings: Thresholds and time limits.
         seed: Base seed of all random numbers.
         console: Destination of progress and summary; stderr by default.
+        stop: Whether to raise ``GateBlocked`` if the gate does not pass, so that a training after
+            the call does not start. If false, the report is returned, for a notebook or a program
+            that reads it.
 
     Raises:
         GateBlocked: A check failed or was inconclusive; the message names the first one and its
@@ -59,11 +74,12 @@ def check(
         SettingsError: The workload's class cannot be imported in another process, or its settings
             do not reproduce the instance.
     """
+    workload = require_workload(workload, frame=frame, target=target)
     cls = workload if isinstance(workload, type) else type(workload)
     if is_inside_gate(cls):
         return _nested_report(cls, level)
-    instance = workload() if isinstance(workload, type) else _rebuildable(workload)
-    module, script = _module_and_script(cls)
+    instance = workload() if isinstance(workload, type) else rebuildable(workload)
+    module, script = module_and_script(cls)
     request = GateRequest(
         target=WorkloadTarget(
             path=f"{module}:{cls.__qualname__}",
@@ -82,13 +98,38 @@ def check(
     with LiveLines(show) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     show.print(report_page(run.report))
-    if not run.report.passed:
+    if stop and not run.report.passed:
         first = (run.report.blocking_failures or run.report.results)[0]
         raise GateBlocked(run.report.reason, cause=first.cause, fix=first.fix)
     return run.report
 
 
-def _module_and_script(cls: type) -> tuple[str, str | None]:
+def require_workload(
+    workload: Workload | type[Workload] | None,
+    *,
+    frame: "pd.DataFrame | None",
+    target: str | None,
+) -> Workload | type[Workload]:
+    """Return the workload, or that of a data frame.
+
+    Raises:
+        SettingsError: Neither or both were given.
+    """
+    if workload is not None and frame is None and target is None:
+        return workload
+    if workload is None and frame is not None and target is not None:
+        from sluice.workloads.frame import workload_of_frame
+
+        return workload_of_frame(frame, target)
+    given = {"workload": workload, "frame": frame, "target": target}
+    names = ", ".join(name for name, value in given.items() if value is not None)
+    raise SettingsError(
+        f"Either a workload, or a frame and its target, are required, got {names or 'neither'}.",
+        fix="Pass the class of your workload; or frame=... and target='...'.",
+    )
+
+
+def module_and_script(cls: type) -> tuple[str, str | None]:
     """Return the module that defines the class, and its file when it is a script.
 
     Raises:
@@ -116,7 +157,7 @@ def _module_and_script(cls: type) -> tuple[str, str | None]:
     return "__main__", str(Path(script).resolve())
 
 
-def _rebuildable(workload: Workload) -> Workload:
+def rebuildable(workload: Workload) -> Workload:
     """Return the instance if its settings alone reproduce it.
 
     Raises:

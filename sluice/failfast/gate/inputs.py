@@ -13,6 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
+from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.mini_training import MiniTraining, run_mini_training
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
@@ -20,6 +21,10 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]
+
+_MAX_KEPT_OUTPUTS = 256
+"""Maximum number of validation examples whose outputs are in memory together, if the workload
+declares that its outputs are large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +100,14 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; no check uses test rows."""
-        return self.workload.examples(self.frame, self.folds[0].val)
+        """Validation examples of the first fold; no check uses test rows.
+
+        Of a workload that does not keep its outputs, at most 256 evenly spaced examples.
+        """
+        examples = self.workload.examples(self.frame, self.folds[0].val)
+        if self.workload.keep_outputs:
+            return examples
+        return sample_evenly(examples, _MAX_KEPT_OUTPUTS)
 
     @cached_property
     def mini(self) -> MiniTraining:

@@ -9,9 +9,13 @@ from torch import Tensor
 
 from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import RowSource, gather_targets, gather_tensor, spread_rows
 from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
+
+_MAX_BASELINE_ROWS = 256
+"""Maximum number of test rows whose baseline is checked, if outputs are large."""
 
 _NEAR_SHARE = 0.5
 """Share of the loss gap between the best and the default simple rule that counts as near."""
@@ -55,8 +59,7 @@ def check_scoring(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
-    rule = workload.baseline(frame, fold)
-    required = workload.output_shape(workload.examples(frame, fold.test).targets)
+    rule, num_rows, required = _baseline(workload, frame, fold)
     if not isinstance(rule, Tensor) or tuple(rule.shape) != tuple(required):
         got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
         seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
@@ -81,9 +84,26 @@ def check_scoring(
         outcome="pass",
         summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out)} held-out rows"
         f"{note}; "
-        f"the baseline predicts {len(rule)} test rows.{note_on_rule}",
-        numbers={"num_metrics": len(metrics), "num_baseline_rows": len(rule)},
+        f"the baseline predicts {num_rows} test rows.{note_on_rule}",
+        numbers={"num_metrics": len(metrics), "num_baseline_rows": num_rows},
     )
+
+
+def _baseline(
+    workload: Workload, frame: pd.DataFrame, fold: Fold
+) -> tuple[object, int, tuple[int, ...]]:
+    """Return predictions of the baseline, the number of its rows, and the required shape.
+
+    Of a workload that does not keep its outputs, the predictions are those of evenly spaced rows.
+    """
+    rule, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
+    is_source = isinstance(rule, Tensor | RowSource)
+    if workload.keep_outputs or not is_source or len(rule) != len(test):
+        num_rows = len(rule) if is_source else 0
+        return rule, num_rows, workload.output_shape(test.targets)
+    sample = spread_rows(len(test), _MAX_BASELINE_ROWS)
+    predictions = gather_tensor(rule, sample, what="baseline predictions")
+    return predictions, len(rule), workload.output_shape(gather_targets(test.y, sample))
 
 
 def _compare_with_simple_rule(

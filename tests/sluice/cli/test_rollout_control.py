@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluice.base.current_user import current_user
 from sluice.base.errors import ContractError, RolloutConflict, SluiceError, UnknownVersion
 from sluice.cli import rollout
-from sluice.cli.registry_access import current_user
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.controller import reconcile

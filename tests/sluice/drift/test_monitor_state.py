@@ -214,3 +214,14 @@ def test_a_full_window_is_pending():
     ).wait_reasons
     assert wait_reasons == ("New rows of the source: 19 new rows after 180; a window needs 30.",)
     assert find_pending_windows(None, [], None, SMALL, in_production_since=NOW).signals == ()
+
+
+def test_requests_without_feature_columns_wait_for_predictions():
+    samples = [sample(at, features=(), content=f"{at % 45}") for at in range(1, 50)]
+
+    found = find_pending_windows(None, samples, None, SMALL, in_production_since=NOW)
+    known = serving_samples.production_samples(samples, NOW)
+
+    assert found.signals == ("predictions", "latency")
+    names = serving_samples.prediction_columns(2)
+    assert len(serving_samples.prediction_frame(known, names)) == 45  # repeated elements count once

@@ -24,7 +24,6 @@ from sluice.rollout.traffic_split import TrafficSplit
 from sluice.rollout_control.controller import _measure_drift as drift_of
 from sluice.serving.arm import ArmWorker
 from sluice.serving.client_limits import ClientLimits
-from sluice.serving.contract import PredictRequest
 from sluice.serving.http_errors import HttpError
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router
@@ -33,6 +32,7 @@ from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
 from sluice.serving.step_counters import StepCounters
 from sluice.serving.sticky import is_chosen
+from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (

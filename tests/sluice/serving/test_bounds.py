@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from sluice.models.scaled import Scaled
-from sluice.serving.contract import MAX_MAGNITUDE, InputContract, PredictRequest
+from sluice.serving.contract import InputContract
 from sluice.serving.deployed import _bounds
 from sluice.serving.http_errors import InvalidInput
+from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, PredictRequest
 
 
 def scaled(mean: float, std: float, *, constant: float = 5.0) -> Scaled:

@@ -16,9 +16,10 @@ import pytest
 
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
-from sluice.serving.contract import InputContract, PredictRequest
+from sluice.serving.contract import InputContract
 from sluice.serving.hosts import counted_address, host_of_target
 from sluice.serving.http_errors import InvalidInput
+from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.serving.serving_samples import (
     SECRET,
     Live,

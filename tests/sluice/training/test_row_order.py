@@ -10,12 +10,12 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.base.seeding import derive_seed
 from sluice.data.rows.order import FeistelOrder, TableOrder
+from sluice.data.rows.protocol import find_lengths
 from sluice.training import row_order
 from sluice.training.row_order import (
     BatchPlan,
     epoch_order,
     example_seeds,
-    find_lengths,
     require_lengths,
     shuffled_rows,
 )

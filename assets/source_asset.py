@@ -1,0 +1,59 @@
+"""Asset of the user's project as the source of a pipeline."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+import dagster as dg
+
+from sluice.data.asset_rows import AssetPath, provide_asset, rows_of_asset
+from sluice.data.source_settings import AssetSource
+from sluice.workloads.workload import Workload
+
+SOURCE = "source"
+"""Name of the input with the rows of the user's asset."""
+
+LoadAsset = Callable[[AssetPath], object]
+"""Function that returns the value of an asset, as its IO manager loads it."""
+
+
+def source_key(workload: Workload) -> AssetPath | None:
+    """Return the key of the asset that is the source of a workload; None for other sources."""
+    source = getattr(workload.settings, "source", None)
+    return source.key if isinstance(source, AssetSource) else None
+
+
+def source_inputs(workload: Workload) -> dict[str, dg.AssetIn]:
+    """Return the input of an asset that loads rows of the source; empty for other sources."""
+    key = source_key(workload)
+    return {} if key is None else {SOURCE: dg.AssetIn(key=dg.AssetKey(key))}
+
+
+def require_readable_source(workload: Workload) -> None:
+    """Raise an error if the rows of a workload exist only in another Dagster project.
+
+    Raises:
+        SourceError: The source is an asset.
+    """
+    key = source_key(workload)
+    if key is not None:
+        rows_of_asset(key)
+
+
+@contextlib.contextmanager
+def provided_source(workload: Workload, inputs: Mapping[str, object]) -> Iterator[None]:
+    """Let the workload load rows from an input of ``source_inputs`` within the block."""
+    key = source_key(workload)
+    if key is None:
+        yield
+        return
+    with provide_asset(key, inputs[SOURCE]):
+        yield
+
+
+def loader(
+    repository: dg.RepositoryDefinition | None, instance: dg.DagsterInstance
+) -> LoadAsset | None:
+    """Return a function that loads assets in a schedule or sensor; None without a repository."""
+    if repository is None:
+        return None
+    return lambda key: repository.load_asset_value(dg.AssetKey(key), instance=instance)

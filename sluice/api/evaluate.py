@@ -1,0 +1,111 @@
+"""``sluice.evaluate``: losses of a trained model and of its reference on the test rows."""
+
+from dataclasses import dataclass
+
+from sluice.api.compare import Comparison, compare
+from sluice.api.fit import FittedModel
+from sluice.data.table import load_table
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.reference import score_version
+from sluice.evaluation.scoring import ModelScores, score_baseline, score_candidate
+from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.registry.lineage import BASELINE
+from sluice.registry.records import Version
+from sluice.reports.notebook import fragment, heading, text_table
+from sluice.training.weights import load_member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EvaluatedModel:
+    """Losses and metrics of a trained model and of its reference on the same test rows."""
+
+    model: FittedModel
+    candidate: ModelScores
+    reference: ModelScores
+    reference_name: str
+    """Name of the reference: a rule, or a version of the registry."""
+
+    @property
+    def losses(self) -> LossTable:
+        """Loss of each seed on each test row."""
+        return self.candidate.by_seed.losses
+
+    @property
+    def reference_losses(self) -> LossTable:
+        """Loss of the reference on each test row."""
+        return self.reference.by_seed.losses
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the model by name, averaged over seeds and folds."""
+        return self.candidate.by_seed.metrics
+
+    @property
+    def reference_metrics(self) -> dict[str, float]:
+        """Metrics of the reference by name, averaged over seeds and folds."""
+        return self.reference.by_seed.metrics
+
+    def compare(
+        self,
+        settings: GateSettings = GateSettings(),  # noqa: B008 - frozen
+    ) -> Comparison:
+        """Return the verdict of the promotion gate on these losses, without guards or a record."""
+        workload = self.model.workload
+        return compare(
+            self.losses,
+            self.reference_losses,
+            settings=settings,
+            horizon_rows=workload.horizon_rows,
+            unit=workload.loss_unit,
+        )
+
+    def _repr_html_(self) -> str:
+        workload, theirs = self.model.workload, self.reference_metrics
+        return fragment(
+            heading(
+                f"Evaluation of {type(workload).__name__}",
+                f"{self.losses.num_rows} test rows",
+                "plain",
+            ),
+            text_table(
+                ("metric", "candidate", self.reference_name),
+                [
+                    (name, f"{value:.4g}", f"{theirs[name]:.4g}" if name in theirs else "")
+                    for name, value in self.metrics.items()
+                ],
+                numbers=frozenset({1, 2}),
+            ),
+        )
+
+
+def evaluate(model: FittedModel, *, reference: Version | None = None) -> EvaluatedModel:
+    """Compute the losses of a trained model and of its reference on the test rows of all folds.
+
+    Args:
+        model: Result of ``sluice.fit``.
+        reference: Version of the registry to compare with, such as the one in production. By
+            default the workload's baseline or, without one, the best of several simple rules.
+
+    Raises:
+        ContractError: The reference predicts another target, or cannot be scored on these rows.
+        CodeMismatch: The reference was trained with other code.
+    """
+    workload, store, frame = model.workload, model.store, model.frame
+    ours = score_candidate(
+        workload,
+        frame,
+        model.folds,
+        model.trained.members,
+        lambda member: load_member(member, workload, model.inputs.model, store),
+        subject=model.trained.candidate,
+    )
+    if reference is None:
+        rule = choose_baseline(workload, frame, model.folds, SimpleRuleSettings())
+        baseline = score_baseline(workload, frame, model.folds, rule, subject=BASELINE)
+        theirs, name = ModelScores(by_seed=baseline, deployed=baseline), rule.name
+    else:
+        raw = load_table(model.raw, store)
+        theirs = score_version(reference, workload, raw, frame, model.folds, store)
+        name = f"version {reference.number}"
+    return EvaluatedModel(model=model, candidate=ours, reference=theirs, reference_name=name)

@@ -1,0 +1,206 @@
+"""Registers a model that was trained from Python, with the receipts of its gates."""
+
+import inspect
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sluice.api.evaluate import EvaluatedModel, evaluate
+from sluice.api.fit import FittedModel
+from sluice.assets.evaluation_record import StoredTable
+from sluice.assets.receipt_subjects import candidate_subject, poc_subject
+from sluice.base.environment import read_environment, read_git
+from sluice.base.errors import GateBlocked, SettingsError
+from sluice.base.home import Home
+from sluice.base.receipts import Receipt
+from sluice.config.pipeline import promotion_rules
+from sluice.config.poc_settings import PocSettings
+from sluice.evaluation.guard_settings import GuardSettings
+from sluice.evaluation.guards import GuardEvidence
+from sluice.evaluation.promotion_decision import decide_promotion
+from sluice.evaluation.scoring import window_digest
+from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.suites.settings import SuiteSettings
+from sluice.failfast.gate.display import LiveLines, stderr_console
+from sluice.failfast.gate.inputs import StoredData
+from sluice.failfast.gate.request import GateRequest, PipelineTarget
+from sluice.failfast.gate.supervisor import supervise
+from sluice.registry.code_comparison import collect_own_modules
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import Lineage
+from sluice.registry.records import Version
+from sluice.registry.reference_choice import choose_reference
+from sluice.registry.stored_code import CODE_ROLE, pack_code
+from sluice.verdicts.verdict import Verdict
+
+
+def register_fitted(
+    ledger: Ledger,
+    model: str,
+    fitted: FittedModel,
+    *,
+    home: Home,
+    gate: GateSettings,
+    guards: GuardSettings,
+    actor: str,
+    reason: str,
+) -> tuple[Version, Verdict, bool]:
+    """Return the registered version, the verdict about it, and whether the version is new.
+
+    Raises:
+        GateBlocked: The POC gate did not pass on the model's rows and settings.
+        SettingsError: The model is stored in another state folder.
+    """
+    if fitted.home.artifacts != home.artifacts:
+        raise SettingsError(
+            f"The model must be stored in the state folder of the registry, {home.root}, and is "
+            f"stored in {fitted.home.root}.",
+            fix="Use the same SLUICE_HOME for the training and the registry.",
+        )
+    poc = _poc_receipt(ledger, model, fitted)
+    reference = choose_reference(
+        ledger,
+        model,
+        candidate=fitted.trained.candidate,
+        window=window_digest(fitted.frame, fitted.folds),
+    )
+    evaluated = evaluate(fitted, reference=reference)
+    receipt = _decide(ledger, model, evaluated, gate, guards)
+    registration = ledger.register(
+        model,
+        _lineage(model, evaluated),
+        [poc, receipt],
+        actor=actor,
+        reason=reason,
+    )
+    return registration.version, Verdict.of(receipt), registration.created
+
+
+def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel) -> Receipt:
+    """Return the stored receipt of the POC gate, or run the gate on the model's stored rows."""
+    inputs, settings = fitted.inputs, PocSettings()
+    subject = poc_subject(inputs, settings, fitted.table.digest)
+    stored = ledger.find_receipt("poc", subject)
+    if stored is not None and stored.passed:
+        return stored
+    target = PipelineTarget(
+        name=model,
+        path=inputs.path,
+        workload_settings=inputs.workload_settings,
+        model=inputs.model,
+        training=inputs.training,
+        poc=settings,
+        data=StoredData(
+            raw=fitted.raw,
+            features=fitted.table,
+            folds=fitted.folds,
+            artifacts=fitted.home.artifacts,
+        ),
+    )
+    with LiveLines(stderr_console()) as lines:
+        report = supervise(
+            GateRequest(target=target, level="full", seed=0),
+            folder=fitted.home.gates,
+            on_event=lines,
+        ).report
+    receipt = report.receipt(subject, _now())
+    ledger.record_receipt(receipt)
+    if not report.passed:
+        first = (report.blocking_failures or report.results)[0]
+        raise GateBlocked(report.reason, cause=first.cause, fix=first.fix)
+    return receipt
+
+
+def _decide(
+    ledger: Ledger,
+    model: str,
+    evaluated: EvaluatedModel,
+    gate: GateSettings,
+    guards: GuardSettings,
+) -> Receipt:
+    """Return the recorded decision on the candidate, reference and window; decide if necessary."""
+    fitted = evaluated.model
+    workload, identity = fitted.workload, fitted.trained.code_identity
+    evidence = GuardEvidence(
+        candidate=evaluated.losses,
+        reference=evaluated.reference_losses,
+        candidate_metrics=evaluated.candidate.by_seed.metric_table,
+        reference_metrics=evaluated.reference.by_seed.metric_table,
+        approved=None,
+        deployed=evaluated.candidate.deployed.losses,
+        reference_deployed=evaluated.reference.deployed.losses,
+    )
+    gap = "" if identity is None else identity.gap
+    rules = promotion_rules(SimpleRuleSettings(), gate, guards, SuiteSettings())
+    subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
+
+    def judge(earlier: Sequence[Receipt]) -> Receipt:
+        verdict = decide_promotion(
+            evidence,
+            gate,
+            guards,
+            earlier=[Verdict.of(receipt) for receipt in earlier],
+            directions=workload.metric_directions,
+            horizon_rows=workload.horizon_rows,
+            unit=workload.loss_unit,
+        )
+        tables = {f"{role} losses": table.digest for role, table in _tables(evaluated).items()}
+        verdict = verdict.model_copy(update={"tables": tables, "caveats": (gap,) if gap else ()})
+        return verdict.with_symptoms([symptom.sentence for symptom in fitted.symptoms]).receipt(
+            subject, decided_at=_now()
+        )
+
+    return ledger.decide(
+        model,
+        {
+            "candidate": evidence.candidate.subject,
+            "reference": evidence.reference.subject,
+            "window": evidence.candidate.window,
+        },
+        judge,
+    )
+
+
+def _tables(evaluated: EvaluatedModel) -> dict[str, StoredTable]:
+    """Store the compared losses, and return their digests by role."""
+    store = evaluated.model.store
+    return {
+        "candidate": StoredTable.put(evaluated.losses, store),
+        "reference": StoredTable.put(evaluated.reference_losses, store),
+    }
+
+
+def _lineage(model: str, evaluated: EvaluatedModel) -> Lineage:
+    fitted = evaluated.model
+    trained, store = fitted.trained, fitted.store
+    tables = _tables(evaluated)
+    own_modules = collect_own_modules(fitted.workload, fitted.inputs.model)
+    assert trained.code_identity is not None
+    return Lineage(
+        model=model,
+        candidate=trained.candidate,
+        data=trained.data,
+        config=trained.config,
+        resolved_config=fitted.inputs.config,
+        code=trained.code,
+        code_identity=trained.code_identity,
+        git=read_git(Path(inspect.getfile(type(fitted.workload))).parent, store=store),
+        seeds=trained.seeds,
+        members=trained.members,
+        metrics=evaluated.metrics,
+        reference=evaluated.reference_losses.subject,
+        training_seconds=sum(member.seconds for member in trained.members),
+        environment=read_environment(),
+        artifacts={
+            "event log": trained.event_log,
+            "losses": tables["candidate"].digest,
+            "reference losses": tables["reference"].digest,
+            CODE_ROLE: store.put(pack_code(own_modules)),
+        },
+        created_at=_now(),
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

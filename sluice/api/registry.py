@@ -1,0 +1,236 @@
+"""``sluice.Registry``: versions of models, and the one in production."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.current_user import current_user
+from sluice.base.errors import UnknownVersion
+from sluice.base.extras import naming_extras
+from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
+from sluice.evaluation.guard_settings import GuardSettings
+from sluice.evaluation.settings import GateSettings
+from sluice.reports.notebook import fragment, heading, text_table
+from sluice.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from sluice.api.ensemble import Ensemble
+    from sluice.api.fit import FittedModel
+    from sluice.registry.ledger import Ledger
+    from sluice.registry.records import HistoryEntry, Promotion, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RegisteredModel:
+    """A version of the registry, and the verdict of the promotion gate about it."""
+
+    version: "Version"
+    verdict: Verdict
+    created: bool
+    """False if the same data, settings, code and weights were registered before."""
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProductionModel:
+    """The version in production, with its networks."""
+
+    version: "Version"
+    ensemble: "Ensemble"
+    """Networks of all seeds, which predict together."""
+
+
+class Registry:
+    """Model registry in one database, which is opened for each call.
+
+    ::
+
+        registry = sluice.Registry()
+        registered = registry.register("prices", sluice.fit(MyWorkload))
+        if registered.verdict.passed:
+            registry.promote("prices", registered.version.number, reason="agreed in review")
+        model = registry.load_production("prices")
+
+    Args:
+        home: State folder; by default ``SLUICE_HOME``, whose registry may be on another machine.
+        key: File of the key that signs every change; by default ``SLUICE_REGISTRY_KEY``.
+    """
+
+    def __init__(self, home: Path | str | None = None, *, key: Path | str | None = None) -> None:
+        environ = dict(os.environ)
+        if home is not None:
+            # The database belongs to the folder that was passed.
+            environ = {"SLUICE_HOME": str(home)}
+        if key is not None:
+            environ["SLUICE_REGISTRY_KEY"] = str(key)
+        self._home = Home.from_environment(environ, cwd=Path.cwd())
+
+    def models(self) -> list[str]:
+        """Return the names of all models, sorted; [] for a registry that does not exist yet."""
+        with naming_extras("The registry"), self._open(create=True) as ledger:
+            return ledger.models()
+
+    def versions(self, model: str) -> "list[Version]":
+        """Return the versions of a model, sorted by number; [] for an unknown model."""
+        with naming_extras("The registry"), self._open(create=True) as ledger:
+            return ledger.versions(model)
+
+    def production(self, model: str) -> "Version | None":
+        """Return the verified version in production, or None.
+
+        Raises:
+            RegistryInconsistent: Pointer, history, log or receipts contradict each other.
+        """
+        with naming_extras("The registry"), self._open(create=True) as ledger:
+            return ledger.production(model)
+
+    def history(self, model: str) -> "Sequence[HistoryEntry]":
+        """Return all changes of a model: who registered, promoted or rolled back what, and why."""
+        with naming_extras("The registry"), self._open(create=True) as ledger:
+            return ledger.history(model)
+
+    def register(
+        self,
+        model: str,
+        fitted: "FittedModel",
+        *,
+        gate: GateSettings = GateSettings(),  # noqa: B008 - frozen
+        guards: GuardSettings = GuardSettings(),  # noqa: B008 - frozen
+        actor: str | None = None,
+        reason: str = "registered from Python",
+    ) -> RegisteredModel:
+        """Check, evaluate and judge a trained model, and register it with its receipts.
+
+        The POC gate runs on exactly these rows and settings, unless its receipt is stored. The
+        model is compared with the version in production or, before the first promotion, with the
+        baseline. One decision is made for each candidate, reference and test window: the same
+        model gets the same verdict again. It is registered whatever the verdict is.
+
+        Args:
+            model: Name of the model.
+            fitted: Result of ``sluice.fit``, in the same state folder.
+            gate: Settings of the promotion gate.
+            guards: Further properties that must not get worse.
+            actor: Who makes the change, for the history; by default the user of the system.
+            reason: Reason, for the history.
+
+        Raises:
+            GateBlocked: The POC gate did not pass.
+            SettingsError: The model is stored in another state folder.
+        """
+        with naming_extras("The registry"):
+            from sluice.api.registration import register_fitted
+
+            with self._open(create=True) as ledger:
+                version, verdict, created = register_fitted(
+                    ledger,
+                    model,
+                    fitted,
+                    home=self._home,
+                    gate=gate,
+                    guards=guards,
+                    actor=actor or current_user(),
+                    reason=reason,
+                )
+        return RegisteredModel(version=version, verdict=verdict, created=created)
+
+    def promote(
+        self, model: str, version: int, *, reason: str, actor: str | None = None
+    ) -> "Promotion":
+        """Promote a version to production, based on its recorded receipts.
+
+        Raises:
+            UnknownVersion: There is no such version.
+            GateBlocked: The evidence is missing, negative, or about another candidate.
+        """
+        with naming_extras("The registry"), self._open() as ledger:
+            return ledger.promote(
+                model,
+                version,
+                expected=ledger.production_number(model),
+                actor=actor or current_user(),
+                reason=reason,
+                store=self._store,
+            )
+
+    def rollback(self, model: str, *, reason: str, actor: str | None = None) -> "Promotion":
+        """Return to the last good production version.
+
+        Raises:
+            UnknownVersion: Nothing is in production, or there is no earlier version.
+        """
+        with naming_extras("The registry"), self._open() as ledger:
+            production = ledger.production_number(model)
+            if production is None:
+                raise _nothing_in_production(model)
+            return ledger.rollback(
+                model,
+                expected=production,
+                actor=actor or current_user(),
+                reason=reason,
+                store=self._store,
+            )
+
+    def load_production(self, model: str) -> ProductionModel:
+        """Load the networks of the version in production, verified against their digests.
+
+        Raises:
+            UnknownVersion: Nothing is in production.
+            CodeMismatch: The version was trained with code that differs from the current code.
+            IntegrityError: Weights are missing or were changed.
+        """
+        with naming_extras("The registry"):
+            from sluice.api.ensemble import Ensemble
+            from sluice.registry.loading import load_members
+            from sluice.serving.deployed import deployed_members
+
+            with self._open() as ledger:
+                version = ledger.production(model)
+            if version is None:
+                raise _nothing_in_production(model)
+            members = deployed_members(version.lineage.members)
+            workload, networks = load_members(version, members, self._store)
+        return ProductionModel(
+            version=version, ensemble=Ensemble(workload=workload, networks=tuple(networks))
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, str(v.number), v.state, f"{v.registered_at:%Y-%m-%d %H:%M}", v.candidate[:12])
+            for name in self.models()
+            for v in self.versions(name)
+        ]
+        return fragment(
+            heading("Model registry", pluralize(len(rows), "version"), "plain"),
+            text_table(("model", "version", "state", "registered", "candidate"), rows),
+        )
+
+    @property
+    def _store(self) -> ArtifactStore:
+        return ArtifactStore(self._home.artifacts)
+
+    def _open(self, *, create: bool = False) -> "Ledger":
+        from sluice.registry.ledger import Ledger
+        from sluice.registry.signing import SigningKey
+
+        key = self._home.registry_key
+        return Ledger.open(
+            self._home.registry_url,
+            clock=lambda: datetime.now(UTC),
+            create=create,
+            key=None if key is None else SigningKey.read(key),
+        )
+
+
+def _nothing_in_production(model: str) -> UnknownVersion:
+    return UnknownVersion(
+        f"{model} has no version in production.",
+        fix="Promote one: Registry().promote(model, version, reason=...)",
+    )

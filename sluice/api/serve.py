@@ -1,0 +1,68 @@
+"""``sluice.serve``: serves predictions of the production model."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.base.extras import naming_extras
+from sluice.base.home import Home
+
+if TYPE_CHECKING:
+    from sluice.registry.stored_code import CodeSource
+    from sluice.serving.settings import ServingSettings
+    from sluice.serving.tls import Tls
+
+
+def serve(
+    model: str,
+    *,
+    settings: "ServingSettings | None" = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    token_file: Path | str | None = None,
+    tls: "Tls | None" = None,
+    code: "CodeSource" = "current",
+) -> None:
+    """Serve predictions of the production model until SIGTERM or Ctrl-C, as ``sluice serve`` does.
+
+    The server switches when production changes. It prints a line of JSON with its URL when it is
+    ready, and logs to stderr. Call it in a program of its own: it returns only at the end.
+
+    Args:
+        model: Name of the model in the registry.
+        settings: Limits of the server.
+        host: Address to listen on; without a token only loopback is allowed.
+        port: Port to listen on; 0 selects a free one.
+        token: Token of all clients; without one the server accepts all requests from this machine.
+        token_file: File of named tokens, created by ``sluice tokens add``, instead of ``token``.
+        tls: Certificate and key, for HTTPS.
+        code: 'stored' runs the code that is stored with the version.
+
+    Raises:
+        SettingsError: The extra 'serving' is not installed, or the address cannot be used.
+        UnknownVersion: Nothing is in production.
+    """
+    with naming_extras("sluice.serve"):
+        from sluice.serving.foreground import open_foreground
+        from sluice.serving.server import serve as answer
+        from sluice.serving.server_spec import ServerSpec
+        from sluice.serving.settings import ServingSettings
+        from sluice.serving.token_file import TokenFile
+        from sluice.serving.tokens import Tokens
+
+        home = Home.from_environment(os.environ, cwd=Path.cwd())
+        named = None if token_file is None else Path(token_file)
+        spec = ServerSpec(
+            model=model,
+            settings=settings or ServingSettings(),
+            registry_url=home.registry_url,
+            artifacts=home.artifacts,
+            tokens=Tokens.of(serve=token) if named is None else TokenFile.read(named).to_tokens(),
+            token_file=named,
+            host=host,
+            registry_key=home.registry_key,
+            code=code,
+        )
+        with open_foreground(spec, tls=tls) as (serving, on_ready):
+            answer(serving, host=host, port=port, tls=tls, on_ready=on_ready)

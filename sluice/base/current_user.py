@@ -1,0 +1,12 @@
+"""Name of the user of the operating system, for histories."""
+
+import getpass
+import os
+
+
+def current_user() -> str:
+    """Return the name of the operating system's user, or the user id when it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a user id without an entry
+        return f"uid {os.getuid()}"

@@ -1,0 +1,67 @@
+"""Names the extra of the distribution that contains a package which is not installed.
+
+The plain installation contains what the POC gate, the training tracer and the promotion gate
+import. Everything else belongs to an extra, such as ``sluice-mlops[pipeline]``.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+from sluice.base.errors import SettingsError
+
+EXTRAS = {
+    "images": ("PIL",),
+    "reports": ("matplotlib",),
+    "registry": ("cryptography", "sqlalchemy"),
+    "serving": ("fastapi", "prometheus_client", "starlette", "structlog", "uvicorn"),
+    "search": ("optuna", "ray"),
+    "pipeline": (
+        *("dagster", "dagster_shared", "dagster_webserver", "great_expectations", "grpc", "numba"),
+        *("opentelemetry", "upath", "wandb"),
+    ),
+    "postgres": ("dagster_postgres", "psycopg"),
+    "searchers": ("hyperopt",),
+}
+"""Modules that each extra provides, by the name of the extra. The extra ``pipeline`` also contains
+the ones before it."""
+
+_EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+
+
+@contextlib.contextmanager
+def naming_extras(what: str) -> Iterator[None]:
+    """Replace the error about a package of an extra that is missing by one that names the extra.
+
+    Args:
+        what: What requires the package, for the message, such as 'sluice run'.
+
+    Raises:
+        SettingsError: The code in the block imported a package of an extra that is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        explained = missing_extra(error, what)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def missing_extra(error: ModuleNotFoundError, what: str) -> SettingsError | None:
+    """Return the error that names the extra of a missing package; None for other packages.
+
+    Args:
+        error: Error of the import.
+        what: What requires the package, for the message.
+    """
+    package = (error.name or "").partition(".")[0]
+    extra = _EXTRA_OF.get(package)
+    if extra is None or importlib.util.find_spec(package) is not None:
+        return None
+    return SettingsError(
+        f"{what} requires the package {package}, which is not installed.",
+        cause=f"{package} belongs to the extra '{extra}', which a plain installation does not "
+        "contain.",
+        fix=f"Install Sluice with this extra; in its checkout: pip install '.[{extra}]'",
+    )

@@ -1,0 +1,46 @@
+"""Digests of the content of rows, for the index table."""
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from sluice.data.rows.protocol import ModelInput, RowSource, gather, input_parts
+
+_CHUNK_ROWS = 256
+"""Rows that are in memory together."""
+
+
+def content_digests(source: RowSource | Tensor) -> list[str]:
+    """Return a digest of every row, to be stored in a column of the index table.
+
+    The digest of a pipeline's data is that of its index table. With this column it changes when a
+    file changes that keeps its name, so that no finished training is reused for other content.
+
+    Args:
+        source: Rows. The bits of a row must not depend on the other rows that are read with it, so
+            pass images or ``TokenBlocks``, not padded texts.
+
+    Cost:
+        Reads every row once.
+    """
+    return [digest for rows in iter_chunks(source) for digest in row_digests(rows)]
+
+
+def iter_chunks(source: RowSource | Tensor) -> Iterator[ModelInput]:
+    """Yield all rows in order, 256 at once."""
+    for start in range(0, len(source), _CHUNK_ROWS):
+        yield gather(source, torch.arange(start, min(start + _CHUNK_ROWS, len(source))))
+
+
+def row_digests(rows: ModelInput) -> list[str]:
+    """Return a digest of the content of each of B rows that were read."""
+    parts = [part.contiguous().numpy() for part in input_parts(rows)]
+    digests = []
+    for row in zip(*parts, strict=True):
+        content = hashlib.sha256()
+        for values in row:
+            content.update(values.tobytes())
+        digests.append(content.hexdigest()[:32])
+    return digests

@@ -1,0 +1,57 @@
+"""Samples texts from a language model.
+
+Shape legend: B = prompts, P = tokens of a prompt, V = size of the vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+
+
+def sample_tokens(
+    network: Callable[[Tensor], Tensor],
+    prompt: Tensor,
+    num_tokens: int,
+    *,
+    temperature: float,
+    generator: torch.Generator,
+    max_context: int,
+) -> Tensor:
+    """Return sampled continuations of prompts, int64 (B, ``num_tokens``).
+
+    Args:
+        network: Function of token ids (B, L) to logits (B, L, V), such as a language model in eval
+            mode.
+        prompt: Token ids (B, P), at least one for each prompt.
+        num_tokens: Number of tokens to sample.
+        temperature: The logits are divided by it; 0 takes the most probable token.
+        generator: Source of the random draws, on the CPU.
+        max_context: Number of the last tokens that the network reads, such as the length of the
+            blocks of its training.
+
+    Raises:
+        ContractError: A prompt is empty, or a number is out of range.
+
+    Cost:
+        ``num_tokens`` forward passes.
+    """
+    if prompt.ndim != 2 or not prompt.shape[1] or temperature < 0 or max_context < 1:
+        raise ContractError(
+            f"Sampling needs prompts of at least one token (B, P), a temperature from 0 and a "
+            f"max_context from 1; got {tuple(prompt.shape)}, {temperature} and {max_context}.",
+            fix="Begin with the token that ends a text, if there is no prompt.",
+        )
+    ids = prompt
+    with torch.inference_mode():
+        for _ in range(num_tokens):
+            logits_BV = network(ids[:, -max_context:])[:, -1].float().cpu()
+            if temperature == 0:
+                chosen = logits_BV.argmax(dim=1, keepdim=True)
+            else:
+                share_BV = (logits_BV / temperature).softmax(dim=1)
+                chosen = torch.multinomial(share_BV, 1, generator=generator)
+            ids = torch.cat([ids, chosen.to(ids.device)], dim=1)
+    return ids[:, prompt.shape[1] :]

@@ -1,0 +1,37 @@
+"""Multilayer perceptron, for rows without a sequence."""
+
+from torch import Tensor, nn
+
+from sluice.models.settings import ModelSettings
+
+
+class MultilayerPerceptron(nn.Module):
+    """Multilayer perceptron on the last row of a window, with a linear path beside it.
+
+    The linear path makes the network at least as good as a linear model where the target is a
+    nearly linear function of the columns, which is common in tables.
+
+    Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
+
+    Args:
+        num_features: D.
+        num_outputs: O.
+        settings: ``layers`` hidden layers with ``hidden`` units, each followed by ``dropout``.
+    """
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        parts: list[nn.Module] = []
+        width = num_features
+        for _ in range(settings.layers):
+            parts += [nn.Linear(width, settings.hidden), nn.GELU(), nn.Dropout(settings.dropout)]
+            width = settings.hidden
+        self.body = nn.Sequential(*parts)
+        self.head = nn.Linear(width, num_outputs)
+        self.linear = nn.Linear(num_features, num_outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return predictions (B, O) for windows (B, L, D)."""
+        row = x[:, -1]
+        output: Tensor = self.head(self.body(row)) + self.linear(row)
+        return output

@@ -1,0 +1,50 @@
+"""Convolutional network for texts."""
+
+import torch
+from torch import Tensor, nn
+
+from sluice.models.settings import ModelSettings
+
+_KERNEL_TOKENS = 3
+"""Number of consecutive tokens that a convolution combines."""
+
+
+class TextCnn(nn.Module):
+    """Network that maps the token ids (B, L) of texts, and their mask (B, L), to outputs (B, O).
+
+    Shape legend: B = texts, L = tokens of the longest text, H = width, O = outputs.
+
+    Convolutions over neighbouring tokens are followed by the maximum over the tokens of a text, so
+    the output depends neither on the length of the padding nor on the place of a phrase.
+
+    Args:
+        num_features: Size of the vocabulary.
+        num_outputs: O.
+        settings: ``hidden`` is H, ``layers`` the number of convolutions; ``dropout`` is applied
+            after the embedding and before the linear layer.
+
+    Source:
+        Kim (2014), "Convolutional Neural Networks for Sentence Classification", EMNLP.
+    """
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        width = settings.hidden
+        self.embedding = nn.Embedding(num_features, width)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, _KERNEL_TOKENS, padding=_KERNEL_TOKENS // 2)
+            for _ in range(settings.layers)
+        )
+        self.drop = nn.Dropout(settings.dropout)
+        self.head = nn.Linear(width, num_outputs)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the outputs (B, O)."""
+        keep_B1L = mask[:, None, :]
+        # Padding is 0 before every convolution, like the positions beyond the end of a text.
+        hidden_BHL = self.drop(self.embedding(ids)).transpose(1, 2) * keep_B1L
+        for convolution in self.convolutions:
+            hidden_BHL = torch.relu(convolution(hidden_BHL)) * keep_B1L
+        # After a ReLU no value is below 0, so a masked position is never the only maximum.
+        output: Tensor = self.head(self.drop(hidden_BHL.amax(dim=2)))
+        return output

@@ -1,0 +1,21 @@
+"""Chooses the version that a candidate is compared with."""
+
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import BASELINE
+from sluice.registry.records import Version
+
+
+def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str) -> Version | None:
+    """Return the version that a candidate is compared with; None for the baseline.
+
+    This is the version in production. If the candidate itself is in production, the reference of
+    its recorded decision on this window is used, so that the gate returns the same decision again.
+    """
+    production = ledger.production(model)
+    if production is None or production.candidate != candidate:
+        return production
+    decided = ledger.latest_decision(model, candidate=candidate, window=window)
+    if decided is None or decided.subject["reference"] == BASELINE:
+        return None
+    earlier = decided.subject["reference"]
+    return ledger.version_of(model, earlier)

@@ -1,0 +1,90 @@
+"""Formats generated code: comments that are wrapped, and names derived from a file name."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+_WIDTH = 92
+"""Maximum length of a generated comment line [characters]."""
+
+_LINE = 100
+"""Maximum length of a line with a comment at its end [characters]."""
+
+_YAML_WORD = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
+)
+"""Matches a text that YAML reads as a text without quotes."""
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+"""Matches a text in generated code."""
+
+_SPACE = "\ufdd0"
+"""Replaces a space within a text while lines are wrapped; Unicode has no character with this
+code."""
+
+
+def comment(text: str, *, indent: int = 0) -> str:
+    """Return a text as comment lines.
+
+    >>> comment("Rows are independent.", indent=4)
+    '    # Rows are independent.'
+    """
+    margin = " " * indent + "# "
+    return "\n".join(
+        margin + line for line in textwrap.wrap(" ".join(text.split()), _WIDTH - len(margin))
+    )
+
+
+def commented(code: str, reason: str, *, indent: int) -> str:
+    """Return a line of code with its reason at the end, or above it if the line would be long."""
+    line = f"{' ' * indent}{code}  # {' '.join(reason.split())}"
+    if len(line) <= _LINE:
+        return line
+    return f"{comment(reason, indent=indent)}\n{' ' * indent}{wrap_call(code, indent=indent)}"
+
+
+def wrap_call(code: str, *, indent: int) -> str:
+    """Return a call with its arguments on lines of their own if it is too long for one line."""
+    if indent + len(code) <= _LINE or "(" not in code:
+        return code
+    head, _, rest = code.partition("(")
+    margin = " " * (indent + 4)
+    arguments = rest.removesuffix(",").removesuffix(")")
+    body = textwrap.wrap(
+        # A line must not end within a text.
+        _TEXT.sub(lambda text: text[0].replace(" ", _SPACE), arguments),
+        _LINE - len(margin),
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = "\n".join([f"{head}(", *body, f"{' ' * indent}),"])
+    return lines.replace(_SPACE, " ")
+
+
+def class_name(name: str) -> str:
+    """Return the name of a class for a pipeline.
+
+    >>> class_name("my_model")
+    'MyModel'
+    """
+    return "".join(part.capitalize() for part in re.split(r"[^0-9a-zA-Z]+", name) if part)
+
+
+def join_lines(parts: Iterable[str | None]) -> str:
+    """Return the parts of a file, each on lines of its own; None is left out."""
+    return "\n".join(part for part in parts if part is not None) + "\n"
+
+
+def flow(values: dict[str, Any]) -> str:
+    """Return a mapping in YAML's flow style; JSON values are YAML values."""
+    shown = (f"{key}: {_value(value)}" for key, value in values.items())
+    return f"{{{', '.join(shown)}}}"
+
+
+def _value(value: Any) -> str:
+    is_word = isinstance(value, str) and _YAML_WORD.fullmatch(value) is not None
+    return str(value) if is_word else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,89 @@
+"""Recognizes columns of dates, and the column that orders rows in time."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
+_TIMES = ("", " %H:%M", " %H:%M:%S")
+_BIRTH = re.compile(r"birth|dob|born", re.IGNORECASE)
+
+MIN_DATES = 60
+"""Minimum number of distinct dates with which rows are ordered in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateColumn:
+    """Column of dates without gaps."""
+
+    dates: "pd.Series[Any]"
+    format: str | None
+    """Format of the texts for strptime; None for ISO 8601, or for a column that has dates."""
+
+    note: str = ""
+    """Remark on an ambiguous format."""
+
+
+def find_dates(rows: pd.DataFrame) -> Mapping[str, DateColumn]:
+    """Return the columns that contain dates in all rows, by name."""
+    found = {name: parse_dates(rows[name]) for name in rows.columns}
+    return {str(name): column for name, column in found.items() if column is not None}
+
+
+def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
+    """Return a column as dates; None if it has gaps or values that are not dates.
+
+    A text such as 01/02/2024 is ambiguous: of two formats that fit, the one in which the column is
+    sorted is used, otherwise the day is first.
+    """
+    if series.hasnans:
+        return None
+    if series.dtype.kind == "M":
+        return DateColumn(dates=series, format=None)
+    if not pd.api.types.is_string_dtype(series.dtype) or len(series) == 0:
+        return None
+    texts = series.astype("str")
+    if not all(_DATE.match(text) for text in texts.head(20)):
+        return None
+    iso = _convert(texts, "ISO8601")
+    if iso is not None:
+        return DateColumn(dates=iso, format=None)
+    formats = [date + time for date in _FORMATS for time in _TIMES]
+    fitting = [(each, dates) for each in formats if (dates := _convert(texts, each)) is not None]
+    if not fitting:
+        return None
+    ordered = [(each, dates) for each, dates in fitting if dates.is_monotonic_increasing]
+    best, dates = (ordered or fitting)[0]
+    note = ""
+    if len(fitting) > 1:
+        others = ", ".join(each for each, _ in fitting if each != best)
+        note = f"The format {others} fits too; {best} was chosen."
+    return DateColumn(dates=dates, format=best, note=note)
+
+
+def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
+    """Return the column that orders rows in time: a sorted one if there is one, else the first.
+
+    Columns with fewer than ``MIN_DATES`` distinct dates, and dates of birth, are not considered.
+    """
+    usable = {
+        name: column
+        for name, column in columns.items()
+        if column.dates.nunique() >= MIN_DATES and not _BIRTH.search(name)
+    }
+    is_sorted = [name for name, column in usable.items() if column.dates.is_monotonic_increasing]
+    return next(iter([*is_sorted, *usable]), None)
+
+
+def _convert(texts: "pd.Series[Any]", date_format: str) -> "pd.Series[Any] | None":
+    try:
+        dates = pd.to_datetime(texts, format=date_format, errors="coerce")
+    except ValueError:  # several UTC offsets
+        return None
+    if dates.isna().any() or dates.dt.tz is not None:
+        return None
+    return dates

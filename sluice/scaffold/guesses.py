@@ -1,0 +1,65 @@
+"""What ``sluice init`` found in the data: the contents of the files that it writes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+FIRST_FOLDS: dict[str, Any] = {"num_folds": 2, "first_test_share": 0.5, "val_share": 0.2}
+"""Folds of a first run: half of the rows precede the first test rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Value that was chosen from the data, and the reason, which becomes a comment."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGuess:
+    """Column of the data that is an input, or is left out."""
+
+    name: str
+    code: str
+    """Python expression of the input; empty for a column that is left out."""
+
+    reason: str
+    kind: str = ""
+    """Name of the class in ``code``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableGuess:
+    """Everything that the templates need to know about a table."""
+
+    data: str
+    """File name of the data, relative to the folder of the written files."""
+
+    num_rows: int
+    source: dict[str, Any]
+    """Settings of the source."""
+
+    order: Guess
+    """Whether rows are in time order ("time") or independent ("hash")."""
+
+    repeated_labels: bool
+    target: str
+    task: Guess
+    classes: tuple[str, ...]
+    target_notes: tuple[str, ...]
+    inputs: tuple[InputGuess, ...]
+    left_out: tuple[InputGuess, ...]
+    max_duplicate_share: Guess | None
+    """Setting of the POC gate for tables with many equal rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageGuess:
+    """Everything that the templates need to know about a folder of images."""
+
+    data: str
+    num_rows: int
+    classes: tuple[str, ...]
+    class_notes: tuple[str, ...]
+    size: Guess
+    """Height and width of all images [pixels]."""

@@ -1,0 +1,89 @@
+"""Inspects a folder of images and guesses classes and size."""
+
+from pathlib import Path
+
+from sluice.base.errors import ContractError, SourceError
+from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import FoldSettings, rows_needed
+from sluice.data.rows import image_folder_table
+from sluice.data.rows.image_listing import verify_images
+from sluice.scaffold.guesses import FIRST_FOLDS, Guess, ImageGuess
+
+MAX_SIDE = 64
+"""Maximum side length of the images of a first run; larger ones are made smaller [pixels]."""
+
+_MIN_CLASS_IMAGES = 30
+_STEP = 4
+"""Side lengths are multiples of this number, because the network halves them twice."""
+
+
+def inspect_images(folder: Path) -> ImageGuess:
+    """List and decode the images of a folder, and guess everything that the templates need.
+
+    Raises:
+        SourceError: The folder has no image, or an image cannot be decoded.
+        ContractError: There are fewer than two classes, or too few images.
+    """
+    table = image_folder_table(folder, sizes=True)
+    counts = table["label"].value_counts().sort_index()
+    if len(counts) < 2:
+        name = counts.index[0] or "no subfolder"
+        raise ContractError(
+            f"{folder} must have a subfolder of images for each of at least two classes, got "
+            f"{name}.",
+            cause="The class of an image is the name of its subfolder.",
+            fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
+            "above them.",
+        )
+    poc = PocSettings()
+    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=0)
+    train_rows = rows_needed(folds, horizon_rows=0, min_train_rows=poc.mini_min_rows)
+    needed = max(poc.min_rows, train_rows)
+    if len(table) < needed:
+        raise ContractError(
+            f"{folder} must have at least {needed} images for train, validation and test rows, got "
+            f"{len(table)}.",
+            fix="Provide more images.",
+        )
+    broken = verify_images(folder, table["path"].tolist())
+    if broken:
+        raise SourceError(
+            f"{len(broken)} of {len(table)} images of {folder} cannot be decoded, the first: "
+            f"{broken[0].reason}",
+            fix="Replace or remove these files.",
+        )
+    rare = counts.idxmin()
+    notes = []
+    if counts.min() < _MIN_CLASS_IMAGES:
+        notes.append(f"Class {rare!r} has only {counts.min()} images.")
+    if counts.min() < 0.1 * counts.max():
+        notes.append(
+            f"Imbalanced: {counts.min():,} images of {rare!r}, {counts.max():,} of "
+            f"{counts.idxmax()!r}. macro_f1 counts every class equally."
+        )
+    return ImageGuess(
+        data=folder.name,
+        num_rows=len(table),
+        classes=tuple(map(str, counts.index)),
+        class_notes=tuple(notes),
+        size=_guess_size(table["height"].tolist(), table["width"].tolist()),
+    )
+
+
+def _guess_size(heights: list[int], widths: list[int]) -> Guess:
+    height, width = sorted(heights)[len(heights) // 2], sorted(widths)[len(widths) // 2]
+    scale = min(1.0, MAX_SIDE / max(height, width))
+    size = tuple(max(8, round(side * scale / _STEP) * _STEP) for side in (height, width))
+    sizes = len(set(zip(heights, widths, strict=True)))
+    found = (
+        f"All images have {height} x {width} pixels."
+        if sizes == 1
+        else f"The images have {sizes} sizes, the median is {height} x {width} pixels."
+    )
+    reason = f"Height and width. {found}"
+    if size != (height, width):
+        reason += (
+            f" They are resized, to sides of at most {MAX_SIDE} pixels that can be halved twice: "
+            "a first run is quick, and larger images may give a better model."
+        )
+    return Guess(value=list(size), reason=reason)

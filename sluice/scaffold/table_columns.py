@@ -1,0 +1,185 @@
+"""Decides for each column of a table how it becomes an input, or why it is left out."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sluice.base.pluralize import pluralize
+from sluice.scaffold.dates import DateColumn
+from sluice.scaffold.guesses import InputGuess
+from sluice.workloads.columns import as_labels
+
+MAX_VALUES = 20
+"""Maximum number of values of a category that get a feature of their own."""
+
+TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
+"""Number of features of a text beside other inputs, and of a text without other inputs."""
+
+_MIN_TEXT_WORDS = 3.0
+"""Mean number of words from which a column is text, and not a category or an identifier."""
+
+_MAX_DISTINCT_SHARE = 0.5
+"""Share of distinct values from which a column of single words is an identifier."""
+
+_MIN_NUMBER_SHARE = 0.8
+"""Share of numbers from which the other texts of a column are markers, such as a question mark."""
+
+_COPY_CORRELATION = 0.9999
+_KEY_NAME = re.compile(r"^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$|Id$", re.IGNORECASE)
+_DECORATED = re.compile(
+    r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"
+)
+
+
+def quote(text: str) -> str:
+    """Return a text as a Python literal in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputGuess:
+    """Return how a column becomes an input, with the reason.
+
+    Args:
+        series: The column.
+        dates: The column as dates, if it contains dates.
+    """
+    name = str(series.name)
+    if dates is not None:
+        return guess_calendar(name, dates)
+    missing = int(series.isna().sum())
+    if missing == len(series):
+        return _left_out(name, "every value is missing")
+    if any(isinstance(value, dict | list) for value in series.head(100)):
+        return _left_out(name, "its values are nested; compute features of them in your class")
+    if series.dropna().nunique() == 1:
+        return _left_out(name, f"constant, always {series.dropna().iloc[0]!r}")
+    if series.dtype.kind in "iuf":
+        return _guess_number(series, missing)
+    if series.dtype.kind == "M":
+        return _left_out(name, f"{pluralize(missing, 'date')} missing")
+    return _guess_text_or_category(series, missing)
+
+
+def guess_calendar(name: str, column: DateColumn) -> InputGuess:
+    """Return the cycles of a date that vary in the data."""
+    date = column.dates.dt
+    parts = [
+        part
+        for part, values in (("hour", date.hour), ("weekday", date.day_of_week))
+        if values.nunique() > 1
+    ]
+    if (column.dates.max() - column.dates.min()).days > 180:
+        parts.append("yearday")
+    if not parts:
+        return _left_out(name, "dates of a single weekday within half a year")
+    shown = ", ".join(f'"{part}"' for part in parts)
+    comma = "," if len(parts) == 1 else ""
+    return InputGuess(
+        name=name,
+        kind="Calendar",
+        code=f"Calendar({quote(name)}, ({shown}{comma}))",
+        reason=f"dates, {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}, as "
+        "positions in cycles",
+    )
+
+
+def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
+    """Return whether a column determines the target: it is a copy, or another name of a class."""
+    both = series.notna() & target.notna()
+    if both.sum() < 3:
+        return False
+    one, other = series[both], target[both]
+    if one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
+        x, y = one.to_numpy(np.float64), other.to_numpy(np.float64)
+        if not (np.isfinite(x).all() and x.std() > 0 and y.std() > 0):
+            return False
+        return bool(abs(np.corrcoef(x, y)[0, 1]) > _COPY_CORRELATION)
+    labels, classes = as_labels(one), as_labels(other)
+    num_labels, num_classes = labels.nunique(), classes.nunique()
+    if num_labels != num_classes or num_labels > len(one) / 10:
+        return False
+    return bool(classes.groupby(labels).nunique().max() == 1)
+
+
+def _guess_number(series: "pd.Series[Any]", missing: int) -> InputGuess:
+    name, values = str(series.name), series.dropna()
+    distinct = int(values.nunique())
+    if np.isinf(values.to_numpy(np.float64)).any():
+        return _left_out(name, "infinite values; replace them in the data")
+    is_integer = bool((values % 1 == 0).all())
+    if is_integer and distinct == len(series) and _is_counter(values, name):
+        return _left_out(name, "identifier: another integer in every row")
+    low, high = f"{values.min():.6g}", f"{values.max():.6g}"
+    reason = f"{low} to {high}"
+    if is_integer and distinct <= 10:
+        reason += f"; {distinct} integers, used as an amount"
+    if not missing:
+        return InputGuess(name=name, kind="Number", code=f"Number({quote(name)})", reason=reason)
+    median = float(f"{values.median():.6g}")
+    return InputGuess(
+        name=name,
+        kind="Number",
+        code=f"Number({quote(name)}, fill={median})",
+        reason=f"{reason}; {_share(missing, series)} missing, filled with the median, and marked",
+    )
+
+
+def _is_counter(values: "pd.Series[Any]", name: str) -> bool:
+    is_dense = values.max() - values.min() + 1 == len(values)
+    return bool(is_dense or _KEY_NAME.search(name))
+
+
+def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGuess:
+    name, labels = str(series.name), as_labels(series).dropna()
+    distinct = int(labels.nunique())
+    words = float(np.mean([len(str(label).split()) for label in labels.head(2_000)]))
+    if words >= _MIN_TEXT_WORDS and distinct > MAX_VALUES:
+        empty = f"; {_share(missing, series)} missing, as a text without words" if missing else ""
+        return InputGuess(
+            name=name,
+            kind="Text",
+            code=f"Text({quote(name)}, width={TEXT_WIDTH})",
+            reason=f"text with {words:.0f} words on average, hashed to {TEXT_WIDTH} columns{empty}",
+        )
+    if distinct > MAX_VALUES and (labels.map(lambda text: bool(_DECORATED.match(text)))).all():
+        return _left_out(
+            name, f"numbers with a unit or separators, such as {labels.iloc[0]!r}: convert them"
+        )
+    is_number = pd.to_numeric(labels, errors="coerce").notna()
+    if distinct > MAX_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
+        marker = labels[~is_number].iloc[0]
+        return _left_out(
+            name,
+            f"numbers, but {(~is_number).sum():,} rows have text such as {marker!r}: remove it",
+        )
+    if distinct > _MAX_DISTINCT_SHARE * len(labels) and distinct > MAX_VALUES:
+        return _left_out(name, f"identifier: {distinct:,} distinct values in {len(labels):,} rows")
+    counts = labels.value_counts()
+    chosen = [str(value) for value in counts.index[:MAX_VALUES]]
+    if distinct <= MAX_VALUES:
+        chosen.sort()
+        reason = f"{distinct} values"
+    else:
+        share = counts.iloc[:MAX_VALUES].sum() / len(labels)
+        reason = (
+            f"the {MAX_VALUES} most frequent of {distinct:,} values, {share:.0%} of the rows; "
+            "the others have no feature"
+        )
+    gap = ", missing=True" if missing else ""
+    if missing:
+        reason += f"; {_share(missing, series)} missing, as a value of its own"
+    listed = ", ".join(map(quote, chosen)) + ("," if len(chosen) == 1 else "")
+    return InputGuess(
+        name=name, kind="Category", code=f"Category({quote(name)}, ({listed}){gap})", reason=reason
+    )
+
+
+def _share(number: int, series: "pd.Series[Any]") -> str:
+    return f"{number:,} of {len(series):,}"
+
+
+def _left_out(name: str, reason: str) -> InputGuess:
+    return InputGuess(name=name, code="", reason=reason)

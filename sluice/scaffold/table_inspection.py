@@ -1,0 +1,269 @@
+"""Inspects a table and guesses task, order of the rows and inputs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sluice.base.errors import ContractError, SettingsError
+from sluice.base.settings import suggest_nearest
+from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import FoldSettings, rows_needed
+from sluice.failfast.data.data_loading import repeated_rows
+from sluice.scaffold.dates import DateColumn, choose_time_column, find_dates
+from sluice.scaffold.guesses import FIRST_FOLDS, Guess, InputGuess, TableGuess
+from sluice.scaffold.table_columns import (
+    TEXT_WIDTH,
+    TEXT_WIDTH_ALONE,
+    guess_calendar,
+    guess_input,
+    is_target_copy,
+    quote,
+)
+from sluice.scaffold.table_file import read_table_file
+from sluice.workloads.columns import as_labels
+
+MAX_CLASSES = 50
+"""Maximum number of classes of a target."""
+
+_MAX_INTEGER_CLASSES = 10
+"""Maximum number of distinct integers that are classes and not amounts."""
+
+_MIN_CLASS_ROWS = 20
+"""Mean number of rows per distinct integer from which integers are classes."""
+
+_MAX_LAG = 24
+"""Maximum number of rows between a row and an earlier target."""
+
+_RARE_SHARE = 0.1
+_MIN_RARE_ROWS = 30
+
+
+def inspect_table(path: Path, target: str) -> TableGuess:
+    """Read a table, and guess everything that the templates need.
+
+    Args:
+        path: CSV, Parquet or JSON lines file.
+        target: Name of the column to predict.
+
+    Raises:
+        SourceError: The file cannot be read.
+        SettingsError: The target is not a column; the message names the nearest columns.
+        ContractError: The target is constant or has no values, no column can be an input, or there
+            are too few rows.
+    """
+    rows, source = read_table_file(path)
+    _require_target(rows, path, target)
+    num_missing = int(rows[target].isna().sum())
+    dates = find_dates(rows.drop(columns=target))
+    time = choose_time_column(dates)
+    _require_rows(len(rows) - num_missing, path, is_time=time is not None)
+    task, classes, notes = _guess_task(rows[target], path)
+    if num_missing:
+        notes = (f"{num_missing:,} rows have no target and are omitted.", *notes)
+    repeated = time is not None and bool(dates[time].dates.duplicated().any())
+    found = _guess_inputs(rows, target, dates, time)
+    if time is not None:
+        source |= {"index": time}
+        if dates[time].format and source["kind"] == "csv":
+            source |= {"date_format": dates[time].format}
+        found = _time_inputs(rows, target, dates[time], time, str(task.value), repeated) + found
+    inputs = [each for each in found if each.code]
+    if not inputs:
+        listed = "; ".join(f"{each.name} ({each.reason})" for each in found) or "the target alone"
+        raise ContractError(
+            f"{path} has no column from which '{target}' could be predicted: {listed}.",
+            fix="Add columns with the inputs of the model.",
+        )
+    return TableGuess(
+        data=path.name,
+        num_rows=len(rows),
+        source=source,
+        order=_guess_order(dates, time, repeated=repeated),
+        repeated_labels=repeated,
+        target=target,
+        task=task,
+        classes=classes,
+        target_notes=notes,
+        inputs=_widen_text(inputs),
+        left_out=tuple(each for each in found if not each.code),
+        max_duplicate_share=_guess_duplicates(rows if time is None else rows.drop(columns=time)),
+    )
+
+
+def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
+    names = [str(name) for name in rows.columns]
+    if target not in names:
+        raise SettingsError(
+            f"{path} has no column '{target}'.{suggest_nearest(target, names)} It has: "
+            f"{', '.join(names)}.",
+            cause="The target is the name of the column to predict."
+            if len(names) > 1
+            else "The file has one column: it has no header line, or another separator.",
+            fix="Pass one of these names as --target.",
+        )
+    values = rows[target].dropna()
+    if values.nunique() < 2:
+        got = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
+        raise ContractError(
+            f"The target '{target}' of {path} must have at least two values, got {got}.",
+            cause="A filter removed all other rows, or this is not the column to predict.",
+            fix="Pass another --target, or correct the file.",
+        )
+    if len(names) < 2:
+        raise ContractError(
+            f"{path} has only the column '{target}', so that nothing could predict it.",
+            fix="Add columns with the inputs of the model.",
+        )
+
+
+def _require_rows(num_rows: int, path: Path, *, is_time: bool) -> None:
+    needed = required_rows(is_time=is_time)
+    if num_rows < needed:
+        raise ContractError(
+            f"{path} must have at least {needed} rows with a target for train, validation and test "
+            f"rows, got {num_rows}.",
+            fix="Provide more rows.",
+        )
+
+
+def required_rows(*, is_time: bool) -> int:
+    """Return the minimum number of rows with which the checks of the POC gate can decide."""
+    poc, gap = PocSettings(), 1 if is_time else 0
+    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=gap)
+    train_rows = poc.mini_min_rows + (_MAX_LAG if is_time else 0)
+    return max(poc.min_rows, rows_needed(folds, horizon_rows=gap, min_train_rows=train_rows))
+
+
+def _guess_task(
+    series: "pd.Series[Any]", path: Path
+) -> tuple[Guess, tuple[str, ...], tuple[str, ...]]:
+    """Return the task, the classes, and remarks on the target."""
+    values = series.dropna()
+    distinct = int(values.nunique())
+    is_number = values.dtype.kind in "iuf"
+    if is_number and not np.isfinite(values.to_numpy(np.float64)).all():
+        raise ContractError(
+            f"The target '{series.name}' of {path} must be finite, got infinite values.",
+            fix="Replace them in the file.",
+        )
+    is_integer = is_number and bool((values % 1 == 0).all())
+    is_label = is_integer and (
+        distinct == 2
+        or (distinct <= _MAX_INTEGER_CLASSES and len(values) >= _MIN_CLASS_ROWS * distinct)
+    )
+    if is_number and not is_label:
+        reason = f"{distinct:,} distinct numbers from {values.min():.6g} to {values.max():.6g}"
+        return Guess(value="regression", reason=reason), (), ()
+    counts = as_labels(values).value_counts()
+    if len(counts) > MAX_CLASSES:
+        raise ContractError(
+            f"The target '{series.name}' of {path} must be a number or have at most {MAX_CLASSES} "
+            f"classes, got {len(counts):,} distinct values such as {values.iloc[0]!r}.",
+            cause="The column is text or an identifier, or its numbers contain a unit.",
+            fix="Pass another --target, or convert the column to numbers or fewer classes.",
+        )
+    kind = "integers" if is_number else "labels"
+    order = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
+    rarest = counts.index[-1]
+    share, rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
+    notes = []
+    if share < _RARE_SHARE / max(1, len(counts) - 1) or share < _RARE_SHARE / 2:
+        notes.append(
+            f"Imbalanced: class {rarest!r} has {rows:,} of {len(values):,} rows ({share:.1%}). "
+            "Accuracy says little; macro_f1 and balanced_accuracy count every class equally."
+        )
+    if rows < _MIN_RARE_ROWS:
+        notes.append(f"Class {rarest!r} has too few rows to be learned or judged reliably.")
+    reason = f"{len(counts)} distinct {kind}"
+    return Guess(value="classification", reason=reason), tuple(map(str, order)), tuple(notes)
+
+
+def _guess_inputs(
+    rows: pd.DataFrame, target: str, dates: dict[str, DateColumn] | Any, time: str | None
+) -> list[InputGuess]:
+    found = []
+    for name in rows.columns:
+        if name in (target, time):
+            continue
+        if is_target_copy(rows[name], rows[target]):
+            found.append(InputGuess(name=name, code="", reason="it determines the target"))
+        elif name in dates and dates[name].format:
+            reason = f"dates in the format {dates[name].format}: convert them in your class"
+            found.append(InputGuess(name=name, code="", reason=reason))
+        else:
+            found.append(guess_input(rows[name], dates=dates.get(name)))
+    return found
+
+
+def _time_inputs(
+    rows: pd.DataFrame,
+    target: str,
+    column: DateColumn,
+    time: str,
+    task: str,
+    repeated: bool,
+) -> list[InputGuess]:
+    """Return the cycles of the time, and earlier targets if every time has a single row."""
+    calendar = guess_calendar(time, column)
+    found = [calendar] if calendar.code else []
+    if task != "regression" or repeated or rows[target].isna().any():
+        return found
+    steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
+    step_days = float(steps.median()) / 86_400
+    seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
+    season = [n for n, (low, high) in seasons.items() if low <= step_days <= high]
+    for number in (1, *season):
+        found.append(
+            InputGuess(
+                name=f"{target}, {number} earlier",
+                kind="Lag",
+                code=f"Lag({quote(target)}, {number})",
+                reason="an earlier target; remove it if it is unknown when you predict",
+            )
+        )
+    return found
+
+
+def _guess_order(dates: Any, time: str | None, *, repeated: bool) -> Guess:
+    if time is None:
+        reason = "No column has dates that could order the rows, so they count as independent."
+        return Guess(value="hash", reason=reason)
+    column = dates[time]
+    reason = (
+        f"'{time}' has dates from {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}: "
+        "train rows are earlier than test rows."
+    )
+    if repeated:
+        reason += (
+            f" {column.dates.nunique():,} distinct dates; rows of one date stay together, and the "
+            "gate counts them as one observation."
+        )
+    return Guess(value="time", reason=" ".join(filter(None, (reason, column.note))))
+
+
+def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
+    if any(each.kind != "Text" for each in inputs):
+        return tuple(inputs)
+    old, new = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
+    return tuple(
+        InputGuess(
+            name=each.name,
+            kind=each.kind,
+            code=each.code.replace(old, new),
+            reason=each.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
+        )
+        for each in inputs
+    )
+
+
+def _guess_duplicates(rows: pd.DataFrame) -> Guess | None:
+    share = float(repeated_rows(rows).mean())
+    if share <= PocSettings().max_duplicate_share:
+        return None
+    reason = (
+        f"{share:.1%} of the rows repeat another row. If that is a mistake of an export, remove "
+        "them: copies of a train row among the test rows make a model look better than it is."
+    )
+    return Guess(value=min(1.0, round(1.2 * share + 0.01, 2)), reason=reason)

@@ -1,0 +1,202 @@
+"""Templates of a pipeline on a table: its class, its pipeline file and its test."""
+
+import json
+
+from sluice.base.pluralize import pluralize
+from sluice.evaluation.settings import GateSettings
+from sluice.scaffold.code import class_name, comment, commented, flow, join_lines
+from sluice.scaffold.guesses import FIRST_FOLDS, TableGuess
+from sluice.scaffold.project import COMPONENT, PipelineNames
+from sluice.scaffold.table_columns import quote
+
+_MIN_EPOCHS, _MAX_EPOCHS = 4, 30
+_ROWS_PER_RUN = 3_000_000
+"""Rows that a first run trains on in one fold run at the most, which takes about a minute."""
+
+
+def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
+    """Return the contents of the files of a pipeline by name."""
+    return {
+        names.pipeline_file: _pipeline(guess, names),
+        names.code_file: _code(guess, names),
+        names.test_file: _test(names),
+    }
+
+
+def _code(guess: TableGuess, names: PipelineNames) -> str:
+    kinds = sorted({each.kind for each in guess.inputs})
+    return join_lines(
+        [
+            f'"""Predicts {_plain(guess.target)} of {_plain(guess.data)}: its columns, and how '
+            'they become inputs."""',
+            "",
+            f"from sluice.workloads.columns import {', '.join(kinds)}",
+            "from sluice.workloads.table import TableWorkload",
+            "",
+            "",
+            f"class {class_name(names.name)}(TableWorkload):",
+            f'    """One row of {_plain(guess.data)}. Every guess has its reason beside it; edit '
+            'what is wrong."""',
+            "",
+            commented(
+                f'task = "{guess.task.value}"',
+                f"The target has {guess.task.reason}.",
+                indent=4,
+            ),
+            *(comment(note, indent=4) for note in guess.target_notes),
+            f"    target_column = {quote(guess.target)}",
+            _classes(guess.classes),
+            *_repeated(guess),
+            "",
+            "    inputs = (",
+            *(commented(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
+            "    )",
+            *([comment("Left out:", indent=4)] if guess.left_out else []),
+            *(
+                comment(f"- {_plain(each.name)}: {each.reason}", indent=4)
+                for each in guess.left_out
+            ),
+        ]
+    )
+
+
+def _repeated(guess: TableGuess) -> list[str]:
+    if not guess.repeated_labels:
+        return []
+    reason = "Several rows have the same date; rows of one date are in one split."
+    return [commented("repeated_labels = True", reason, indent=4)]
+
+
+def _classes(classes: tuple[str, ...]) -> str | None:
+    if not classes:
+        return None
+    return commented(
+        f"classes = ({', '.join(map(quote, classes))})",
+        "The position of a label is the number of its class.",
+        indent=4,
+    ).rstrip(",")
+
+
+def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
+    is_time = guess.order.value == "time"
+    folds = flow({**FIRST_FOLDS, "embargo_rows": 1 if is_time else 0})
+    source = {"kind": guess.source["kind"], "uri": guess.data, **guess.source}
+    purpose = f"Predicts {_plain(guess.target)} from the columns of {_plain(guess.data)}."
+    batch = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
+    horizon = (
+        "The target of a row counts as known one row later (horizon 1), so one row between train "
+        "and test rows is left out; raise embargo_rows if the target is known later."
+        if is_time
+        else "Rows are independent (horizon 0), so no row between train and test rows is left out."
+    )
+    epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _ROWS_PER_RUN // guess.num_rows))
+    few_epochs = (
+        f"Only {epochs} epochs, so that the first run is quick; raise them for a better model."
+    )
+    training = {
+        "max_epochs": epochs,
+        "patience_epochs": 6,
+        "learning_rate": 0.003,
+        "batch_rows": batch,
+    }
+    num_test = int(guess.num_rows * (1 - FIRST_FOLDS["first_test_share"]))
+    if num_test < GateSettings().min_rows:
+        horizon += (
+            f" About {num_test} test rows are fewer than gate.min_rows, {GateSettings().min_rows}, "
+            "so the first verdict is INCONCLUSIVE."
+        )
+    change = (
+        " Set index to null if the rows are independent."
+        if is_time
+        else " If a column has their time in another form, set index to it."
+    )
+    poc = None
+    if guess.max_duplicate_share is not None:
+        poc = (
+            f"{comment(guess.max_duplicate_share.reason, indent=2)}\n"
+            f"  poc: {{max_duplicate_share: {guess.max_duplicate_share.value}}}"
+        )
+    return join_lines(
+        [
+            f"# Written by '{names.written_by}' from {pluralize(guess.num_rows, 'row')} of "
+            f"{_plain(guess.data)}. Run it with: {names.run_with}",
+            f"type: {COMPONENT}",
+            "",
+            "attributes:",
+            f"  name: {names.name}",
+            f"  description: {json.dumps(purpose, ensure_ascii=False)}",
+            "",
+            f"  workload: {names.module}:{class_name(names.name)}",
+            "  workload_settings:",
+            comment(guess.order.reason + change, indent=4),
+            f"    source: {flow(source)}",
+            comment(
+                "Half of the rows come before the first test rows, which is enough for a first "
+                "result; more folds test more often and take longer. " + horizon,
+                indent=4,
+            ),
+            f"    folds: {folds}",
+            "",
+            poc,
+            comment(
+                "A small network with a linear path. The gate compares it with the best simple "
+                "rule, which may be a linear or logistic regression.",
+                indent=2,
+            ),
+            "  model: {architecture: mlp, hidden: 64, layers: 1, dropout: 0.1}",
+            comment(few_epochs, indent=2) if epochs < _MAX_EPOCHS else None,
+            f"  training: {flow(training)}",
+            comment(
+                "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",
+                indent=2,
+            ),
+            "  seeds: [0, 1, 2, 3, 4]",
+        ]
+    )
+
+
+def _test(names: PipelineNames) -> str:
+    return f'''"""Tests of {names.code_file}: run them with 'pytest {names.test_file}'."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice.config.pipeline import read_pipeline
+from sluice.config.resolved import resolve
+
+WORKLOAD = resolve(read_pipeline(Path(__file__).with_name("{names.pipeline_file}"))).workload
+
+
+@pytest.fixture(scope="module")
+def raw():
+    return WORKLOAD.load_rows()
+
+
+def test_every_row_with_a_target_has_complete_features(raw):
+    frame = WORKLOAD.compute_features(raw)
+
+    assert 0 < len(frame) <= len(raw)
+    assert not frame.isna().any().any()
+    assert frame.index.is_monotonic_increasing
+
+
+def test_features_do_not_depend_on_later_rows(raw):
+    early = raw.iloc[: len(raw) // 2]
+
+    frame = WORKLOAD.compute_features(early)
+
+    whole = WORKLOAD.compute_features(raw)
+    assert frame.equals(whole.iloc[: len(frame)])
+
+
+def test_train_rows_precede_test_rows(raw):
+    folds = WORKLOAD.plan_folds(WORKLOAD.compute_features(raw))
+
+    assert all(fold.train.stop <= fold.val.start <= fold.test.start for fold in folds)
+'''
+
+
+def _plain(text: str) -> str:
+    """Return a text for a comment or a docstring: one line, without quotes or backslashes."""
+    return " ".join(text.replace("\\", "/").replace('"', "'").split())

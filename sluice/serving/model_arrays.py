@@ -1,0 +1,95 @@
+"""Decoded inputs of requests as NumPy arrays, which can be queued, batched and sent to a process.
+
+Shape legend: N = elements of a request.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sluice.data.rows.protocol import ModelInput
+
+ModelArrays = NDArray[Any] | dict[str, NDArray[Any]]
+"""Input of a network for N elements: one array (N, ...), or several by the names of the parameters
+of ``forward()``. Windows are one array of float32."""
+
+_DIGEST_BYTES = 16
+
+
+def count_elements(x: ModelArrays) -> int:
+    """Return N."""
+    return len(x) if isinstance(x, np.ndarray) else len(next(iter(x.values())))
+
+
+def first_element(x: ModelArrays) -> ModelArrays:
+    """Return the input of the first element, with N = 1."""
+    if isinstance(x, np.ndarray):
+        return x[:1]
+    return {name: part[:1] for name, part in x.items()}
+
+
+def can_batch(first: ModelArrays, second: ModelArrays) -> bool:
+    """Return whether two inputs can be computed in one batch.
+
+    Texts of different lengths cannot: more padding could change the prediction of the shorter one.
+    """
+    if isinstance(first, np.ndarray):
+        return (
+            isinstance(second, np.ndarray)
+            and first.shape[1:] == second.shape[1:]
+            and first.dtype == second.dtype
+        )
+    return (
+        isinstance(second, dict)
+        and first.keys() == second.keys()
+        and all(can_batch(part, second[name]) for name, part in first.items())
+    )
+
+
+def concatenate(inputs: Sequence[ModelArrays]) -> ModelArrays:
+    """Return one batch of inputs for which ``can_batch`` is true."""
+    first = inputs[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate([x for x in inputs if isinstance(x, np.ndarray)])
+    parts = [x for x in inputs if isinstance(x, dict)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in first}
+
+
+def as_input(x: ModelArrays) -> "ModelInput":
+    """Return the arrays as tensors, without a copy."""
+    import torch  # not at the top: a process that only unpacks arrays starts without it
+
+    if isinstance(x, np.ndarray):
+        return torch.from_numpy(x)
+    return {name: torch.from_numpy(part) for name, part in x.items()}
+
+
+def as_arrays(x: "ModelInput") -> ModelArrays:
+    """Return the tensors as arrays, without a copy."""
+    if not isinstance(x, dict):
+        array: NDArray[Any] = x.detach().cpu().numpy()
+        return array
+    return {name: part.detach().cpu().numpy() for name, part in x.items()}
+
+
+def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYTES) -> list[bytes]:
+    """Return a digest of the bytes of each element.
+
+    Args:
+        x: Inputs of N elements.
+        key: Makes the digests unpredictable without it; at most 64 bytes.
+        size: Length of a digest [bytes].
+    """
+    parts = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]
+    contiguous = [np.ascontiguousarray(part) for part in parts]
+    digests = []
+    for number in range(count_elements(x)):
+        sha = hashlib.blake2b(digest_size=size, key=key)
+        for part in contiguous:
+            sha.update(part[number].tobytes())
+        digests.append(sha.digest())
+    return digests

@@ -1,0 +1,161 @@
+"""``sluice.trace``: traces a block of code, and reports the faults that it shows."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sluice.base.errors import StorageError
+from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
+from sluice.reports.notebook import HtmlPage, card, fragment, heading, paragraph
+from sluice.reports.page import Tone
+from sluice.trace.diagnosis import Diagnosis
+from sluice.trace.finding import TraceFinding
+from sluice.trace.recording.storage import unique_folder
+from sluice.trace.report.trace_report import ProcessReport, report_traces
+from sluice.trace.settings import TraceSettings
+
+_TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
+
+
+def trace(out: Path | str | None = None, *, settings: TraceSettings | None = None) -> "TracedBlock":
+    """Trace the training in a ``with`` block, without changing the program or its results.
+
+    ::
+
+        with sluice.trace() as traced:
+            train(model, loader)
+        assert not traced.errors, traced.errors[0].what
+
+    An exception in the block is raised as usual; the findings up to it are available. Inside
+    another trace, such as that of ``sluice trace -- python train.py``, the outer trace records the
+    block, and this one has no findings of its own.
+
+    Args:
+        out: Folder of the traces; by default a new one in ``SLUICE_HOME/traces``.
+        settings: Limits of time, memory and disk.
+
+    Cost:
+        Imports torch. For the cost of a trace, run ``sluice bench trace``.
+    """
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    folder = unique_folder(home.traces, "block") if out is None else Path(out)
+    return TracedBlock(folder, settings or TraceSettings())
+
+
+class TracedBlock:
+    """A traced block of code; its results are available after the block."""
+
+    def __init__(self, folder: Path, settings: TraceSettings) -> None:
+        self.folder = folder.resolve()
+        """Folder of the traces: one subfolder for each process."""
+        self.reports: tuple[ProcessReport, ...] = ()
+        """Report on each traced process; empty during the block, and without any training."""
+        self._settings = settings
+        self._stack = ExitStack()
+        self._is_inner = False
+
+    def __enter__(self) -> Self:
+        # Imported here: torch takes seconds, and the type of the results needs no torch.
+        from sluice.trace.attach import active_tracer, traced
+
+        self._is_inner = active_tracer() is not None
+        self.reports = ()
+        self._stack.enter_context(traced(self.folder, self._settings))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+        if self._is_inner:
+            return
+        try:
+            self.reports = report_traces(self.folder)
+        except StorageError:  # nothing was trained, or the folder cannot be written
+            self.reports = ()
+
+    @property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """Root causes with their consequences, of all processes; the most severe first."""
+        return tuple(diagnosis for report in self.reports for diagnosis in report.diagnoses)
+
+    @property
+    def findings(self) -> tuple[TraceFinding, ...]:
+        """All findings, each with cause and fix; root causes before their consequences."""
+        return tuple(
+            finding
+            for diagnosis in self.diagnoses
+            for finding in (*diagnosis.findings, *diagnosis.explains)
+        )
+
+    @property
+    def errors(self) -> tuple[TraceFinding, ...]:
+        """The findings that are certain to be faults."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    @property
+    def num_steps(self) -> int:
+        """Number of optimizer steps that were traced, over all processes."""
+        return sum(report.steps for report in self.reports)
+
+    def replay(self) -> HtmlPage:
+        """Return the page that replays the training of the first process.
+
+        Raises:
+            StorageError: Nothing was traced.
+        """
+        if not self.reports:
+            raise StorageError(
+                f"No training was traced in {self.folder}.", fix="Train inside the block."
+            )
+        from sluice.trace.report.replay.page import replay_page
+        from sluice.trace.trace_reader import read_trace
+
+        report = self.reports[0]
+        return HtmlPage(replay_page(read_trace(Path(report.folder)), report.diagnoses))
+
+    def __repr__(self) -> str:
+        return f"<TracedBlock: {self._summary[0]}, {pluralize(self.num_steps, 'step')}>"
+
+    def _repr_html_(self) -> str:
+        outcome, tone = self._summary
+        return fragment(
+            heading("Training trace", outcome, tone),
+            paragraph(
+                f"{pluralize(self.num_steps, 'optimizer step')}, stored in {self.folder}",
+                soft=True,
+            ),
+            *(_card(diagnosis) for diagnosis in self.diagnoses),
+        )
+
+    @property
+    def _summary(self) -> tuple[str, Tone]:
+        if self._is_inner:
+            return "recorded by the outer trace", "plain"
+        if not self.num_steps and not self.diagnoses:
+            return "no training was traced", "unsure"
+        if self.errors:
+            return pluralize(len(self.errors), "error"), "bad"
+        if self.diagnoses:
+            return "needs review", "unsure"
+        return "no problem found", "good"
+
+
+def _card(diagnosis: Diagnosis) -> str:
+    finding = diagnosis.finding
+    return card(
+        f"{diagnosis.fault}, from step {diagnosis.step}",
+        _TONES[finding.severity],
+        (
+            ("seen:", finding.what),
+            ("why:", finding.cause),
+            ("do:", finding.fix),
+            ("consequences:", "; ".join(effect.what for effect in diagnosis.explains)),
+        ),
+    )

@@ -1,0 +1,35 @@
+"""Codecs: how the body of a prediction request becomes the input of a network.
+
+``codec`` defines what a codec is, ``request`` the body of a request; every other module is one
+codec or a part of it. The names below are imported when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluice.workloads.codecs.codec import Codec as Codec
+    from sluice.workloads.codecs.images import ImagesCodec as ImagesCodec
+    from sluice.workloads.codecs.raw_rows import RawRowsCodec as RawRowsCodec
+    from sluice.workloads.codecs.request import CodecRequest as CodecRequest
+    from sluice.workloads.codecs.text import TextCodec as TextCodec
+    from sluice.workloads.codecs.windows import WindowsCodec as WindowsCodec
+
+_MODULES = {
+    "Codec": "codec",
+    "CodecRequest": "request",
+    "ImagesCodec": "images",
+    "RawRowsCodec": "raw_rows",
+    "TextCodec": "text",
+    "WindowsCodec": "windows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"sluice.workloads.codecs.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

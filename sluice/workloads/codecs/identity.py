@@ -1,0 +1,98 @@
+"""Identity of a codec: what decides how a request is decoded, and what it made of probes."""
+
+from typing import Any
+
+from pydantic import Field
+
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import CodecMismatch
+from sluice.base.settings import Record
+
+_MAX_PROBE_CHARS = 60
+
+
+class CodecProbe(Record):
+    """A fixed element, and what the codec made of it."""
+
+    element: str = Field(description="The element, or its name if it is not a text.")
+    result: str | tuple[int, ...] = Field(
+        description="Token ids of a text; the digest of the decoded tensor of another element."
+    )
+
+
+class CodecIdentity(Record):
+    """Everything that decides decoding, with its digest."""
+
+    kind: str = Field(description="Kind of the codec, such as text.")
+    parts: dict[str, str] = Field(description="Settings as JSON, and digests of files, by name.")
+    probes: tuple[CodecProbe, ...] = ()
+    digest: str = Field(description="Digest of kind, parts and probes.")
+
+    @classmethod
+    def of(
+        cls, kind: str, parts: dict[str, str], probes: tuple[CodecProbe, ...]
+    ) -> "CodecIdentity":
+        """Return the identity with its digest."""
+        content: dict[str, Any] = {
+            "kind": kind,
+            "parts": parts,
+            "probes": [probe.model_dump(mode="json") for probe in probes],
+        }
+        return cls(kind=kind, parts=parts, probes=probes, digest=digest_json(content))
+
+    def differences(self, current: "CodecIdentity") -> list[str]:
+        """Return clauses on what differs from another identity; the first probes come first."""
+        if self.kind != current.kind:
+            return [f"its kind was {self.kind} and is {current.kind}"]
+        before = {probe.element: probe.result for probe in self.probes}
+        after = {probe.element: probe.result for probe in current.probes}
+        differences = [
+            f"the probe {element[:_MAX_PROBE_CHARS]!r} became {_shown(result)} and becomes "
+            f"{_shown(after[element])}"
+            for element, result in before.items()
+            if element in after and after[element] != result
+        ]
+        if before.keys() != after.keys():
+            differences.append("the list of probes has changed")
+        for name in sorted({*self.parts, *current.parts}):
+            old, new = self.parts.get(name, "absent"), current.parts.get(name, "absent")
+            if old != new:
+                differences.append(f"{name} was {_part(old)} and is {_part(new)}")
+        return differences
+
+
+def require_same_codec(who: str, trained: CodecIdentity | None, current: CodecIdentity) -> None:
+    """Require that requests are decoded now as the inputs of the training were.
+
+    Args:
+        who: Name of the version or of the models, for the message.
+        trained: Identity at the training; None for versions of older releases, which are accepted.
+        current: Identity of the codec in this process.
+
+    Raises:
+        CodecMismatch: They differ.
+    """
+    if trained is None or trained.digest == current.digest:
+        return
+    differences = trained.differences(current) or ["its digest was changed"]
+    more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+    raise CodecMismatch(
+        f"{who} was trained with the codec '{trained.kind}' {short(trained.digest)}, but the codec "
+        f"here is '{current.kind}' {short(current.digest)}: {'; '.join(differences[:3])}{more}.",
+        cause="A file or a setting that decides how requests are decoded, such as a tokenizer, "
+        "has changed since the training, so that the network would receive other inputs.",
+        fix="Restore it, or train the pipeline again. List the files in data_files of the "
+        "workload, so that a change leads to a new training.",
+    )
+
+
+def _shown(result: str | tuple[int, ...]) -> str:
+    if isinstance(result, str):
+        return short(result)
+    ids = ", ".join(map(str, result[:12]))
+    return f"[{ids}{', ...' if len(result) > 12 else ''}]"
+
+
+def _part(value: str) -> str:
+    is_digest = len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return short(value) if is_digest else value[:80]

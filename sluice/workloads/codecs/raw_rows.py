@@ -1,0 +1,362 @@
+"""Codec of raw rows: the server computes the features with the workload's own code.
+
+The features of a row use only this row and earlier ones, which the POC gate checks. So the later
+rows that a target needs can be made up by repeating the last row, and do not change the features.
+
+Shape legend: B = elements of a request, L = rows of an element.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat, StrictBool, StrictInt
+
+from sluice.base.errors import ContractError, PayloadError
+from sluice.data.folds import RowRange
+from sluice.data.rows.protocol import (
+    ModelInput,
+    all_rows,
+    describe_input,
+    input_length,
+    input_parts,
+)
+from sluice.data.schema import ColumnKind
+from sluice.data.validation import validate_schema
+from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.request import CodecRequest
+from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, require_columns
+from sluice.workloads.workload import Workload
+
+Cell = StrictBool | StrictInt | FiniteFloat | Annotated[str, Field(max_length=10_000)] | None
+RawRow = Annotated[list[Cell], Field(min_length=1, fail_fast=True)]
+RawRows = Annotated[list[RawRow], Field(min_length=1, fail_fast=True)]
+
+_DTYPES: dict[ColumnKind, type[np.generic]] = {
+    "float": np.float64,
+    "int": np.int64,
+    "bool": np.bool_,
+}
+
+
+class RawRowsRequest(CodecRequest):
+    """Body of a request with raw rows."""
+
+    elements_field: ClassVar[str] = "rows"
+
+    columns: list[str] = Field(
+        min_length=1,
+        max_length=100_000,
+        fail_fast=True,
+        description="Name of each value of a row, the index included. Any order.",
+    )
+    rows: list[RawRows] = Field(
+        min_length=1,
+        max_length=100_000,
+        fail_fast=True,
+        description="One list of consecutive raw rows for each prediction, the newest last. Times "
+        "are ISO 8601 texts; null is a missing value, where the schema allows it.",
+    )
+
+
+class RawRowsCodec(Codec):
+    """Raw rows as ``load_rows`` returns them; features are computed by the workload.
+
+    The client sends the declared columns of ``raw_schema`` and, if it has a name, the index.
+
+    Args:
+        workload: Workload whose ``compute_features`` and ``examples`` are called.
+        context_rows: Number of raw rows that one prediction needs: the newest row, and those before
+            it that its features and its window use. The POC gate compares the features of this
+            context with those of the whole history.
+        unknown: Values for the raw columns that a client cannot know, such as the target.
+        max_elements: Maximum number of predictions of a request; each computes all features of its
+            rows.
+
+    Raises:
+        ContractError: The workload cannot be served from raw rows.
+    """
+
+    kind: ClassVar[str] = "rows"
+    request_type: ClassVar[type[CodecRequest]] = RawRowsRequest
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        context_rows: int,
+        unknown: Mapping[str, Any] | None = None,
+        max_elements: int = 16,
+    ) -> None:
+        self._workload, self._context_rows = workload, context_rows
+        self._unknown = dict(unknown or {})
+        self.max_elements = max_elements
+        schema = workload.raw_schema
+        name = type(workload).__name__
+        if min(context_rows, max_elements) < 1:
+            raise ContractError(
+                f"context_rows and max_elements must be at least 1, got {context_rows} and "
+                f"{max_elements}.",
+                fix="Correct the argument of RawRowsCodec.",
+            )
+        undeclared = [column for column in self._unknown if column not in schema.names]
+        if undeclared:
+            raise ContractError(
+                f"'unknown' must name columns of the raw schema of {name}, got {undeclared[0]!r}.",
+                fix=f"The raw columns are {', '.join(schema.names)}.",
+            )
+        if workload.cluster_column is not None:
+            raise ContractError(
+                f"{name} has the cluster column '{workload.cluster_column}', so that the rows of a "
+                "cluster belong together, and one newest row is not sufficient.",
+                fix="Let clients send windows of features: WindowsCodec.",
+            )
+        if workload.horizon_rows and schema.index_kind in ("string", "bool"):
+            raise ContractError(
+                f"{name} needs {workload.horizon_rows} later rows for its target, but its index is "
+                f"of kind {schema.index_kind} and cannot be continued.",
+                fix="Use an index of times or integers.",
+            )
+        self._kinds = {c.name: c.kind for c in schema.columns if c.name not in self._unknown}
+        if schema.index_name is not None and schema.index_name not in self._kinds:
+            self._kinds[schema.index_name] = schema.index_kind or "string"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a request, the index included."""
+        return tuple(self._kinds)
+
+    def decode_request(self, request: RawRowsRequest) -> ModelInput:
+        """Return the inputs of the newest row of every element.
+
+        Raises:
+            PayloadError: A column is missing or unknown; an element has too few or too many rows,
+                or a value of another type; or the features of the rows cannot be computed.
+        """
+        require_columns(request.columns, self.columns, what="raw column")
+        for number, rows in enumerate(request.rows):
+            lengths = {len(row) for row in rows}
+            if len(rows) != self._context_rows or lengths != {len(request.columns)}:
+                raise PayloadError(
+                    f"rows.{number} must have {self._context_rows} rows of "
+                    f"{len(request.columns)} values, got {len(rows)} rows of {min(lengths)} to "
+                    f"{max(lengths)} values.",
+                    cause="The features of the newest row use the rows before it.",
+                    fix="Send the newest row and the rows before it, with one value per column.",
+                )
+        found = [
+            self._decode_one(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
+            for number, rows in enumerate(request.rows)
+        ]
+        return _joined(found)
+
+    def parts(self) -> dict[str, str]:
+        """Return the columns, the number of rows, and the values for unknown columns."""
+        return {
+            "columns": as_part(self._kinds),
+            "context_rows": as_part(self._context_rows),
+            "unknown": as_part(self._unknown),
+            "horizon_rows": as_part(self._workload.horizon_rows),
+        }
+
+    def example(self) -> ModelInput:
+        """Return the inputs of a small feature table of zeros."""
+        workload = self._workload
+        names = dict.fromkeys(
+            (
+                *workload.feature_columns,
+                workload.target_column,
+                *workload.feature_schema.names,
+            )
+        )
+        length = workload.settings.seq_len
+        frame = pd.DataFrame(0.0, index=range(length), columns=list(names))
+        return all_rows(workload.examples(frame, RowRange(start=length - 1, stop=length)).x)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema with the columns and the number of rows."""
+        schema = super().schema()
+        properties = schema["properties"]
+        properties["columns"]["items"]["enum"] = list(self.columns)
+        properties["rows"]["items"]["minItems"] = self._context_rows
+        properties["rows"]["items"]["maxItems"] = self._context_rows
+        return schema
+
+    def request_of(
+        self, raw: pd.DataFrame, frame: pd.DataFrame, positions: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return the raw rows up to each of the given rows.
+
+        Raises:
+            ContractError: A row has too few earlier rows.
+        """
+        ends = raw.index.get_indexer(frame.index[positions])
+        if (ends < self._context_rows - 1).any():
+            raise ContractError(
+                f"A row must have {self._context_rows - 1} raw rows before it, got "
+                f"{int(ends.min())} for row {frame.index[positions[int(ends.argmin())]]}.",
+                fix="Choose later rows, or lower context_rows.",
+            )
+        index = self._workload.raw_schema.index_name
+        table = raw.assign(**{index: raw.index}) if index is not None else raw
+        parts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
+        return {
+            "columns": list(self.columns),
+            "rows": [
+                [
+                    [_plain(value) for value in row]
+                    for row in part[list(self.columns)].to_numpy(object)
+                ]
+                for part in parts
+            ],
+        }
+
+    def watched_values(
+        self,
+        request: RawRowsRequest,  # noqa: ARG002 - the decoded windows are sufficient
+        x: ModelInput,
+    ) -> tuple[float, ...]:
+        """Return the newest row of the first window, if inputs are windows of features."""
+        if not isinstance(x, torch.Tensor) or x.ndim != 3:
+            return ()
+        has_columns = x.shape[2] == len(self._workload.feature_columns)
+        return tuple(x[0, -1].tolist()) if has_columns else ()
+
+    def _decode_one(self, cells: pd.DataFrame, number: int) -> ModelInput:
+        workload, name = self._workload, f"rows.{number}"
+        raw = self._typed(cells, name)
+        try:
+            validate_schema(raw, workload.raw_schema, name)
+            features = workload.compute_features(_continued(raw, workload.horizon_rows))
+            positions = np.flatnonzero(features.index == raw.index[-1])
+            if len(positions) != 1:
+                raise PayloadError(
+                    f"The newest row of {name} must have features, but compute_features returns "
+                    f"{len(positions)} rows for it.",
+                    cause="A value is missing, or the workload drops the row for another reason.",
+                    fix="Send complete rows.",
+                )
+            at = int(positions[0])
+            examples = workload.examples(features, RowRange(start=at, stop=at + 1))
+            found = all_rows(examples.x)
+        except PayloadError:
+            raise
+        except ContractError as error:
+            raise PayloadError(
+                f"The features of {name} cannot be computed: {error.what}",
+                fix="Correct the rows; GET /model lists the columns and their number.",
+            ) from error
+        except Exception as error:  # user code may raise anything for the rows of a client
+            raise PayloadError(
+                f"The features of {name} cannot be computed: {type(error).__name__}.",
+                cause="The workload's code does not accept these rows.",
+                fix="Correct the rows, or report it to the owner of the model.",
+            ) from error
+        if input_length(found) != 1 or not all(_is_moderate(part) for part in input_parts(found)):
+            raise PayloadError(
+                f"The features of {name} must be finite, got NaN or infinity in "
+                f"{describe_input(found)}.",
+                cause="A value is missing, or far outside the training data.",
+                fix="Check the values and their units.",
+            )
+        return found
+
+    def _typed(self, cells: pd.DataFrame, name: str) -> pd.DataFrame:
+        """Return the rows with the dtypes and the index of the raw schema."""
+        schema = self._workload.raw_schema
+        typed = pd.DataFrame(
+            {
+                column: _converted(cells[column], kind, f"{name}, column '{column}'")
+                for column, kind in self._kinds.items()
+            }
+        )
+        for column, value in self._unknown.items():
+            typed[column] = value
+        columns = [*schema.names]
+        if schema.index_name is None:
+            return typed[columns]
+        index = typed[schema.index_name]
+        return typed[columns].set_axis(pd.Index(index, name=schema.index_name), axis=0)
+
+
+def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Series[Any]":
+    """Return the cells of a column with the dtype of its kind; nulls become missing values.
+
+    Raises:
+        PayloadError: A cell has another type.
+    """
+    accepted: dict[ColumnKind, tuple[type, ...]] = {
+        "float": (int, float),
+        "int": (int,),
+        "bool": (bool,),
+        "string": (str,),
+        "datetime": (str,),
+    }
+    for row, value in enumerate(values):
+        is_bool = isinstance(value, bool) and kind != "bool"
+        if value is not None and (is_bool or not isinstance(value, accepted[kind])):
+            raise PayloadError(
+                f"Row {row} of {name} must be of kind {kind}, got {type(value).__name__}.",
+                fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",
+            )
+    try:
+        if kind == "datetime":
+            return pd.to_datetime(values, format="ISO8601")
+        if kind == "string":
+            return values.astype("str") if values.notna().all() else values
+        if values.isna().any():
+            return values.astype("float64")  # validation of the schema reports the missing value
+        dtype = _DTYPES[kind]
+        return pd.Series(values.to_numpy().astype(dtype), index=values.index)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PayloadError(
+            f"A value of {name} cannot be converted to {kind}: {type(error).__name__}.",
+            fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",
+        ) from None
+
+
+def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
+    """Return the rows and ``num_rows`` later ones, which repeat the last row."""
+    if not num_rows:
+        return raw
+    index = raw.index
+    last, step = index[-1], cast("Any", 1)
+    if isinstance(index, pd.DatetimeIndex):
+        step = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
+    labels = [last + step * number for number in range(1, num_rows + 1)]
+    later = raw.iloc[[-1] * num_rows].set_axis(pd.Index(labels, name=index.name), axis=0)
+    return pd.concat([raw, later])
+
+
+def _joined(found: list[ModelInput]) -> ModelInput:
+    """Return the inputs of all elements as one."""
+    first = found[0]
+    try:
+        if isinstance(first, torch.Tensor):
+            return torch.cat([part for part in found if isinstance(part, torch.Tensor)])
+        parts = [part for part in found if isinstance(part, dict)]
+        return {name: torch.cat([part[name] for part in parts]) for name in first}
+    except (RuntimeError, KeyError):
+        shapes = sorted({describe_input(part) for part in found})
+        raise PayloadError(
+            f"The inputs of a request must have one shape, got {' and '.join(shapes[:2])}.",
+            fix="Send one element per request.",
+        ) from None
+
+
+def _is_moderate(part: torch.Tensor) -> bool:
+    if not part.is_floating_point():
+        return True
+    return bool((part.abs() <= MAX_MAGNITUDE).all())  # False for NaN
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as plain JSON."""
+    if value is None or value is pd.NaT or value is pd.NA or value != value:  # NaN
+        return None
+    if isinstance(value, pd.Timestamp):
+        return value.isoformat()
+    return value.item() if isinstance(value, np.generic) else value

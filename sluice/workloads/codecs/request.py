@@ -1,0 +1,76 @@
+"""Body of a prediction request: the fields that every codec shares, and how errors are described.
+
+An element is what one prediction is made from: a window, a text, an image.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Control characters are not allowed in row keys; PostgreSQL rejects text with NUL."""
+
+_MAX_DESCRIBED_ERRORS = 100
+"""Maximum number of errors of a body that are described; only unknown keys can cause more."""
+
+
+def _require_printable(key: str) -> str:
+    match = _CONTROL_CHARACTERS.search(key)
+    if match is not None:
+        raise ValueError(f"must contain no control characters, got one at {match.start()}")
+    return key
+
+
+RowKey = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_require_printable)]
+
+
+class CodecRequest(BaseModel):
+    """Fields of every request. The class of a codec adds the field with the elements."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    elements_field: ClassVar[str]
+    """Name of the field with the elements, a list."""
+
+    model: str | None = Field(
+        None,
+        max_length=200,
+        description="Name of the model. If given, the request is refused if the server serves "
+        "another model.",
+    )
+    user: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="User key. During a rollout the same user always gets the same arm. Without "
+        "it, the arm is drawn at random for every request.",
+    )
+    keys: Annotated[list[RowKey], Field(fail_fast=True)] | None = Field(
+        None,
+        description="Index label of each element's row, as in the features table. With it, the "
+        "predictions can be evaluated once the rows have labels. Must not contain control "
+        "characters.",
+    )
+
+    @property
+    def elements(self) -> Sequence[Any]:
+        """Elements of the request, one for each prediction."""
+        elements: Sequence[Any] = getattr(self, self.elements_field)
+        return elements
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """Return what is wrong with a body in one sentence: the keys, and never their values."""
+    if error.error_count() > _MAX_DESCRIBED_ERRORS:
+        return f"The body has {error.error_count()} errors, most of them unknown keys."
+    errors = error.errors(include_input=False, include_url=False)
+    details = "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"[:200]
+        for problem in errors[:5]
+    )
+    return (
+        f"{len(errors)} {'value' if len(errors) == 1 else 'values'} of the body "
+        f"{'is' if len(errors) == 1 else 'are'} wrong: {details}."
+    )

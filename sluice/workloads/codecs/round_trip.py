@@ -1,0 +1,152 @@
+"""Checks that a request for a row is decoded to the input that the training uses for this row."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+from sluice.data.folds import RowRange
+from sluice.data.rows.protocol import (
+    ModelInput,
+    describe_input,
+    gather,
+    spread_rows,
+)
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.workload import Workload
+
+_MAX_ROWS = 8
+"""Number of rows that are compared."""
+_MAX_DEVIATION = 1e-4
+"""Maximum difference of an input, in standard deviations of this input over the compared rows.
+Features with a decaying memory differ slightly if their history is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTrip:
+    """Result of the comparison."""
+
+    num_rows: int
+    max_deviation: float
+    """Largest difference [standard deviations]; 0 if the bits are equal."""
+
+
+def check_round_trip(
+    workload: Workload, codec: Codec, raw: pd.DataFrame, frame: pd.DataFrame, rows: RowRange
+) -> RoundTrip:
+    """Decode requests for a few rows and compare the result with the examples of these rows.
+
+    This finds a tokenizer, an image size or a context that differs from that of the training rows,
+    because the two sides share no code but the codec.
+
+    Args:
+        workload: Returns the examples, and the requests for rows.
+        codec: Codec of the workload.
+        raw: Raw rows.
+        frame: Feature frame.
+        rows: Rows of the frame to choose from.
+
+    Raises:
+        ContractError: An input differs, a request cannot be built, or the codec refuses it.
+    """
+    examples = workload.examples(frame, rows)
+    chosen = spread_rows(len(examples), _MAX_ROWS)
+    scales = _scales([gather(examples.x, row[None]) for row in chosen])
+    deviation = 0.0
+    for row in chosen:
+        position = examples.rows[int(row) : int(row) + 1].astype(np.int64)
+        request = codec.parse(workload.request_of(raw, frame, position))
+        decoded = codec.decode_request(request)
+        expected = gather(examples.x, row[None])
+        label = frame.index[int(position[0])]
+        deviation = max(deviation, _compare(decoded, expected, scales, label))
+        _compare_watched(codec.watched_values(request, decoded), workload, frame, int(position[0]))
+    return RoundTrip(num_rows=len(chosen), max_deviation=deviation)
+
+
+def _parts(x: ModelInput) -> dict[str, Tensor]:
+    return {"": x} if isinstance(x, Tensor) else x
+
+
+def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
+    """Return the standard deviation of every last-axis column of the inputs of floats."""
+    scales: dict[str, NDArray[np.float64]] = {}
+    for name, part in _parts(inputs[0]).items():
+        if part.is_floating_point() and part.ndim > 1:
+            values = torch.cat([_parts(x)[name].reshape(-1, part.shape[-1]) for x in inputs])
+            scales[name] = values.double().std(dim=0, correction=0).numpy()
+    return scales
+
+
+def _compare(
+    decoded: ModelInput, expected: ModelInput, scales: dict[str, Any], label: object
+) -> float:
+    """Return the largest difference in standard deviations.
+
+    Raises:
+        ContractError: Names, dtypes, shapes or values differ.
+    """
+    ours, theirs = _parts(decoded), _parts(expected)
+    is_same_form = ours.keys() == theirs.keys() and all(
+        part.shape == theirs[name].shape and part.dtype == theirs[name].dtype
+        for name, part in ours.items()
+    )
+    if not is_same_form:
+        raise _differs(label, describe_input(expected), describe_input(decoded))
+    largest = 0.0
+    for name, part in ours.items():
+        if torch.equal(part, theirs[name]):
+            continue
+        what = f"the input '{name}'" if name else "the input"
+        different = (part != theirs[name]).nonzero()[0].tolist()
+        place = f"{what} at {different}"
+        expected_value = f"{theirs[name][tuple(different)].item():.9g} in {place}"
+        found_value = f"{part[tuple(different)].item():.9g}"
+        if not part.is_floating_point():
+            raise _differs(label, expected_value, found_value)
+        gap = (part.double() - theirs[name].double()).abs().numpy()
+        if name in scales:
+            magnitude = np.maximum(np.abs(theirs[name].double().numpy()), 1.0)
+            gap = gap / np.where(scales[name] > 0, scales[name], magnitude)
+        largest = max(largest, float(gap.max()))
+        if not largest <= _MAX_DEVIATION:
+            raise _differs(label, expected_value, found_value)
+    return largest
+
+
+def _compare_watched(
+    values: tuple[float, ...], workload: Workload, frame: pd.DataFrame, position: int
+) -> None:
+    """Require that the values stored with sampled requests are those of the feature columns.
+
+    Raises:
+        ContractError: Their number or a value differs.
+    """
+    if not values:
+        return
+    columns = list(workload.feature_columns)
+    expected = frame[columns].iloc[position].to_numpy(np.float64)
+    found = np.array(values, np.float64)
+    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-6):
+        raise ContractError(
+            f"The watched values of row {frame.index[position]} must be those of its feature "
+            f"columns {columns}, {expected.tolist()}, got {found.tolist()}.",
+            cause="The codec watches other quantities than the feature columns, so that drift "
+            "detection would compare unlike values.",
+            fix="Let 'watch' return the values of feature_columns, in their order.",
+        )
+
+
+def _differs(label: object, expected: str, found: str) -> ContractError:
+    return ContractError(
+        f"A request for row {label} must be decoded to the input of the training, {expected}, but "
+        f"the codec returns {found}.",
+        cause="The codec has other settings than the examples: another tokenizer, length, image "
+        "size or normalisation; or context_rows is shorter than the history that the features use.",
+        fix="Give the codec the settings of the examples; or, for raw rows, raise context_rows.",
+    )

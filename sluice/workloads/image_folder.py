@@ -1,0 +1,142 @@
+"""Base class of workloads that classify the images of a folder."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.base.errors import ContractError, SettingsError
+from sluice.data.expectations import Expectation, InSet
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.hash_order import in_hash_order
+from sluice.data.rows import ImageFolderRows, image_folder_table
+from sluice.data.rows.content import iter_chunks, row_digests
+from sluice.data.rows.image_decoding import ImageMode
+from sluice.data.schema import Column, Schema
+from sluice.models.settings import ModelSettings
+from sluice.workloads.classifier import ClassifierWorkload
+from sluice.workloads.workload import Examples, WorkloadSettings
+
+_RAW = (
+    Column(name="path", kind="string", description="Path relative to the folder."),
+    Column(name="label", kind="string", description="Name of the class."),
+    Column(name="content", kind="string", description="Digest of the pixels."),
+    Column(name="brightness", unit="share", description="Mean of all pixels."),
+)
+_CLASS = Column(name="class", kind="int", description="Number of the class.")
+
+
+class ImageFolderSettings(WorkloadSettings):
+    """Settings of the folder and of the decoding of its images."""
+
+    folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=0)
+    folder: str | None = Field(None, description="Folder with one subfolder for each class.")
+    size: int | None = Field(
+        None, ge=1, description="Images are scaled and cropped to this side length [pixels]."
+    )
+    mode: ImageMode = Field("RGB", description="RGB for colours, L for grey values.")
+    skip_broken: bool = Field(
+        False, description="Omit images that cannot be decoded, with a warning."
+    )
+
+
+class ImageFolderWorkload(ClassifierWorkload):
+    """Classifies the images of a folder with one subfolder for each class.
+
+    Images with the same pixels must be in the folder once only: they would have the same key, and
+    might be in both train and test rows. A subclass declares ``classes``; it may override
+    ``augment``, and ``folder`` for images that it generates.
+    """
+
+    settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings
+    settings: ImageFolderSettings
+    raw_schema = Schema(columns=_RAW, index_name="image", index_kind="int")
+    feature_schema = Schema(columns=(*_RAW, _CLASS), index_name="image", index_kind="int")
+    feature_columns = ("brightness",)
+    target_column = _CLASS.name
+    horizon_rows = 0
+    is_served = False
+
+    def __init__(self, settings: ImageFolderSettings | None = None) -> None:
+        super().__init__(settings)
+        self.raw_expectations: tuple[Expectation, ...] = (
+            InSet(column="label", values=tuple(self.classes)),
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of images."""
+        if self.settings.folder is None:
+            raise SettingsError(
+                "The workload needs a folder of images.",
+                fix="Set workload_settings: {folder: PATH}.",
+            )
+        return Path(self.settings.folder)
+
+    def images(self, frame: pd.DataFrame) -> ImageFolderRows:
+        """Return the images of the rows of a table, in their order."""
+        return ImageFolderRows(
+            self.folder, frame["path"].tolist(), size=self.settings.size, mode=self.settings.mode
+        )
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return path, label, digest and brightness of every image, in the order of the digests."""
+        table = image_folder_table(self.folder, skip_broken=self.settings.skip_broken)
+        digests, brightness = [], []
+        for pixels in iter_chunks(self.images(table)):
+            assert isinstance(pixels, Tensor)
+            digests += row_digests(pixels)
+            brightness.append(pixels.double().mean(dim=(1, 2, 3)) / 255)
+        table = table.assign(content=digests, brightness=torch.cat(brightness).numpy())
+        _require_distinct(table)
+        return in_hash_order(table, ["content"], name="image")
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the number of each class.
+
+        Raises:
+            ContractError: A label is not one of ``classes``.
+        """
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        unknown = sorted(set(raw["label"]) - numbers.keys())
+        if unknown:
+            raise ContractError(
+                f"The folders of the classes must be {', '.join(self.classes)}, got also "
+                f"{', '.join(unknown)}.",
+                fix="Add the class to 'classes' of the workload, or move its folder.",
+            )
+        return raw.assign(**{_CLASS.name: raw["label"].map(numbers).astype("int64")})
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return images, uint8 (N, C, H, W), and the numbers of their classes (N,)."""
+        part = frame.iloc[rows.start : rows.stop]
+        return Examples(
+            x=self.images(part),
+            y=torch.tensor(part[_CLASS.name].to_numpy(np.int64)),
+            rows=np.arange(rows.start, rows.stop),
+        )
+
+    def build_model(
+        self,
+        num_features: int,  # noqa: ARG002 - the width of an image
+        num_outputs: int,
+        settings: ModelSettings,
+    ) -> nn.Module:
+        """Return a network for the channels of the images."""
+        return super().build_model(3 if self.settings.mode == "RGB" else 1, num_outputs, settings)
+
+
+def _require_distinct(table: pd.DataFrame) -> None:
+    repeated = table[table.duplicated("content", keep=False)].sort_values("content")
+    if len(repeated):
+        first, second = repeated["path"].iloc[:2]
+        raise ContractError(
+            f"Every image must be in the folder once, but {first} and {second} have the same "
+            f"pixels ({len(repeated)} images have the pixels of another one).",
+            cause="A copy in the test rows would be recognised, not classified.",
+            fix="Remove the copies.",
+        )

@@ -1,0 +1,192 @@
+"""Base class of workloads that train a language model on a file of tokens.
+
+Shape legend: N = blocks of a split, B = blocks of a chunk, L = tokens of a block, V = vocabulary.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.data.folds import Fold, FoldSettings, RowRange
+from sluice.data.rows import SubsetRows, TokenBlocks
+from sluice.data.rows.content import iter_chunks, row_digests
+from sluice.data.rows.protocol import RowSource, gather_tensor
+from sluice.data.schema import Column, Schema
+from sluice.models.settings import ModelSettings
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+_SCHEMA = Schema(
+    columns=(
+        Column(name="content", kind="string", description="Digest of the tokens."),
+        Column(name="distinct", unit="share", description="Different tokens of the block."),
+        Column(name="last_target", kind="int", description="Token after the block."),
+    ),
+    index_name="block",
+    index_kind="int",
+)
+
+_MAX_BIGRAM_TOKENS = 4096
+"""Largest vocabulary with a table of all pairs of tokens (64 MiB)."""
+
+
+class LanguageModelSettings(WorkloadSettings):
+    """Settings of the blocks."""
+
+    folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.8, embargo_rows=1)
+    block_len: int = Field(32, ge=2, description="Tokens of a block.")
+
+
+class LanguageModelWorkload(Workload):
+    """Predicts every next token of a text that is packed into blocks without padding.
+
+    An example is a block; its loss is the mean over its tokens [nats per token]. The logits of a
+    split are never in memory together. The baseline knows the previous token only. A subclass
+    implements ``tokens`` and ``vocab_size``.
+    """
+
+    settings_type: ClassVar[type[WorkloadSettings]] = LanguageModelSettings
+    settings: LanguageModelSettings
+    raw_schema = _SCHEMA
+    feature_schema = _SCHEMA
+    feature_columns = ("distinct",)
+    target_column = "last_target"
+    loss_unit = "nats per token"
+    headline_metric = "perplexity"
+    scale_inputs = False
+    scale_target = False
+    keep_outputs = False
+    is_served = False
+    causal = True
+    """Outputs must not depend on later tokens; see ``sluice trace probe``."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> Path:
+        """Folder written by ``write_tokens``, or another file of tokens; see ``TokenBlocks``."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """V, the number of token ids."""
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return one row for each block, in the order of the text."""
+        inputs = self._blocks(offset=0)
+        digests, distinct = [], []
+        for ids in iter_chunks(inputs):
+            assert isinstance(ids, Tensor)
+            digests += row_digests(ids)
+            ordered = ids.sort(dim=1).values
+            distinct.append(((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1) / ids.shape[1])
+        last = []
+        for targets in iter_chunks(self._blocks(offset=1)):
+            assert isinstance(targets, Tensor)
+            last.append(targets[:, -1].clone())  # a view would keep the whole chunk in memory
+        return pd.DataFrame(
+            {
+                "content": digests,
+                "distinct": torch.cat(distinct).double().numpy(),
+                "last_target": torch.cat(last).numpy(),
+            },
+            index=pd.RangeIndex(len(inputs), name="block"),
+        )
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows unchanged."""
+        return raw
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return blocks of token ids (N, L), and the next token of each."""
+        blocks = frame.index[rows.start : rows.stop].to_numpy(np.int64)
+        return Examples(
+            x=SubsetRows(self._blocks(offset=0), blocks),
+            y=SubsetRows(self._blocks(offset=1), blocks),
+            rows=np.arange(rows.start, rows.stop),
+        )
+
+    def build_model(
+        self,
+        num_features: int,  # noqa: ARG002 - the length of a block
+        num_outputs: int,  # noqa: ARG002 - the size of the vocabulary too
+        settings: ModelSettings,
+    ) -> nn.Module:
+        """Return a network from ids (B, L) to logits (B, L, V)."""
+        return super().build_model(self.vocab_size, self.vocab_size, settings)
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        """Return the shape of the logits of every token."""
+        return (*y.shape, self.vocab_size)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the mean log loss of the tokens of each block (B,)."""
+        losses = nn.functional.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
+        return losses.reshape(y.shape).mean(dim=1)
+
+    def metrics_from_losses(
+        self, losses: Tensor, examples: Examples, frame: pd.DataFrame
+    ) -> Mapping[str, float]:
+        """Return the mean loss [nats per token] and the perplexity, its exponential."""
+        metrics = super().metrics_from_losses(losses, examples, frame)
+        return {**metrics, "perplexity": float(np.exp(metrics["loss"]))}
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> RowSource:
+        """Return the log shares of the next token after each token, counted in the train rows."""
+        train = self.examples(frame, fold.train)
+        test = self.examples(frame, fold.test)
+        return BigramRows(test.x, bigram_log_shares(train, self.vocab_size))
+
+    def _blocks(self, *, offset: int) -> TokenBlocks:
+        return TokenBlocks(
+            self.tokens,
+            vocab_size=self.vocab_size,
+            block_len=self.settings.block_len,
+            offset=1 if offset else 0,
+        )
+
+
+class BigramRows:
+    """Outputs of a bigram model as a row source.
+
+    Args:
+        ids: Blocks of token ids (N, L).
+        log_shares: Result of ``bigram_log_shares``.
+    """
+
+    def __init__(self, ids: RowSource | Tensor, log_shares: Tensor) -> None:
+        self._ids, self._log_shares = ids, log_shares
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        ids = gather_tensor(self._ids, rows, what="inputs")
+        if len(self._log_shares) == 1:
+            return self._log_shares[0].expand(*ids.shape, -1)
+        return self._log_shares[ids]
+
+
+def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
+    """Return the log share of every next token after each token, float32 (V, V).
+
+    The counts of a pair are mixed with the shares of single tokens as if these had been observed
+    five more times. Above 4,096 tokens only the shares of single tokens are returned, (1, V).
+    """
+    is_table = vocab_size <= _MAX_BIGRAM_TOKENS
+    counts = torch.zeros(vocab_size if is_table else 1, vocab_size, dtype=torch.float64)
+    for ids, targets in zip(iter_chunks(train.x), iter_chunks(train.y), strict=True):
+        assert isinstance(ids, Tensor)
+        assert isinstance(targets, Tensor)
+        first = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
+        pairs = torch.bincount(first * vocab_size + targets.flatten(), minlength=counts.numel())
+        counts += pairs.reshape(counts.shape)
+    single = counts.sum(dim=0) + 1
+    share_V = single / single.sum()
+    mixed = (counts + 5 * share_V) if is_table else share_V[None]
+    return (mixed / mixed.sum(dim=1, keepdim=True)).log().float()

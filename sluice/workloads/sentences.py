@@ -1,0 +1,45 @@
+"""Workload that trains a language model on generated sentences, packed into blocks."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from sluice.data.expectations import RowCount
+from sluice.data.generated.folder import generate_once
+from sluice.data.generated.sentences import VOCABULARY, generate_sentences
+from sluice.data.rows import write_tokens
+from sluice.workloads.language_model import LanguageModelSettings, LanguageModelWorkload
+from sluice.workloads.workload import WorkloadSettings
+
+
+class SentencesSettings(LanguageModelSettings):
+    """Settings of the sentences."""
+
+    num_sentences: int = Field(20_000, ge=1_000, description="Number of generated sentences.")
+
+
+class SentencesWorkload(LanguageModelWorkload):
+    """Predicts the next word of generated English sentences."""
+
+    settings_type: ClassVar[type[WorkloadSettings]] = SentencesSettings
+    settings: SentencesSettings
+    raw_expectations = (RowCount(low=100),)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of words of the grammar; the id of a word is its position in the list."""
+        return len(VOCABULARY)
+
+    @property
+    def tokens(self) -> Path:
+        """Folder of the tokens, which exists afterwards."""
+        count = self.settings.num_sentences
+
+        def write(folder: Path) -> None:
+            ids = {word: number for number, word in enumerate(VOCABULARY)}
+            sentences = generate_sentences(count, seed=0)
+            documents = ([ids[word] for word in words] for words in sentences)
+            write_tokens(folder, documents, vocab_size=self.vocab_size)
+
+        return generate_once(f"sentences_{count}", write)

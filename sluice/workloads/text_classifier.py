@@ -1,0 +1,157 @@
+"""Base class of workloads that classify texts with a tokenizer of words."""
+
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.base.errors import ContractError
+from sluice.data.expectations import Expectation
+from sluice.data.folds import Fold, FoldSettings, RowRange
+from sluice.data.hash_order import in_hash_order
+from sluice.data.rows import TextRows
+from sluice.data.schema import Column, Schema
+from sluice.data.tokenizer import WordTokenizer, split_words
+from sluice.models.settings import ModelSettings
+from sluice.workloads.classifier import ClassifierWorkload
+from sluice.workloads.workload import Examples, WorkloadSettings
+
+_RAW = (
+    Column(name="text", kind="string"),
+    Column(name="label", kind="string", description="Name of the class."),
+)
+_FEATURES = (
+    Column(name="words", kind="int", description="Number of words and punctuation marks."),
+    Column(
+        name="unknown",
+        unit="share",
+        constant=True,
+        description="Words outside of the vocabulary.",
+    ),
+    Column(name="class", kind="int", description="Number of the class."),
+)
+
+
+class TextClassifierSettings(WorkloadSettings):
+    """Settings of the texts."""
+
+    folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=0)
+    max_tokens: int = Field(64, ge=1, description="Longer texts are cut [tokens].")
+
+
+class TextClassifierWorkload(ClassifierWorkload):
+    """Classifies texts; a batch is padded to its longest text, and the network gets the mask.
+
+    A subclass declares ``classes`` and, as ``data_files``, the vocabulary file of
+    ``WordTokenizer``; and implements ``load_texts``.
+    """
+
+    settings_type: ClassVar[type[WorkloadSettings]] = TextClassifierSettings
+    settings: TextClassifierSettings
+    raw_schema = Schema(columns=_RAW, index_name="text_key", index_kind="int")
+    feature_schema = Schema(columns=(*_RAW, *_FEATURES), index_name="text_key", index_kind="int")
+    feature_columns = ("words", "unknown")
+    target_column = "class"
+    horizon_rows = 0
+    is_served = False
+    feature_expectations: tuple[Expectation, ...] = ()
+
+    @cached_property
+    def tokenizer(self) -> WordTokenizer:
+        """Tokenizer with the vocabulary of the first file of ``data_files``."""
+        return WordTokenizer.load(self.data_path(self.data_files[0]))
+
+    def load_texts(self) -> pd.DataFrame:
+        """Return the columns text and label, in any order; the texts must be distinct."""
+        raise NotImplementedError
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the texts in the order of a hash of their content."""
+        return in_hash_order(self.load_texts(), ["text"], name="text_key")
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the texts with the number of words, the share of unknown ones, and the class.
+
+        Raises:
+            ContractError: A text has no word, or a label is not one of ``classes``.
+        """
+        words = [split_words(text) for text in raw["text"]]
+        empty = next((row for row, found in enumerate(words) if not found), None)
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        other = sorted(set(raw["label"]) - numbers.keys())
+        if empty is not None:
+            raise ContractError(
+                f"Every text must have a word, and row {empty} (label {raw.index[empty]}) has "
+                f"{raw['text'].iloc[empty]!r}.",
+                fix="Drop texts without words in load_texts().",
+            )
+        if other:
+            raise ContractError(
+                f"The labels must be {', '.join(self.classes)}, got also {', '.join(other)}.",
+                fix="Add the class to 'classes' of the workload, or drop its texts.",
+            )
+        known = set(self.tokenizer.words)
+        return raw.assign(
+            words=[len(found) for found in words],
+            unknown=[sum(word not in known for word in found) / len(found) for found in words],
+            **{"class": raw["label"].map(numbers).astype("int64")},
+        )
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return token ids with their mask, and the numbers of the classes (N,)."""
+        part = frame.iloc[rows.start : rows.stop]
+        return Examples(
+            x=TextRows(
+                part["text"].tolist(),
+                self.tokenizer.encode,
+                vocab_size=self.tokenizer.vocab_size,
+                max_len=self.settings.max_tokens,
+                pad_id=self.tokenizer.pad_id,
+            ),
+            y=torch.tensor(part["class"].to_numpy(np.int64)),
+            rows=np.arange(rows.start, rows.stop),
+        )
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return the log probabilities of a logistic regression on the counts of words.
+
+        It is fitted on train and validation rows, and does not know the order of the words.
+
+        Raises:
+            ContractError: These rows lack a class.
+        """
+        from scipy.sparse import csr_array
+        from sklearn.linear_model import LogisticRegression
+
+        def counts(rows: pd.DataFrame) -> csr_array:
+            documents = [self.tokenizer.encode(text) for text in rows["text"]]
+            row = np.repeat(np.arange(len(documents)), [len(ids) for ids in documents])
+            column = np.concatenate([np.array(ids, np.int64) for ids in documents])
+            shape = (len(documents), self.tokenizer.vocab_size)
+            return csr_array((np.ones(len(row)), (row, column)), shape=shape)
+
+        known = pd.concat([frame.iloc[part.start : part.stop] for part in (fold.train, fold.val)])
+        present = set(known["class"])
+        if len(present) < len(self.classes):
+            missing = [name for n, name in enumerate(self.classes) if n not in present]
+            raise ContractError(
+                f"The train and validation rows must have every class, got none of "
+                f"{', '.join(missing)}.",
+                fix="Provide more texts, or start the first test window later.",
+            )
+        model = LogisticRegression(max_iter=2_000).fit(counts(known), known["class"])
+        test = counts(frame.iloc[fold.test.start : fold.test.stop])
+        return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))
+
+    def build_model(
+        self,
+        num_features: int,  # noqa: ARG002 - a dict of inputs has none
+        num_outputs: int,
+        settings: ModelSettings,
+    ) -> nn.Module:
+        """Return a network for the size of the vocabulary."""
+        return super().build_model(self.tokenizer.vocab_size, num_outputs, settings)

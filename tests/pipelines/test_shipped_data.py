@@ -1,0 +1,99 @@
+"""The pipelines on texts, images and tokens go through the whole line, with tiny settings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.promotion_verdict import PromotionDecision
+from sluice.config.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.tuning.settings import SearchSettings
+from tests.pipelines.conftest import home_at, ledger_of, run_line
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "train-a-language-model.md"
+
+
+def small(name: str, training: dict, **workload_settings) -> PipelineSettings:
+    shipped = find_pipeline(name, defs_folder())
+    return shipped.model_copy(
+        update={
+            "workload_settings": shipped.workload_settings | workload_settings,
+            "training": shipped.training.model_copy(update=training),
+            "compute": shipped.compute.model_copy(update={"workers": 1}),
+            "tracking": shipped.tracking.model_copy(update={"mode": "off"}),
+        }
+    )
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def run(pipeline: PipelineSettings):
+        home = home_at(tmp_path / "home")
+        monkeypatch.setenv("SLUICE_HOME", str(home.root))
+        report = run_line(pipeline, home)
+
+        def read(kind, name):
+            path = home.records / pipeline.name / f"{name}.json"
+            return kind.model_validate_json(path.read_bytes())
+
+        return report, home, read
+
+    return run
+
+
+def test_texts_with_a_mask_are_searched_trained_and_compared(run):
+    """Inputs are a dict: ids and mask."""
+    pipeline = small("reviews", {"max_epochs": 4}, num_reviews=2_500)
+    search = SearchSettings(num_trials=2)
+    _, home, read = run(pipeline.model_copy(update={"search": search}))
+
+    evaluation = read(Evaluation, "evaluation")
+    verdict = read(PromotionDecision, "promotion_verdict").verdict
+    assert evaluation.candidate.metrics["accuracy"] > 0.9
+    assert evaluation.reference.metrics["accuracy"] < 0.8
+    assert verdict.outcome == "PROMOTE"
+    with ledger_of(home) as ledger:
+        assert ledger.production_number("reviews") == 1
+
+
+def test_images_of_a_folder_are_trained_with_augmentation(run):
+    pipeline = small("shapes", {"max_epochs": 5}, num_images=1_200)
+    _, home, read = run(pipeline)
+
+    assert len(list((home.generated / "shapes_1200").rglob("*.png"))) == 1_200
+    assert read(Evaluation, "evaluation").candidate.metrics["accuracy"] > 0.6
+
+
+def test_a_language_model_is_compared_by_chunks_and_judged(run, tmp_path, monkeypatch):
+    report, home, read = run(small("sentences", {"max_epochs": 2}, num_sentences=20_000))
+
+    evaluation = read(Evaluation, "evaluation")
+    metrics = evaluation.candidate.metrics
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
+    assert 5.26 < metrics["perplexity"] < evaluation.reference.metrics["perplexity"]
+    assert read(PromotionDecision, "promotion_verdict").verdict.outcome == "PROMOTE"
+    assert report.rehearsal == ""  # the workload is not served
+    with ledger_of(home) as ledger:
+        assert ledger.production_number("sentences") == 1
+
+    monkeypatch.chdir(tmp_path)
+    names = {"Path": Path}
+    [block] = re.findall(r"```python continued\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(block, names)
+    pairs = pd.read_csv("pairs.csv")
+    assert (pairs["human"] == "candidate").sum() > 2 * (pairs["human"] == "baseline").sum()
+    judge = "sluice.workloads.sentences_judge:judge"
+    judged = subprocess.run(
+        [sys.executable, "-m", "sluice", "judge", "pairs.csv", "--judge", judge],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"preferred +candidate", judged.stdout)

@@ -1,0 +1,46 @@
+"""``sluice init`` prints what it wrote, and names mistakes with exit code 2."""
+
+import json
+
+import pytest
+
+from sluice.base.errors import EXIT_USER_ERROR
+from sluice.cli.app import run_command
+from tests.sluice.scaffold.tables import write_csv
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_csv("numbers", tmp_path / "data.csv")
+
+
+def test_the_files_the_guess_and_the_next_command_are_printed(target, capsys):
+    assert run_command(["init", "data.csv", "--target", target, "--name", "flats"]) == 0
+
+    assert capsys.readouterr().out == (
+        "Wrote flats.yaml, flats.py, test_flats.py.\n"
+        "Regression of 'Price' (500 distinct numbers from 33.234 to 491.724), 500 rows "
+        "independent, 2 inputs. Each guess has its reason beside it.\n"
+        "  left out: Id (identifier: another integer in every row)\n"
+        "  left out: country (constant, always 'DE')\n"
+        "Next: sluice run flats.yaml\n"
+    )
+
+
+def test_json_has_the_files_and_the_guesses(target, tmp_path, capsys):
+    assert run_command(["init", "data.csv", "--target", target, "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"][0] == str(tmp_path / "my_model.yaml")
+    assert found["inputs"] == ["area", "age"]
+    assert found["task"] == "regression"
+    assert found["left_out"]["country"] == "constant, always 'DE'"
+
+
+@pytest.mark.usefixtures("target")
+def test_a_mistake_is_an_error_of_the_user(tmp_path, capsys):
+    assert run_command(["init", "data.csv", "--target", "prize"]) == EXIT_USER_ERROR
+
+    assert "has no column 'prize'. Did you mean 'Price'?" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]

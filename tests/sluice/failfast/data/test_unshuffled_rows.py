@@ -1,0 +1,67 @@
+"""Independent rows in an order are found; shuffled rows and declared orders are not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.data.hash_order import in_hash_order
+from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
+from tests.support.plain import Plain
+
+
+class Independent(Plain):
+    horizon_rows = 0
+
+
+class OwnFolds(Independent):
+    def plan_folds(self, frame):
+        return super().plan_folds(frame)
+
+
+def table(kind: str, rows: int = 400) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    values = {
+        "classes": np.arange(rows) * 3 // rows,
+        "trend": np.arange(rows) / 100 + rng.normal(size=rows),
+        "groups": np.repeat(rng.normal(size=rows // 4), 4) + 0.3 * rng.normal(size=rows),
+        "constant": np.ones(rows),
+        "random": rng.normal(size=rows),
+    }
+    return pd.DataFrame({"x": rng.normal(size=rows), "y": values[kind]})
+
+
+@pytest.mark.parametrize("kind", ["classes", "trend", "groups"])
+def test_an_order_of_independent_rows_is_a_warning(kind):
+    found = find_unshuffled_rows(Independent(), table(kind))
+
+    assert found is not None
+    assert found.outcome == "warn"
+    assert found.numbers["neighbour_correlation"] > 0.25
+    assert "in_hash_order" in found.response[1]
+
+
+@pytest.mark.parametrize("kind", ["classes", "trend", "groups"])
+def test_the_hash_order_of_the_same_rows_is_not_reported(kind):
+    assert find_unshuffled_rows(Independent(), in_hash_order(table(kind), ["x"], name="k")) is None
+
+
+def test_random_targets_are_not_reported_in_a_thousand_tables():
+    rng = np.random.default_rng(0)
+    frames = (pd.DataFrame({"y": rng.integers(0, 2, 60)}) for _ in range(1_000))
+
+    assert all(find_unshuffled_rows(Independent(), frame) is None for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("workload", "frame"),
+    [
+        (Plain(), table("trend")),  # a time order is declared
+        (OwnFolds(), table("trend")),
+        (Independent(), table("constant")),
+        (Independent(), table("trend").head(20)),
+        (Independent(), table("trend").rename(columns={"y": "other"})),
+        (Independent(), table("trend").astype({"y": "str"})),
+    ],
+)
+def test_other_tables_are_not_checked(workload, frame):
+    assert find_unshuffled_rows(workload, frame) is None

@@ -1,0 +1,219 @@
+"""What is guessed from the columns of a table, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.base.errors import ContractError, SettingsError, SourceError
+from sluice.scaffold.table_inspection import inspect_table
+from tests.sluice.scaffold.tables import write_csv
+
+ROWS = 240
+
+
+def guess(path: Path, kind: str):
+    return inspect_table(path, write_csv(kind, path))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data.csv"
+
+
+def inputs(found) -> list[str]:
+    return [each.code for each in found.inputs]
+
+
+def left_out(found) -> dict[str, str]:
+    return {each.name: each.reason for each in found.left_out}
+
+
+def columns(path: Path, **values) -> None:
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"x": rng.normal(size=ROWS), "y": rng.normal(size=ROWS)} | values).to_csv(
+        path, index=False
+    )
+
+
+def test_numbers(path):
+    found = guess(path, "numbers")
+
+    assert (found.task.value, found.order.value, found.classes) == ("regression", "hash", ())
+    assert inputs(found) == ['Number("area")', 'Number("age")']
+    assert left_out(found) == {
+        "Id": "identifier: another integer in every row",
+        "country": "constant, always 'DE'",
+    }
+
+
+def test_dates_order_the_rows_and_give_earlier_targets(path):
+    found = guess(path, "dates")
+
+    assert found.order.value == "time"
+    assert found.source == {"kind": "csv", "index": "Day", "date_format": "%d/%m/%Y"}
+    assert inputs(found) == [
+        'Calendar("Day", ("weekday", "yearday"))',
+        'Lag("sales", 1)',
+        'Lag("sales", 7)',
+        'Number("promotion")',
+    ]
+
+
+def test_categories_and_missing_values(path):
+    found = guess(path, "categories")
+
+    assert (found.task.value, found.classes) == ("classification", ("no", "yes"))
+    assert found.source["separator"] == ";"
+    assert inputs(found)[0] == 'Category("city", ("Bonn", "Kassel", "New York"), missing=True)'
+    assert inputs(found)[1].startswith('Number("income", fill=')
+    assert "filled with the median" in found.inputs[1].reason
+    assert list(left_out(found)) == ["customer"]
+
+
+def test_a_text_alone_gets_more_features(path):
+    found = guess(path, "texts")
+
+    assert inputs(found) == ['Text("review", width=256)']
+    assert found.classes == ("negative", "positive")
+
+
+def test_imbalanced_classes_are_noted(path):
+    found = guess(path, "imbalanced")
+
+    assert found.classes == ("0", "1")
+    (note,) = found.target_notes
+    assert note.startswith("Imbalanced: class '1' has")
+
+
+def test_rows_of_one_date_stay_together(path):
+    days = pd.date_range("2024-01-01", periods=ROWS // 2).repeat(2)
+    columns(path, day=days)
+
+    found = inspect_table(path, "y")
+
+    assert (found.order.value, found.repeated_labels) == ("time", True)
+    assert inputs(found) == ['Calendar("day", ("weekday",))', 'Number("x")']
+
+
+def test_dates_of_birth_and_few_dates_do_not_order_rows(path):
+    few = np.tile(pd.date_range("2024-01-01", periods=10).astype(str), ROWS // 10)
+    columns(path, birthday=pd.date_range("1950-01-01", periods=ROWS, freq="40D"), day=few)
+
+    found = inspect_table(path, "y")
+
+    assert found.order.value == "hash"
+    assert inputs(found)[1] == 'Calendar("birthday", ("weekday", "yearday"))'
+
+
+def test_columns_that_give_the_target_away_are_left_out(path):
+    label = np.random.default_rng(1).choice(["a", "b"], ROWS)
+    columns(path, label=label, code=np.where(label == "a", 7, 9), copy=np.arange(ROWS) * 1.5)
+
+    assert left_out(inspect_table(path, "label"))["code"] == "it determines the target"
+    assert "code" not in left_out(inspect_table(path, "y"))
+    columns(path, doubled=pd.read_csv(path)["y"] * 2)
+    assert left_out(inspect_table(path, "y")) == {"doubled": "it determines the target"}
+
+
+def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
+    columns(
+        path,
+        empty=[None] * ROWS,
+        amount=[f"{number:,} EUR" for number in range(1_000, 1_000 + ROWS)],
+        token=[f"{number:x}" for number in range(10**9, 10**9 + ROWS)],
+        marked=["?"] * 9 + [str(number / 7) for number in range(ROWS - 9)],
+        infinite=[np.inf] + [1.5, 2.5] * (ROWS // 2 - 1) + [1.5],
+    )
+
+    found = left_out(inspect_table(path, "y"))
+
+    assert found["empty"] == "every value is missing"
+    assert found["amount"].startswith("numbers with a unit or separators, such as '1,000 EUR'")
+    assert found["token"] == f"identifier: {ROWS} distinct values in {ROWS} rows"
+    assert found["marked"] == "numbers, but 9 rows have text such as '?': remove it"
+    assert found["infinite"] == "infinite values; replace them in the data"
+
+
+def test_many_values_of_a_category_are_reduced_to_the_frequent_ones(path):
+    columns(path, shop=[f"s{number**2 % 41}" for number in range(ROWS)])
+
+    (shop,) = [each for each in inspect_table(path, "y").inputs if each.name == "shop"]
+
+    assert shop.code.count('"s') == 20 + 1
+    assert shop.reason.startswith("the 20 most frequent of 21 values")
+
+
+def test_repeated_rows_are_reported(path):
+    columns(path)
+    rows = pd.read_csv(path)
+    pd.concat([rows, rows.head(20)]).to_csv(path, index=False)
+
+    found = inspect_table(path, "y").max_duplicate_share
+
+    assert found is not None
+    assert found.value == pytest.approx(1.2 * 20 / 260 + 0.01, abs=0.01)
+    assert found.reason.startswith("7.7% of the rows repeat another row.")
+
+
+def test_rows_without_a_target_are_noted(path):
+    columns(path)
+    rows = pd.read_csv(path)
+    rows.loc[:4, "y"] = np.nan
+    rows.to_csv(path, index=False)
+
+    assert inspect_table(path, "y").target_notes == ("5 rows have no target and are omitted.",)
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "message"),
+    [
+        ({}, "Y2", r"has no column 'Y2'.* It has: x, y\."),
+        ({"z": "same"}, "z", "at least two values, got always 'same'"),
+        ({"z": [None] * ROWS}, "z", "at least two values, got no value at all"),
+        ({"z": [f"t{n}" for n in range(ROWS)]}, "z", "at most 50 classes, got 240 distinct values"),
+        ({"z": [np.inf] + [1.5] * (ROWS - 1)}, "z", "must be finite, got infinite values"),
+    ],
+)
+def test_a_target_that_cannot_be_predicted_is_refused(values, target, message, path):
+    columns(path, **values)
+
+    with pytest.raises(ContractError, match=message):
+        inspect_table(path, target)
+
+
+def test_the_nearest_column_is_suggested(path):
+    columns(path, price=np.arange(ROWS))
+
+    with pytest.raises(SettingsError, match="Did you mean 'price'"):
+        inspect_table(path, "prise")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "must contain at least one row, but it is empty"),
+        ("x,y\n", "must contain at least one row, but it is empty"),
+        ("x,y\n" + "1,2\n3,4\n" * 20, "at least 158 rows with a target .* got 40"),
+        ("y\n" + "1\n2\n" * 100, "only the column 'y'"),
+        (
+            "k,y\n" + "a,1\na,2\n" * 100,
+            r"no column from which 'y' could be predicted: k \(constant",
+        ),
+        ("x,y\n1,2\n1,2,3\n", "cannot be parsed as CSV"),
+    ],
+)
+def test_files_that_are_not_sufficient_are_refused(content, message, path):
+    path.write_text(content)
+
+    with pytest.raises(ContractError, match=message):
+        inspect_table(path, "y")
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    path = tmp_path / "data.xlsx"
+    path.touch()
+
+    with pytest.raises(SourceError, match=r"data\.xlsx has no known format: .*\.csv"):
+        inspect_table(path, "y")

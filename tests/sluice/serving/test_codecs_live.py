@@ -1,0 +1,349 @@
+"""Texts, images and raw rows are served by the real server, from a real registry."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import CodecMismatch, GateBlocked
+from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
+from sluice.drift.monitor import MonitorInputs, run_drift_monitor
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.samples import Sample, ServerReport
+from sluice.rollout.traffic_split import TrafficSplit
+from sluice.serving.deployed import DeployedModel
+from sluice.serving.isolation import Isolation
+from sluice.serving.ledger_models import LedgerModels, ledger_loader_spec
+from sluice.workloads.workload import Workload
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, as_version
+from tests.sluice.serving.codec_samples import KINDS, codec_lineage, make_workload, register
+from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.support.codec_workloads import network_input
+
+ROW = 100
+
+
+@dataclass
+class Registry:
+    """A ledger with versions 1 and 2 of a model, of which the first is in production."""
+
+    workload: Workload
+    ledger: RolloutLedger
+    store: ArtifactStore
+    url: str
+    folder: Path
+
+    def load(self, number: int) -> DeployedModel:
+        candidate = self.ledger.version(MODEL, number).candidate
+        return LedgerModels(self.ledger, MODEL, self.store).load(candidate)
+
+    def body(self, *rows: int) -> dict[str, Any]:
+        raw = self.workload.load_rows()
+        frame = self.workload.compute_features(raw)
+        return self.workload.request_of(raw, frame, np.array(rows))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def registry(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registry]:
+    folder = tmp_path_factory.mktemp("registry")
+    workload = make_workload(request.param, folder / "data")
+    store, url = ArtifactStore(folder / "artifacts"), f"sqlite:///{folder / 'registry.db'}"
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        first, second = (codec_lineage(workload, store, salt=salt) for salt in (1, 2))
+        number = register(ledger, first)
+        ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
+        register(ledger, second, reference=first.candidate)
+        yield Registry(workload, ledger, store, url, folder)
+
+
+class Reports:
+    """Keeps the samples that the server reports."""
+
+    def __init__(self) -> None:
+        self.samples: list[Any] = []
+
+    def write(self, report: ServerReport) -> None:
+        self.samples.extend(report.samples)
+
+
+@pytest.fixture(scope="module")
+def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
+    """Production in this process; challengers in their own, loaded from the registry."""
+    loader = ledger_loader_spec(registry.url, MODEL, registry.store.root)
+    settings = quick_settings(
+        deadline_s=20.0,
+        challenger_deadline_s=15.0,
+        shadow_deadline_s=20.0,
+        report_interval_s=0.05,
+        samples_per_s=100.0,
+        max_body_bytes=4 * 2**20,
+    )
+    one, reports = registry.load(1), Reports()
+    with (
+        Isolation(loader, settings) as isolation,
+        live(
+            {one.candidate: one},
+            TrafficSplit(epoch=1, production=one.candidate),
+            settings=settings,
+            isolate=isolation.load,
+            reports=reports,
+            name=MODEL,
+        ) as running,
+    ):
+        yield running, reports.samples
+
+
+@pytest.fixture
+def server(served: tuple[Live, list[Any]]) -> Live:
+    return served[0]
+
+
+@pytest.fixture
+def samples(served: tuple[Live, list[Any]]) -> list[Any]:
+    return served[1]
+
+
+def expected(deployed: DeployedModel, workload: Workload, *rows: int) -> list[list[float]]:
+    """Return the predictions for the stored examples, without any code of the server."""
+    outputs = []
+    for row in rows:
+        x = network_input(workload, row)
+        with torch.inference_mode():
+            found = torch.stack([network(x) for network in deployed.networks])
+        outputs.append(found.double().mean(dim=0)[0].tolist())
+    return outputs
+
+
+def test_a_request_gets_the_prediction_of_the_stored_example(
+    registry: Registry, server: Live
+) -> None:
+    one = registry.load(1)
+    answer = server.client.post("/predict", json=registry.body(ROW) | {"keys": ["k"]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["outputs"] == expected(one, registry.workload, ROW)
+
+    several = server.client.post("/predict", json=registry.body(60, 61, 62))
+    assert several.status_code == 200, several.text
+    np.testing.assert_allclose(
+        several.json()["outputs"], expected(one, registry.workload, 60, 61, 62), rtol=1e-6
+    )
+
+
+def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
+    registry: Registry, server: Live
+) -> None:
+    one = registry.load(1)
+    rows = list(range(60, 84))
+
+    async def ask() -> list[list[float]]:
+        headers = {"authorization": server.client.headers["authorization"]}
+        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=30) as client:
+            answers = await asyncio.gather(
+                *(client.post("/predict", json=registry.body(row)) for row in rows)
+            )
+        return [answer.json()["outputs"][0] for answer in answers]
+
+    np.testing.assert_allclose(
+        asyncio.run(ask()), expected(one, registry.workload, *rows), rtol=1e-6
+    )
+
+
+def test_the_descriptions_state_the_body(registry: Registry, server: Live) -> None:
+    field = next(name for name in registry.body(ROW) if name != "columns")
+    described = server.client.get("/model").json()["input"]
+    codec = registry.workload.codec()
+    assert described["kind"] == codec.kind
+    assert described["digest"] == codec.identity().digest
+    assert described["body"] == codec.schema()
+    post = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]
+    assert field in schema["required"]
+    assert schema["properties"][field]["maxItems"] == codec.max_elements
+
+
+def test_bodies_that_do_not_fit_are_refused_in_the_usual_format(
+    registry: Registry, server: Live
+) -> None:
+    good = registry.body(ROW)
+    field = next(name for name in good if name != "columns")
+    many = good | {field: good[field] * (registry.workload.codec().max_elements + 1)}
+    windows = {"columns": ["a", "b"], "windows": [[[0.0, 0.0]] * 3]}
+    for body, status, kind in (
+        (windows, 422, "invalid_input"),
+        (good | {"more": 1}, 422, "invalid_input"),
+        (good | {"keys": ["a", "b"]}, 422, "invalid_input"),
+        (good | {field: []}, 422, "invalid_input"),
+        (good | {field: "x"}, 422, "invalid_input"),
+        (good | {"model": "other"}, 404, "unknown_model"),
+        (many, 413, "too_large"),
+    ):
+        answer = server.client.post("/predict", json=body)
+        assert (answer.status_code, answer.json()["kind"]) == (status, kind), answer.text
+    huge = json.dumps(good | {"user": "u" * (5 * 2**20)}).encode()
+    headers = {"content-type": "application/json"}
+    assert server.client.post("/predict", content=huge, headers=headers).status_code == 413
+    assert server.client.post("/predict", content=b"{", headers=headers).status_code == 400
+
+
+HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "text": (lambda body: {"texts": [*body["texts"], " "]}, "texts.1 must have at least one token"),
+    "images": (
+        lambda _: {"images": [base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()]},
+        "images.0 must be an image of the format",
+    ),
+    "rows": (
+        lambda body: body | {"rows": [body["rows"][0][1:]]},
+        "rows.0 must have 8 rows of 3 values, got 7",
+    ),
+}
+
+
+def test_an_element_that_does_not_decode_is_named(registry: Registry, server: Live) -> None:
+    change, seen = HOSTILE[registry.workload.codec().kind]
+    answer = server.client.post("/predict", json=change(registry.body(ROW)))
+    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_input")
+    assert seen in answer.json()["what"]
+    if registry.workload.codec().kind == "rows":  # JSON of Python's json module allows NaN
+        body = json.dumps(registry.body(ROW)).replace("[[[", "[[[NaN, ", 1)
+        answer = server.client.post(
+            "/predict", content=body, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in (400, 422)
+
+
+def test_samples_have_a_digest_of_the_element(
+    registry: Registry, server: Live, samples: list[Any]
+) -> None:
+    samples.clear()
+    for row in (70, 70, 71):
+        server.client.post("/predict", json=registry.body(row))
+    server.wait_for(lambda: len(samples) == 3)
+    content = [sample.content for sample in samples]
+    assert content[0] == content[1] != content[2]
+    is_window = registry.workload.codec().kind == "rows" and not isinstance(
+        network_input(registry.workload, ROW), dict
+    )
+    newest = tuple(network_input(registry.workload, 70)[0, -1].tolist()) if is_window else ()
+    assert samples[0].features == newest
+
+
+@pytest.mark.exhaustive
+def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
+    registry: Registry, server: Live, samples: list[Any]
+) -> None:
+    one, two = registry.load(1), registry.load(2)
+
+    def put(**split: Any) -> None:
+        server.source.split = TrafficSplit(
+            epoch=server.source.split.epoch + 1,
+            production=one.candidate,
+            challenger=two.candidate,
+            rollout="r",
+            **split,
+        )
+
+    def ask(arm: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def answered() -> bool:
+            found.update(server.client.post("/predict", json=registry.body(ROW)).json())
+            return found["arm"] == arm
+
+        for _ in range(10):  # the process imports torch
+            try:
+                server.wait_for(answered)
+                break
+            except AssertionError:
+                continue
+        return found
+
+    put(share=1.0)
+    assert ask("challenger")["outputs"] == expected(two, registry.workload, ROW)
+    server.wait_for(lambda: any(s.challenger and s.production for s in samples))
+
+    put(share=0.0, shadow=True)
+    assert ask("production")["outputs"] == expected(one, registry.workload, ROW)
+    before = server.metrics()
+    server.client.post("/predict", json=registry.body(ROW))
+    server.wait_for(lambda: _shadowed(server.metrics()) > _shadowed(before))
+
+    server.source.split = TrafficSplit(
+        epoch=server.source.split.epoch + 1, production=one.candidate
+    )
+    server.wait_for(lambda: server.serving.router.table.challenger is None)
+
+
+def _shadowed(metrics: dict[str, float]) -> float:
+    return sum(value for name, value in metrics.items() if name.startswith("sluice_shadow"))
+
+
+def test_another_tokenizer_than_in_training_is_refused(tmp_path: Path) -> None:
+    """TRACE-3, at the promotion, when a server loads, and when a rollout would start."""
+    workload = make_workload("texts", tmp_path / "data")
+    store, url = ArtifactStore(tmp_path / "artifacts"), f"sqlite:///{tmp_path / 'registry.db'}"
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        lineage = codec_lineage(workload, store, salt=1)
+        number = register(ledger, lineage)
+        file = tmp_path / "data" / "vocabulary.json"
+        before = file.read_text()
+        file.write_text(json.dumps(json.loads(before) | {"unheardofword": 3}))
+
+        def promote() -> None:
+            ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
+
+        with pytest.raises((CodecMismatch, GateBlocked), match="the probe 'zzqx unheardofword'"):
+            promote()
+        assert ledger.production_number(MODEL) is None
+        file.write_text(before)
+        promote()
+        LedgerModels(ledger, MODEL, store).load(lineage.candidate)
+        file.write_text(json.dumps(json.loads(before) | {"unheardofword": 3}))
+        with pytest.raises(CodecMismatch) as caught:
+            LedgerModels(ledger, MODEL, store).load(lineage.candidate)
+        current = workload.codec().identity()
+        assert lineage.codec is not None
+        assert lineage.codec.digest[:12] in caught.value.what
+        assert current.digest[:12] in caught.value.what
+
+
+def test_drift_of_texts_is_monitored_without_feature_columns(tmp_path: Path) -> None:
+    workload = make_workload("texts", tmp_path / "data")
+    store = ArtifactStore(tmp_path / "artifacts")
+    sample = Sample(
+        at=NOW, epoch=1, arm="production", seconds=0.1, features=(), production=((1.0,), (2.0,))
+    )
+    inputs = MonitorInputs(
+        version=as_version(codec_lineage(workload, store, salt=1)),
+        in_production_since=NOW - timedelta(days=1),
+        workload=workload,
+        frame=workload.compute_features(workload.load_rows()),
+        references="The version has no references.",
+        samples=[sample],
+        is_served=True,
+        settings=DriftSettings(),
+        alarm_settings=AlarmDebounceSettings(),
+        store=store,
+        save_page=lambda _, __: None,
+        now=NOW,
+        threads=1,
+    )
+
+    state = run_drift_monitor(inputs, None).state
+
+    monitored = {signal.signal: signal.is_monitored for signal in state.signals}
+    assert not monitored["rows"]
+    assert not monitored["requests"]
+    assert monitored["predictions"]
+    assert "watches none" in state.signal("requests").wait_reason

@@ -1,0 +1,85 @@
+"""``sluice.trace()``: a traced block, and its findings as objects."""
+
+import pytest
+import torch
+
+import sluice
+from sluice.base.errors import StorageError
+from sluice.trace.attach import active_tracer, traced
+from sluice.trace.settings import TraceSettings
+
+
+def train(*, steps: int = 12, clears: bool = True, fails_at: int = -1) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    for step in range(steps):
+        if step == fails_at:
+            raise RuntimeError("out of paper")
+        x = torch.randn(8, 3)
+        if clears:
+            optimizer.zero_grad()
+        (network(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+
+
+def test_the_findings_of_the_block_are_objects(tmp_path):
+    with sluice.trace(tmp_path / "<i>traces") as block:
+        train(clears=False)
+        assert block.findings == ()  # known after the block
+
+    (finding,) = block.findings
+    assert (finding.fault, finding.severity) == ("missing zero_grad", "confirm")
+    assert "zero_grad" in finding.fix
+    assert block.num_steps == 12
+    assert active_tracer() is None
+    shown = block._repr_html_()
+    assert "needs review" in shown
+    assert "missing zero_grad" in shown
+    assert "<i>" not in shown
+    assert "Replay of" in block.replay().html
+
+
+def test_a_healthy_training_has_no_finding(tmp_path):
+    with sluice.trace(tmp_path) as block:
+        train()
+
+    assert (block.findings, block.errors) == ((), ())
+    assert "no problem found" in repr(block)
+
+
+def test_an_error_is_raised_and_the_trace_up_to_it_is_reported(tmp_path):
+    with pytest.raises(RuntimeError, match="out of paper"), sluice.trace(tmp_path) as block:
+        train(fails_at=5)
+
+    assert block.num_steps == 5
+    assert block.reports[0].conclusion.ending == "failed"
+
+
+def test_a_block_without_training_says_so(tmp_path):
+    with sluice.trace(tmp_path) as block:
+        pass
+
+    assert (block.findings, block.num_steps) == ((), 0)
+    assert "no training was traced" in block._repr_html_()
+    with pytest.raises(StorageError, match="No training was traced"):
+        block.replay()
+
+
+def test_inside_another_trace_the_outer_one_records(tmp_path):
+    with traced(tmp_path / "outer", TraceSettings()), sluice.trace(tmp_path / "inner") as block:
+        train(clears=False)
+
+    assert "recorded by the outer trace" in repr(block)
+    assert block.findings == ()
+    assert not (tmp_path / "inner").exists()
+
+
+def test_traces_are_stored_in_the_state_folder_by_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+
+    with sluice.trace() as block:
+        train()
+
+    assert block.folder.is_relative_to(tmp_path / "home" / "traces")
+    assert block.num_steps == 12

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sluice.base.digests import digest_frame
+from sluice.base.errors import ContractError, SettingsError, SourceError
+from sluice.data.folds import RowRange
+from sluice.models.settings import ModelSettings
+from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
+
+
+class Pets(ImageFolderWorkload):
+    classes = ("cat", "dog")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(6):
+            write(tmp_path / label / f"{number}.png", rng.integers(0, 256, (8, 6, 3)))
+    return tmp_path
+
+
+def write(path, pixels):
+    Image.fromarray(np.asarray(pixels, np.uint8)).save(path)
+
+
+def pets(folder, **settings) -> Pets:
+    return Pets(ImageFolderSettings(folder=str(folder), **settings))
+
+
+def test_one_row_per_image_with_its_class_and_brightness(folder):
+    workload = pets(folder)
+    frame = workload.compute_features(workload.load_rows())
+    examples = workload.examples(frame, RowRange(start=2, stop=7))
+
+    assert frame.index.is_monotonic_increasing
+    assert frame.index.is_unique
+    assert examples.tensor.shape == (5, 3, 8, 6)
+    for pixels, y, (_, row) in zip(
+        examples.tensor, examples.targets, frame.iloc[2:7].iterrows(), strict=True
+    ):
+        with Image.open(folder / row["path"]) as image:
+            assert np.array_equal(pixels, np.asarray(image).transpose(2, 0, 1))
+        assert row["path"].startswith(workload.classes[y])
+        assert row["brightness"] == pytest.approx(float(pixels.float().mean()) / 255)
+
+
+def test_the_data_change_with_the_pixels_of_a_file(folder):
+    before = digest_frame(pets(folder).load_rows())
+    assert digest_frame(pets(folder).load_rows()) == before
+    write(folder / "cat" / "0.png", np.full((8, 6, 3), 7))
+
+    assert digest_frame(pets(folder).load_rows()) != before
+
+
+def test_size_and_mode_are_those_of_the_settings(folder):
+    workload = pets(folder, size=4, mode="L")
+    frame = workload.compute_features(workload.load_rows())
+    x = workload.examples(frame, RowRange(start=0, stop=3)).tensor
+
+    assert x.shape == (3, 1, 4, 4)
+    settings = ModelSettings(architecture="sluice.models.image_cnn:ImageCnn", hidden=2)
+    assert workload.build_model(4, 2, settings)(x).shape == (3, 2)
+
+
+def test_copies_and_unknown_classes_are_named(folder):
+    (folder / "dog" / "copy.png").write_bytes((folder / "cat" / "3.png").read_bytes())
+    with pytest.raises(
+        ContractError, match=r"(cat/3|dog/copy)\.png and (cat/3|dog/copy)\.png have"
+    ):
+        pets(folder).load_rows()
+    (folder / "dog" / "copy.png").unlink()
+    (folder / "bird").mkdir()
+    write(folder / "bird" / "0.png", np.zeros((8, 6, 3)))
+    workload = pets(folder)
+    with pytest.raises(ContractError, match="must be cat, dog, got also bird"):
+        workload.compute_features(workload.load_rows())
+
+
+def test_a_broken_image_is_named_or_left_out(folder):
+    (folder / "cat" / "2.png").write_bytes((folder / "cat" / "2.png").read_bytes()[:60])
+
+    with pytest.raises(SourceError, match=r"2\.png"):
+        pets(folder).load_rows()
+    with pytest.warns(UserWarning, match="Skipped 1 of 12 images"):
+        assert len(pets(folder, skip_broken=True).load_rows()) == 11
+
+
+def test_a_folder_is_required(tmp_path):
+    with pytest.raises(SettingsError, match="needs a folder of images"):
+        Pets(ImageFolderSettings()).load_rows()
+    with pytest.raises(SourceError, match="must contain images, and contains none"):
+        pets(tmp_path).load_rows()
+
+
+def test_shapes_are_mirrored_by_the_seed_of_the_image_only():
+    from sluice.workloads.shapes import ShapesWorkload
+
+    workload = ShapesWorkload()
+    x = torch.arange(64 * 3 * 4, dtype=torch.uint8).reshape(64, 1, 3, 4)
+    y, seeds = torch.zeros(64), torch.arange(64) * 7919
+
+    together, _ = workload.augment(x.clone(), y, seeds)
+
+    alone = torch.cat(
+        [workload.augment(x[n : n + 1], y[:1], seeds[n : n + 1])[0] for n in range(64)]
+    )
+    assert torch.equal(together, alone)
+    variants = [x, x.flip(3), x.flip(2), x.flip(2).flip(3)]
+    kinds = [
+        [torch.equal(one, v[n]) for v in variants].index(True) for n, one in enumerate(together)
+    ]
+    assert min(np.bincount(kinds, minlength=4)) >= 6

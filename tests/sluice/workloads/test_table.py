@@ -1,0 +1,208 @@
+"""A workload on a table: order of the rows, features, folds and bad input."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sluice.base.errors import ContractError, SchemaError, SettingsError
+from sluice.data.source_settings import CsvSource, JsonLinesSource
+from sluice.workloads.columns import Calendar, Category, Lag, Number
+from sluice.workloads.table import TableWorkload, TableWorkloadSettings
+
+ROWS = 200
+
+
+class Prices(TableWorkload):
+    target_column = "price"
+    inputs = (Number("area", fill=50.0), Category("city", ("Bonn", "Ulm")))
+
+
+class Sales(TableWorkload):
+    target_column = "price"
+    inputs = (Calendar("day", ("weekday",)), Lag("price"), Number("area"))
+
+
+class Days(TableWorkload):
+    target_column = "price"
+    inputs = (Number("area"),)
+    repeated_labels = True
+
+
+class Cities(TableWorkload):
+    task = "classification"
+    target_column = "city"
+    classes = ("Bonn", "Ulm", "Kassel")
+    inputs = (Number("area"),)
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "day": pd.date_range("2024-01-01", periods=ROWS).strftime("%Y-%m-%d"),
+            "area": rng.normal(size=ROWS).round(6),
+            "city": rng.choice(["Bonn", "Ulm", "Kassel"], ROWS),
+            "price": rng.normal(size=ROWS).round(6),
+        }
+    )
+
+
+def build(cls, rows: pd.DataFrame, folder, *, index=None) -> TableWorkload:
+    path = folder / "data.csv"
+    rows.to_csv(path, index=False)
+    return cls(TableWorkloadSettings(source=CsvSource(uri=str(path), index=index)))
+
+
+def test_independent_rows_are_in_an_order_that_does_not_depend_on_the_file(rows, tmp_path):
+    ordered = build(Prices, rows, tmp_path).load_rows()
+    reversed_ = build(Prices, rows[::-1], tmp_path).load_rows()
+
+    assert ordered.equals(reversed_)
+    assert sorted(ordered["price"]) == sorted(rows["price"])
+    assert ordered["price"].tolist() != rows["price"].tolist()
+    assert build(Prices, rows, tmp_path).horizon_rows == 0
+
+
+def test_equal_rows_get_neighbouring_unique_keys(rows, tmp_path):
+    doubled = pd.concat([rows, rows.assign(price=0.0)])
+
+    found = build(Prices, doubled, tmp_path).load_rows()
+
+    assert found.index.is_unique
+    assert found.index.is_monotonic_increasing
+    assert (found["area"].to_numpy()[::2] == found["area"].to_numpy()[1::2]).all()
+
+
+def test_features_of_a_table(rows, tmp_path):
+    rows.loc[3, "area"] = np.nan
+    rows.loc[4, "price"] = np.nan
+    workload = build(Prices, rows, tmp_path)
+
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+
+    assert frame.columns.tolist() == ["area", "area_missing", "city=Bonn", "city=Ulm", "price"]
+    assert len(frame) == ROWS - 1
+    assert frame.loc[frame["area_missing"] == 1, "area"].tolist() == [50.0]
+    assert frame["city=Bonn"].sum() == (raw["city"].eq("Bonn") & raw["price"].notna()).sum()
+
+
+def test_rows_with_dates_are_in_time_order_with_earlier_targets(rows, tmp_path):
+    workload = build(Sales, rows.sample(frac=1, random_state=0), tmp_path, index="day")
+
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+
+    assert workload.horizon_rows == 1
+    assert raw["price"].tolist() == rows["price"].tolist()
+    assert len(frame) == ROWS - 1
+    assert frame["price_lag1"].tolist() == rows["price"].tolist()[:-1]
+    assert frame.equals(workload.compute_features(raw.iloc[:50]).combine_first(frame))
+
+
+def test_rows_of_one_day_are_in_one_split(rows, tmp_path):
+    several = pd.concat([rows, rows.assign(area=rows["area"] + 1), rows.head(90)])
+    workload = build(Days, several, tmp_path, index="day")
+
+    frame = workload.compute_features(workload.load_rows())
+    folds = workload.plan_folds(frame)
+
+    assert workload.cluster_column == "cluster"
+    assert len(folds) == 4
+    for fold in folds:
+        days = [
+            set(frame.index[part.start : part.stop]) for part in (fold.train, fold.val, fold.test)
+        ]
+        assert not days[0] & days[1]
+        assert not days[1] & days[2]
+        assert max(days[0]) < min(days[1]) <= max(days[1]) < min(days[2])
+    assert folds[-1].test.stop == len(frame)
+
+
+def test_a_classifier_needs_only_its_task(rows, tmp_path):
+    workload = build(Cities, rows, tmp_path)
+
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+    train = workload.examples(frame, fold.train)
+    output = torch.zeros(workload.output_shape(train.targets))
+
+    assert train.targets.dtype == torch.int64
+    assert output.shape == (len(train), 3)
+    assert workload.losses(output, train.targets).tolist() == pytest.approx(
+        [np.log(3)] * len(train)
+    )
+    assert (workload.loss_unit, workload.scale_target) == ("nats", False)
+    assert workload.mistakes(output, train.targets).tolist() == (train.targets != 0).tolist()
+    metrics = workload.metrics(output, train, frame)
+    assert metrics["accuracy"] == pytest.approx((train.targets == 0).float().mean())
+    assert workload.headline_metric in metrics
+
+
+def test_a_regression_reports_metrics_in_target_units(rows, tmp_path):
+    workload = build(Prices, rows, tmp_path)
+    frame = workload.compute_features(workload.load_rows())
+    test = workload.examples(frame, workload.plan_folds(frame)[0].test)
+
+    metrics = workload.metrics(test.targets + 2, test, frame)
+
+    assert metrics["mae"] == pytest.approx(2)
+    assert metrics["loss"] == pytest.approx(4, rel=1e-5)
+    assert workload.headline_metric == "mae"
+
+
+def test_an_unknown_class_is_refused(rows, tmp_path):
+    rows.loc[5, "city"] = "bonn"
+    workload = build(Cities, rows, tmp_path)
+
+    with pytest.raises(
+        ContractError, match=r"must be one of \['Bonn', 'Ulm', 'Kassel'\], got 'bonn'"
+    ):
+        workload.compute_features(workload.load_rows())
+
+
+def test_a_missing_column_is_refused_with_the_nearest_name(rows, tmp_path):
+    workload = build(Prices, rows.rename(columns={"area": "Areas"}), tmp_path)
+
+    with pytest.raises(SchemaError, match=r"column 'area' is missing \(nearest: 'Areas'\)"):
+        workload.load_rows()
+
+
+def test_a_lag_without_time_order_is_refused(rows, tmp_path):
+    with pytest.raises(ContractError, match=r"Lag\('price'\) requires rows in time order"):
+        build(Sales, rows, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), "got no features"),
+        ((Number("a"), Number("a")), "the features a twice"),
+        ((Number("price"),), "the target 'price' as a feature"),
+    ],
+)
+def test_inputs_without_distinct_features_are_refused(inputs, message, rows, tmp_path):
+    class Wrong(Prices):
+        pass
+
+    Wrong.inputs = inputs
+
+    with pytest.raises(ContractError, match=message):
+        build(Wrong, rows, tmp_path)
+
+
+def test_a_workload_without_a_source_is_refused():
+    with pytest.raises(SettingsError, match="Prices requires settings with a 'source'"):
+        Prices()
+
+
+def test_rows_of_json_lines(rows, tmp_path):
+    path = tmp_path / "data.jsonl"
+    rows.to_json(path, orient="records", lines=True)
+
+    workload = Prices(TableWorkloadSettings(source=JsonLinesSource(uri=str(path))))
+
+    expected = build(Prices, rows, tmp_path).load_rows()
+    pd.testing.assert_frame_equal(workload.load_rows(), expected)

@@ -1,0 +1,231 @@
+"""Small workloads whose clients send texts, images or raw rows; their data are in a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.rows import ImageFolderRows, SubsetRows, TokenRows, write_tokens
+from sluice.data.rows.protocol import DictRows, ModelInput
+from sluice.data.schema import Column, Schema
+from sluice.workloads.codecs import Codec, ImagesCodec, RawRowsCodec, TextCodec
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+NUM_ROWS = 240
+WORDS = ("good", "fine", "great", "bad", "poor", "awful", "plot", "actor", "film", "scene")
+MAX_LEN = 12
+
+
+class FolderSettings(WorkloadSettings):
+    folds: FoldSettings = FoldSettings(num_folds=1, embargo_rows=2)
+    folder: str = ""
+
+
+class _FolderWorkload(Workload):
+    settings_type = FolderSettings
+    settings: FolderSettings
+    feature_columns: tuple[str, ...] = ()
+    target_column = "target"
+    scale_inputs = False
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.settings.folder)
+
+    def load_rows(self) -> pd.DataFrame:
+        return pd.read_json(self.folder / "rows.json", orient="records", dtype=False)
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return raw
+
+    def targets(self, frame: pd.DataFrame, rows: RowRange) -> Tensor:
+        found = frame["target"].to_numpy(np.float32)[rows.start : rows.stop, None]
+        return torch.from_numpy(found.copy())
+
+
+class Vocabulary:
+    """Tokenizer that splits at whitespace; unknown words have the id 1."""
+
+    def __init__(self, file: Path) -> None:
+        self.ids: dict[str, int] = json.loads(file.read_text())
+
+    def __call__(self, text: str) -> list[int]:
+        return [self.ids.get(word, 1) for word in text.lower().split()]
+
+
+class TextNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(50, 6), nn.Linear(6, 1)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        weight = mask[:, :, None].float()
+        return self.out((self.embedding(ids) * weight).sum(1) / weight.sum(1))
+
+
+class TextWorkload(_FolderWorkload):
+    raw_schema = Schema(columns=(Column(name="text", kind="string"), Column(name="target")))
+    feature_schema = raw_schema
+
+    def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
+        return TextNetwork()
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        tokens = TokenRows(self.folder / "tokens", vocab_size=50, max_len=MAX_LEN)
+        positions = np.arange(rows.start, rows.stop)
+        return Examples(
+            x=SubsetRows(tokens, positions), y=self.targets(frame, rows), rows=positions
+        )
+
+    def codec(self) -> Codec:
+        file = self.folder / "vocabulary.json"
+        return TextCodec(Vocabulary(file), vocab_size=50, files={file.name: file}, max_len=MAX_LEN)
+
+
+class ImageNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.float() / 255)
+
+
+class ImageWorkload(_FolderWorkload):
+    raw_schema = Schema(columns=(Column(name="path", kind="string"), Column(name="target")))
+    feature_schema = raw_schema
+
+    def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
+        return ImageNetwork()
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        part = frame["path"].iloc[rows.start : rows.stop]
+        return Examples(
+            x=ImageFolderRows(self.folder, part.tolist(), size=8),
+            y=self.targets(frame, rows),
+            rows=np.arange(rows.start, rows.stop),
+        )
+
+    def codec(self) -> Codec:
+        return ImagesCodec(8, folder=self.folder)
+
+
+class BarSettings(FolderSettings):
+    seq_len: int = Field(4, ge=1)
+    context_rows: int = Field(8, ge=1)
+
+
+class RawBars(_FolderWorkload):
+    """Windows of features of raw bars: change, and mean of the last four values."""
+
+    settings_type = BarSettings
+    settings: BarSettings
+    raw_schema = Schema(
+        columns=(Column(name="value"), Column(name="volume", kind="int")),
+        index_name="time",
+        index_kind="datetime",
+    )
+    feature_schema = Schema(
+        columns=(Column(name="change"), Column(name="mean"), Column(name="target")),
+        index_name="time",
+        index_kind="datetime",
+    )
+    feature_columns = ("change", "mean")
+    horizon_rows = 2
+
+    def load_rows(self) -> pd.DataFrame:
+        step = np.arange(NUM_ROWS)
+        value = 10 + np.sin(step / 5) + 0.01 * (step * 7 % 13)
+        times = pd.date_range("2024-01-01", periods=NUM_ROWS, freq="h", name="time", tz="UTC")
+        return pd.DataFrame({"value": value, "volume": step % 9 + 1}, index=times)
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        value = raw["value"]
+        frame = pd.DataFrame(
+            {
+                "change": value.diff() * raw["volume"],
+                "mean": value.rolling(4).mean(),
+                "target": value.shift(-self.horizon_rows),
+            }
+        )
+        return frame.dropna()
+
+    def codec(self) -> Codec:
+        return RawRowsCodec(self, context_rows=self.settings.context_rows)
+
+
+class NamedNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.window, self.last = nn.Linear(8, 1), nn.Linear(2, 1)
+
+    def forward(self, window: Tensor, last: Tensor) -> Tensor:
+        return self.window(window.flatten(1)) + self.last(last)
+
+
+class NamedBars(RawBars):
+    """The same bars, as a dict of inputs."""
+
+    def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
+        return NamedNetwork()
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        x = found.tensor
+        return Examples(
+            x=DictRows({"window": x, "last": x[:, -1]}), y=found.targets, rows=found.rows
+        )
+
+
+def write_texts(folder: Path) -> dict[str, str]:
+    """Write texts, their tokens and the vocabulary; return the settings of the workload."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = {word: number for number, word in enumerate(WORDS, start=2)}
+    (folder / "vocabulary.json").write_text(json.dumps(words))
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 16))) for _ in range(NUM_ROWS)]
+    _write_rows(folder, [{"text": text, "target": _mood(text)} for text in texts])
+    tokenize = Vocabulary(folder / "vocabulary.json")
+    write_tokens(folder / "tokens", map(tokenize, texts), vocab_size=50)
+    return {"folder": str(folder)}
+
+
+def write_images(folder: Path) -> dict[str, str]:
+    """Write PNG files of two sizes; return the settings of the workload."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(NUM_ROWS):
+        shape = (8, 8, 3) if number % 2 else (11, 9, 3)
+        brightness = int(rng.integers(40, 200))
+        pixels = rng.integers(brightness - 40, brightness + 40, shape, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:03}.png")
+        rows.append({"path": f"{number:03}.png", "target": brightness / 100})
+    _write_rows(folder, rows)
+    return {"folder": str(folder)}
+
+
+def network_input(workload: Workload, row: int) -> ModelInput:
+    """Return the stored input of one row of the workload's frame."""
+    frame = workload.compute_features(workload.load_rows())
+    return workload.examples(frame, RowRange(start=row, stop=row + 1)).inputs
+
+
+def _write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "rows.json").write_text(json.dumps(rows))
+
+
+def _mood(text: str) -> float:
+    words = text.split()
+    return sum((WORDS.index(word) < 3) - (3 <= WORDS.index(word) < 6) for word in words) / len(
+        words
+    )

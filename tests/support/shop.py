@@ -1,0 +1,9 @@
+"""A workload whose rows are the value of another asset."""
+
+from sluice.workloads.columns import Number
+from sluice.workloads.table import TableWorkload
+
+
+class Shop(TableWorkload):
+    target_column = "price"
+    inputs = (Number("area"),)
