@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, Commands, blocks_of, check_yaml, find_pages
+from tests.docs.blocks import (
+    ROOT,
+    TESTED_ELSEWHERE,
+    Block,
+    Commands,
+    blocks_of,
+    check_yaml,
+    find_pages,
+)
 
 PAGES = find_pages()
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -52,7 +60,7 @@ def test_every_block_has_a_known_language_and_every_exception_is_counted() -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if any(b.kind == "python" and not b.reason for b in blocks_of(page))],
+    sorted({ROOT / b.page for b in of_kind("python") if b.page not in TESTED_ELSEWHERE}),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_programs_of_a_page_run_one_after_the_other(

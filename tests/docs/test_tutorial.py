@@ -1,0 +1,62 @@
+"""The first chapters of the tutorial, typed as they are printed, in a new folder."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, Block, blocks_of
+
+TUTORIAL = ROOT / "docs" / "tutorial"
+
+
+def chapter(name: str) -> list[Block]:
+    return [block for block in blocks_of(TUTORIAL / name) if not block.reason]
+
+
+def type_commands(block: Block, folder: Path) -> None:
+    """Run the lines of a block; `sluice` and `python` are those of this test."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    programs = {"sluice": [sys.executable, "-m", "sluice"], "python": [sys.executable]}
+    for line in block.text.splitlines():
+        program, *rest = shlex.split(line, comments=True)
+        command = [*programs.get(program, [program]), *rest]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.exhaustive
+def test_the_first_chapter_ends_with_a_version_in_production_and_the_last_goes_back(
+    tmp_path: Path,
+) -> None:
+    for block in chapter("1-first-verdict.md"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+        elif block.kind == "bash":
+            type_commands(block, tmp_path)
+    train = Block(page="3", line=0, kind="bash", text="", reason="")
+    (better,) = [b for b in chapter("3-a-canary.md") if "sluice run" in b.text]
+    type_commands(train._replace(text=better.text), tmp_path)
+    assert [v["state"] for v in versions(tmp_path)] == ["archived", "production"]
+
+    for block in chapter("4-roll-back.md"):
+        type_commands(block, tmp_path)
+
+    assert versions(tmp_path)[0]["state"] == "production"
+
+
+def versions(folder: Path) -> list[dict[str, str]]:
+    """Return the versions of the tutorial's model, oldest first."""
+    command = [sys.executable, "-m", "sluice", "registry", "list", "my_model", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    return sorted(found, key=lambda version: version["number"])
