@@ -9,13 +9,13 @@ from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
 _NETWORK = '''class Network(nn.Module):
-    """Small convolutional network from images (B, 3, H, W) to one logit per class."""
+    """Small convolutional network from images (B, C, H, W), 0 to 255, to one logit per class."""
 
     def __init__(self, num_features, num_outputs, settings):
         super().__init__()
         width = settings.hidden
         self.layers = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1),
+            nn.Conv2d(num_features, width, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(width, 2 * width, 3, padding=1),
@@ -27,7 +27,7 @@ _NETWORK = '''class Network(nn.Module):
         )
 
     def forward(self, x):
-        return self.layers(x - 0.5)
+        return self.layers(x.float() / 255 - 0.5)
 '''
 
 
@@ -48,10 +48,10 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
             "",
             "from torch import nn",
             "",
-            "from sluice.workloads.labelled_images import LabelledImagesWorkload",
+            "from sluice.workloads.image_folder import ImageFolderWorkload",
             "",
             "",
-            f"class {class_name(names.name)}(LabelledImagesWorkload):",
+            f"class {class_name(names.name)}(ImageFolderWorkload):",
             '    """Images with the names of their subfolders as classes."""',
             "",
             *(comment(note, indent=4) for note in guess.class_notes),
@@ -111,6 +111,7 @@ def _test(guess: ImageGuess, names: PipelineNames) -> str:
 from pathlib import Path
 
 import pytest
+import torch
 
 from sluice.config.pipeline import read_pipeline
 from sluice.config.resolved import resolve
@@ -127,11 +128,12 @@ def test_every_class_has_images(frame):
     assert set(frame["label"]) == set(WORKLOAD.classes)
 
 
-def test_images_have_one_size_and_are_scaled(frame):
+def test_images_have_one_size(frame):
     train = WORKLOAD.plan_folds(frame)[0].train
 
     batch = WORKLOAD.examples(frame, train).take(range(4)).tensor
 
     assert batch.shape == (4, 3, {height}, {width})
-    assert 0 <= batch.min() < batch.max() <= 1
+    assert batch.dtype == torch.uint8
+    assert batch.min() < batch.max()
 '''

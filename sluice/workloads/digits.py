@@ -3,7 +3,6 @@
 This is the second workload that Sluice contains, as an example for data without a time order.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
 from sluice.data.expectations import Expectation
-from sluice.data.folds import Fold, FoldSettings, RowRange, rows_needed
+from sluice.data.folds import Fold, FoldSettings, rows_needed
 from sluice.data.hash_order import in_hash_order
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.metrics.classification import classification_metrics
+from sluice.workloads.classification import class_mistakes
 from sluice.workloads.digits_contract import (
     BRIGHTEST,
     CLASSES,
@@ -32,7 +31,7 @@ from sluice.workloads.digits_contract import (
     raw_expectations,
     validate_digits,
 )
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 
 class DigitsSettings(WorkloadSettings):
@@ -72,14 +71,14 @@ class DigitsWorkload(Workload):
     settings_type: ClassVar[type[WorkloadSettings]] = DigitsSettings
     settings: DigitsSettings
 
+    task = "classification"
+    classes = CLASSES
     raw_schema: Schema = RAW_SCHEMA
     feature_schema: Schema = FEATURE_SCHEMA
     feature_columns: tuple[str, ...] = PIXELS
     target_column: str = DIGIT.name
-    headline_metric: str = "macro_f1"
     horizon_rows: int = 0
     scale_inputs: bool = False
-    scale_target: bool = False
 
     def __init__(self, settings: DigitsSettings | None = None) -> None:
         self.settings = settings if settings is not None else DigitsSettings()
@@ -130,41 +129,15 @@ class DigitsWorkload(Workload):
         pixels = raw[list(PIXELS)] / BRIGHTEST
         return pixels.assign(**{DIGIT.name: raw[DIGIT.name], INK.name: pixels.mean(axis=1)})
 
-    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return pictures (N, 1, 64) and their digits (N,)."""
-        windows = super().examples(frame, rows)
-        return Examples(x=windows.x, y=windows.targets[:, 0].long(), rows=windows.rows)
-
-    def output_shape(self, y: Tensor) -> tuple[int, ...]:
-        """Return one logit per class."""
-        return (len(y), len(CLASSES))
-
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the log loss, or the 0/1 loss, of each picture (B,)."""
         if self.settings.gate_loss == "zero_one":
-            return self.mistakes(output, y)
-        return nn.functional.cross_entropy(output, y, reduction="none")
+            return class_mistakes(output, y)
+        return super().losses(output, y)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the mean log loss, which training minimises for both values of ``gate_loss``."""
         return nn.functional.cross_entropy(output, y)
-
-    def mistakes(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return 1 where the most probable digit is wrong (B,)."""
-        return (output.argmax(dim=1) != y).float()
-
-    def metrics(
-        self,
-        output: Tensor,
-        examples: Examples,
-        frame: pd.DataFrame,  # noqa: ARG002 - the examples are sufficient
-    ) -> Mapping[str, float]:
-        """Return loss and the metrics of a classifier; undefined metrics are NaN."""
-        output = output.detach()
-        # In double precision fewer probabilities are rounded to 0.
-        probability = output.double().softmax(dim=1).numpy()
-        metrics = classification_metrics(examples.targets.numpy(), probability)
-        return {"loss": float(self.losses(output, examples.targets).mean()), **metrics.numbers}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the pixels.

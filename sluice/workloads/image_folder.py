@@ -1,7 +1,7 @@
 """Base class of workloads that classify the images of a folder."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,17 +10,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError, SettingsError
-from sluice.data.expectations import Expectation, InSet
-from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.expectations import Expectation, InSet, NotNull, RowCount
+from sluice.data.folds import FoldSettings, RowRange, rows_needed
 from sluice.data.hash_order import in_hash_order
 from sluice.data.rows import ImageFolderRows, image_folder_table
 from sluice.data.rows.content import iter_chunks, row_digests
 from sluice.data.rows.image_decoding import ImageMode
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
-from sluice.workloads.classifier import ClassifierWorkload
 from sluice.workloads.codecs import Codec, ImagesCodec
-from sluice.workloads.workload import Examples, WorkloadSettings
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 _RAW = (
     Column(name="path", kind="string", description="Path relative to the folder."),
@@ -30,14 +29,24 @@ _RAW = (
 )
 _CLASS = Column(name="class", kind="int", description="Number of the class.")
 
+_MIN_TRAIN_ROWS = 16
+
+_Side = Annotated[int, Field(ge=1)]
+
 
 class ImageFolderSettings(WorkloadSettings):
     """Settings of the folder and of the decoding of its images."""
 
     folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=0)
-    folder: str | None = Field(None, description="Folder with one subfolder for each class.")
-    size: int | None = Field(
-        None, ge=1, description="Images are scaled and cropped to this side length [pixels]."
+    folder: str | None = Field(
+        None,
+        description="Folder with one subfolder for each class. A relative path is relative to the "
+        "folder of the workload's module.",
+    )
+    size: _Side | Annotated[tuple[_Side, _Side], Field(strict=False)] | None = Field(
+        None,
+        description="Images are scaled and cropped to this height and width, a number for a "
+        "square [pixels].",
     )
     mode: ImageMode = Field("RGB", description="RGB for colours, L for grey values.")
     skip_broken: bool = Field(
@@ -45,16 +54,23 @@ class ImageFolderSettings(WorkloadSettings):
     )
 
 
-class ImageFolderWorkload(ClassifierWorkload):
+class ImageFolderWorkload(Workload):
     """Classifies the images of a folder with one subfolder for each class.
 
-    Images with the same pixels must be in the folder once only: they would have the same key, and
-    might be in both train and test rows. A subclass declares ``classes``; it may override
-    ``augment``, and ``folder`` for images that it generates.
+    Images are independent, and ordered by a hash of their pixels. Images with the same pixels must
+    be in the folder once only: they would have the same key, and might be in both train and test
+    rows. A subclass declares ``classes``, the names of the subfolders; it may override ``augment``,
+    and ``folder`` for images that it generates. ``sluice init`` writes a class of this kind.
+
+    The rows contain a digest of the pixels, so changed images are changed data. The folder is no
+    data file of the workload: it would count as code, which serving compares, and a server has no
+    training images.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings
     settings: ImageFolderSettings
+    task = "classification"
+    scale_inputs = False
     raw_schema = Schema(columns=_RAW, index_name="image", index_kind="int")
     feature_schema = Schema(columns=(*_RAW, _CLASS), index_name="image", index_kind="int")
     feature_columns = ("brightness",)
@@ -63,8 +79,11 @@ class ImageFolderWorkload(ClassifierWorkload):
 
     def __init__(self, settings: ImageFolderSettings | None = None) -> None:
         super().__init__(settings)
+        needed = rows_needed(self.settings.folds, horizon_rows=0, min_train_rows=_MIN_TRAIN_ROWS)
         self.raw_expectations: tuple[Expectation, ...] = (
-            InSet(column="label", values=tuple(self.classes)),
+            RowCount(low=needed),
+            *(NotNull(column=name) for name in self.raw_schema.names),
+            InSet(column="label", values=tuple(map(str, self.classes))),
         )
 
     @property
@@ -75,7 +94,7 @@ class ImageFolderWorkload(ClassifierWorkload):
                 "The workload needs a folder of images.",
                 fix="Set workload_settings: {folder: PATH}.",
             )
-        return Path(self.settings.folder)
+        return self.data_path(self.settings.folder)
 
     def images(self, frame: pd.DataFrame) -> ImageFolderRows:
         """Return the images of the rows of a table, in their order."""
@@ -90,7 +109,7 @@ class ImageFolderWorkload(ClassifierWorkload):
         for pixels in iter_chunks(self.images(table)):
             assert isinstance(pixels, Tensor)
             digests += row_digests(pixels)
-            brightness.append(pixels.double().mean(dim=(1, 2, 3)) / 255)
+            brightness.append(_brightness(pixels))
         table = table.assign(content=digests, brightness=torch.cat(brightness).numpy())
         _require_distinct(table)
         return in_hash_order(table, ["content"], name="image")
@@ -101,11 +120,11 @@ class ImageFolderWorkload(ClassifierWorkload):
         Raises:
             ContractError: A label is not one of ``classes``.
         """
-        numbers = {name: number for number, name in enumerate(self.classes)}
+        numbers = {str(name): number for number, name in enumerate(self.classes)}
         unknown = sorted(set(raw["label"]) - numbers.keys())
         if unknown:
             raise ContractError(
-                f"The folders of the classes must be {', '.join(self.classes)}, got also "
+                f"The folders of the classes must be {', '.join(numbers)}, got also "
                 f"{', '.join(unknown)}.",
                 fix="Add the class to 'classes' of the workload, or move its folder.",
             )
@@ -132,7 +151,12 @@ class ImageFolderWorkload(ClassifierWorkload):
                 cause="Without it all images must have one size, but clients may send others.",
                 fix="Set workload_settings: {size: PIXELS}.",
             )
-        return ImagesCodec(self.settings.size, mode=self.settings.mode, folder=self.folder)
+        return ImagesCodec(
+            self.settings.size,
+            mode=self.settings.mode,
+            folder=self.folder,
+            watch=lambda image: _brightness(image[None]).tolist(),
+        )
 
     def build_model(
         self,
@@ -142,6 +166,11 @@ class ImageFolderWorkload(ClassifierWorkload):
     ) -> nn.Module:
         """Return a network for the channels of the images."""
         return super().build_model(3 if self.settings.mode == "RGB" else 1, num_outputs, settings)
+
+
+def _brightness(images: Tensor) -> Tensor:
+    """Return the mean of the pixels of images of uint8 (N, C, H, W) as shares (N,)."""
+    return images.double().mean(dim=(1, 2, 3)) / 255
 
 
 def _require_distinct(table: pd.DataFrame) -> None:

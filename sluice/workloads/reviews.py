@@ -29,6 +29,7 @@ class ReviewsWorkload(TextClassifierWorkload):
     settings_type: ClassVar[type[WorkloadSettings]] = ReviewsSettings
     settings: ReviewsSettings
     classes = ("negative", "positive")
+    headline_metric = "accuracy"
     data_files = ("reviews_vocabulary.json",)
     raw_expectations = (RowCount(low=200),)
     feature_expectations = (

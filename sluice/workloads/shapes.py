@@ -26,18 +26,19 @@ class ShapesWorkload(ImageFolderWorkload):
     """Decides which of four shapes an image shows; 3 % of the labels are wrong.
 
     The images are written to ``SLUICE_HOME/generated`` when they are missing; with the setting
-    ``folder`` others are read.
+    ``folder``, relative to the working folder, others are read.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ShapesSettings
     settings: ShapesSettings
     classes = SHAPES
+    headline_metric = "accuracy"
 
     @property
     def folder(self) -> Path:
         """Folder of the images, which exists afterwards."""
         if self.settings.folder is not None:
-            return super().folder
+            return Path(self.settings.folder)
         count = self.settings.num_images
         return generate_once(f"shapes_{count}", partial(write_shapes, num_images=count, seed=0))
 

@@ -17,9 +17,8 @@ from sluice.data.rows import TextRows
 from sluice.data.schema import Column, Schema
 from sluice.data.tokenizer import WordTokenizer, split_words
 from sluice.models.settings import ModelSettings
-from sluice.workloads.classifier import ClassifierWorkload
 from sluice.workloads.codecs import Codec, TextCodec
-from sluice.workloads.workload import Examples, WorkloadSettings
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 _RAW = (
     Column(name="text", kind="string"),
@@ -44,7 +43,7 @@ class TextClassifierSettings(WorkloadSettings):
     max_tokens: int = Field(64, ge=1, description="Longer texts are cut [tokens].")
 
 
-class TextClassifierWorkload(ClassifierWorkload):
+class TextClassifierWorkload(Workload):
     """Classifies texts; a batch is padded to its longest text, and the network gets the mask.
 
     A subclass declares ``classes`` and, as ``data_files``, the vocabulary file of
@@ -53,6 +52,8 @@ class TextClassifierWorkload(ClassifierWorkload):
 
     settings_type: ClassVar[type[WorkloadSettings]] = TextClassifierSettings
     settings: TextClassifierSettings
+    task = "classification"
+    scale_inputs = False
     raw_schema = Schema(columns=_RAW, index_name="text_key", index_kind="int")
     feature_schema = Schema(columns=(*_RAW, *_FEATURES), index_name="text_key", index_kind="int")
     feature_columns = ("words", "unknown")
@@ -95,7 +96,7 @@ class TextClassifierWorkload(ClassifierWorkload):
         """
         words = [split_words(text) for text in raw["text"]]
         empty = next((row for row, found in enumerate(words) if not found), None)
-        numbers = {name: number for number, name in enumerate(self.classes)}
+        numbers = {str(name): number for number, name in enumerate(self.classes)}
         other = sorted(set(raw["label"]) - numbers.keys())
         if empty is not None:
             raise ContractError(
@@ -105,7 +106,7 @@ class TextClassifierWorkload(ClassifierWorkload):
             )
         if other:
             raise ContractError(
-                f"The labels must be {', '.join(self.classes)}, got also {', '.join(other)}.",
+                f"The labels must be {', '.join(numbers)}, got also {', '.join(other)}.",
                 fix="Add the class to 'classes' of the workload, or drop its texts.",
             )
         known = set(self.tokenizer.words)
@@ -162,7 +163,7 @@ class TextClassifierWorkload(ClassifierWorkload):
         known = pd.concat([frame.iloc[part.start : part.stop] for part in (fold.train, fold.val)])
         present = set(known["class"])
         if len(present) < len(self.classes):
-            missing = [name for n, name in enumerate(self.classes) if n not in present]
+            missing = [str(name) for n, name in enumerate(self.classes) if n not in present]
             raise ContractError(
                 f"The train and validation rows must have every class, got none of "
                 f"{', '.join(missing)}.",

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +7,10 @@ from PIL import Image
 
 from sluice.base.digests import digest_frame
 from sluice.base.errors import ContractError, SettingsError, SourceError
-from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.folds import FoldSettings, RowRange, rows_needed
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.models.settings import ModelSettings
+from sluice.training.code import identify_code
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
 from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
@@ -94,6 +97,23 @@ def test_a_broken_image_is_named_or_left_out(folder):
         assert len(pets(folder, skip_broken=True).load_rows()) == 11
 
 
+def test_a_relative_folder_is_beside_the_module_and_no_part_of_the_code():
+    workload = pets("photos")
+
+    assert workload.folder == Path(__file__).parent / "photos"
+    # A server has no training images.
+    assert identify_code(workload).data_files == {}
+
+
+def test_the_rows_of_all_folds_are_expected(folder):
+    folds = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
+    expected = pets(folder, folds=folds).raw_expectations
+
+    assert expected[0].kind == "row_count"
+    assert expected[0].low == rows_needed(folds, horizon_rows=0, min_train_rows=16)
+    assert {e.column for e in expected if e.kind == "not_null"} == set(Pets.raw_schema.names)
+
+
 def test_a_folder_is_required(tmp_path):
     with pytest.raises(SettingsError, match="needs a folder of images"):
         Pets(ImageFolderSettings()).load_rows()
@@ -146,15 +166,22 @@ def test_a_folder_trains_to_the_same_bits_with_any_number_of_processes(folder, s
     assert all(torch.equal(alone[name], together[name]) for name in alone)
 
 
-def test_clients_send_files_that_are_decoded_as_in_the_training(folder):
+@pytest.mark.parametrize(("size", "shape"), [(4, (4, 4)), ([4, 6], (4, 6))])
+def test_clients_send_files_that_are_decoded_as_in_the_training(folder, size, shape):
     settings = FoldSettings(num_folds=1, first_test_share=0.5, embargo_rows=0)
-    workload = pets(folder, size=4, folds=settings)
+    workload = pets(folder, size=size, folds=settings)
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
 
     found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
 
-    assert (found.outcome, workload.codec().kind) == ("pass", "images")
+    request = workload.codec().parse(workload.request_of(raw, frame, np.array([3])))
+    x = workload.codec().decode_request(request)
+    assert (found.outcome, found.numbers["codec"]) == ("pass", "images")
+    assert (found.numbers["max_deviation"], x.shape) == (0, (1, 3, *shape))
+    assert workload.codec().watched_values(request, x) == (
+        pytest.approx(frame["brightness"].iloc[3]),
+    )
     with pytest.raises(ContractError, match="needs their size"):
         check_served_inputs(pets(folder), required=True, raw=raw, frame=frame, folds=folds)
