@@ -21,6 +21,8 @@ from sluice.data.schema import Column, ColumnKind, Schema
 from sluice.data.source_settings import SqlSource, TableSource
 from sluice.data.validation import validate_schema
 from sluice.metrics.regression import regression_metrics
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.raw_rows import RawRowsCodec
 from sluice.workloads.columns import InputColumn, Lag, as_labels
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
@@ -31,6 +33,8 @@ CLUSTER = "cluster"
 """Auxiliary column with the label of each row, if several rows have the same label."""
 
 _MIN_TRAIN_ROWS = 16
+_MAX_ELEMENTS = 64
+"""Maximum number of rows of a request; the features of one take about 2 ms."""
 _METRICS = ("mae", "rmse", "r2", "spearman")
 """Metrics of a regression, of those that ``regression_metrics`` returns."""
 
@@ -191,6 +195,30 @@ class TableWorkload(Workload):
         target, forecast = examples.targets.flatten(), output.detach().cpu().flatten()
         values = regression_metrics(target.numpy(), forecast.numpy()).numbers
         return {**found, **{name: values[name] for name in _METRICS}}
+
+    def codec(self) -> Codec:
+        """Return how rows of the table become inputs: clients send the columns of ``inputs``.
+
+        Independent rows are sent one by one. In time order, a client also sends the index and as
+        many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier targets if these
+        are inputs. A subclass whose ``compute_features`` uses more earlier rows overrides this
+        method. If rows have clusters, or cannot be continued, clients send windows of features.
+        """
+        is_ordered = self.settings.source.index is not None
+        can_continue = self.index_kind in ("datetime", "int", "float")
+        if self.cluster_column or (not can_continue if is_ordered else self.settings.seq_len > 1):
+            return super().codec()
+        stand_in = {self.target_column: self.classes[0] if self.classes else 0.0}
+        lags = [column for column in self.inputs if isinstance(column, Lag)]
+        has_earlier_targets = any(column.name == self.target_column for column in self.inputs)
+        return RawRowsCodec(
+            self,
+            context_rows=max((lag.rows for lag in lags), default=0) + self.settings.seq_len,
+            unknown=({} if has_earlier_targets else stand_in) | ({} if is_ordered else {KEY: 0}),
+            unknown_newest=stand_in if has_earlier_targets else {},
+            as_labels=True,
+            max_elements=_MAX_ELEMENTS,
+        )
 
     @property
     def _target(self) -> Column:

@@ -72,7 +72,13 @@ class RawRowsCodec(Codec):
         context_rows: Number of raw rows that one prediction needs: the newest row, and those before
             it that its features and its window use. The POC gate compares the features of this
             context with those of the whole history.
-        unknown: Values for the raw columns that a client cannot know, such as the target.
+        unknown: Values for the raw columns, or the index, that a client cannot know, such as the
+            target.
+        unknown_newest: Values for the raw columns of which a client knows the earlier rows only,
+            such as a target whose earlier values are features. They replace what is sent for the
+            newest row, such as null.
+        as_labels: Whether numbers and booleans in columns of texts become texts, such as 1 and
+            "1", as ``sluice.workloads.columns.as_labels`` does it for the rows of a file.
         max_elements: Maximum number of predictions of a request; each computes all features of its
             rows.
 
@@ -89,10 +95,13 @@ class RawRowsCodec(Codec):
         *,
         context_rows: int,
         unknown: Mapping[str, Any] | None = None,
+        unknown_newest: Mapping[str, Any] | None = None,
+        as_labels: bool = False,
         max_elements: int = 16,
     ) -> None:
         self._workload, self._context_rows = workload, context_rows
-        self._unknown = dict(unknown or {})
+        self._unknown, self._unknown_newest = dict(unknown or {}), dict(unknown_newest or {})
+        self._as_labels = as_labels
         self.max_elements = max_elements
         schema = workload.raw_schema
         name = type(workload).__name__
@@ -102,10 +111,16 @@ class RawRowsCodec(Codec):
                 f"{max_elements}.",
                 fix="Correct the argument of RawRowsCodec.",
             )
-        undeclared = [column for column in self._unknown if column not in schema.names]
+        declared = {*schema.names, schema.index_name}
+        sent = set(schema.names) - self._unknown.keys()
+        undeclared = [
+            *(column for column in self._unknown if column not in declared),
+            *(column for column in self._unknown_newest if column not in sent),
+        ]
         if undeclared:
             raise ContractError(
-                f"'unknown' must name columns of the raw schema of {name}, got {undeclared[0]!r}.",
+                f"'unknown' must name columns of the raw schema of {name}, and 'unknown_newest' "
+                f"others of them, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
         if workload.cluster_column is not None:
@@ -121,8 +136,9 @@ class RawRowsCodec(Codec):
                 fix="Use an index of times or integers.",
             )
         self._kinds = {c.name: c.kind for c in schema.columns if c.name not in self._unknown}
-        if schema.index_name is not None and schema.index_name not in self._kinds:
-            self._kinds[schema.index_name] = schema.index_kind or "string"
+        index = schema.index_name
+        if index is not None and index not in (*self._kinds, *self._unknown):
+            self._kinds[index] = schema.index_kind or "string"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -155,12 +171,18 @@ class RawRowsCodec(Codec):
 
     def parts(self) -> dict[str, str]:
         """Return the columns, the number of rows, and the values for unknown columns."""
-        return {
+        parts = {
             "columns": as_part(self._kinds),
             "context_rows": as_part(self._context_rows),
             "unknown": as_part(self._unknown),
             "horizon_rows": as_part(self._workload.horizon_rows),
         }
+        # Only if they are used: the digests of other codecs stay as they are.
+        if self._unknown_newest:
+            parts["unknown_newest"] = as_part(self._unknown_newest)
+        if self._as_labels:
+            parts["as_labels"] = as_part(self._as_labels)
+        return parts
 
     def example(self) -> ModelInput:
         """Return the inputs of a small feature table of zeros."""
@@ -202,17 +224,16 @@ class RawRowsCodec(Codec):
             )
         index = self._workload.raw_schema.index_name
         table = raw.assign(**{index: raw.index}) if index is not None else raw
+        columns = list(self.columns)
         parts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
-        return {
-            "columns": list(self.columns),
-            "rows": [
-                [
-                    [_plain(value) for value in row]
-                    for row in part[list(self.columns)].to_numpy(object)
-                ]
-                for part in parts
-            ],
-        }
+        rows = [
+            [[_plain(value) for value in row] for row in part[columns].to_numpy(object)]
+            for part in parts
+        ]
+        for part in rows:
+            for column in self._unknown_newest:
+                part[-1][columns.index(column)] = None
+        return {"columns": columns, "rows": rows}
 
     def watched_values(
         self,
@@ -267,6 +288,11 @@ class RawRowsCodec(Codec):
     def _typed(self, cells: pd.DataFrame, name: str) -> pd.DataFrame:
         """Return the rows with the dtypes and the index of the raw schema."""
         schema = self._workload.raw_schema
+        for column, value in self._unknown_newest.items():
+            cells.loc[len(cells) - 1, column] = value
+        if self._as_labels:
+            texts = [column for column, kind in self._kinds.items() if kind == "string"]
+            cells[texts] = cells[texts].map(_as_label)
         typed = pd.DataFrame(
             {
                 column: _converted(cells[column], kind, f"{name}, column '{column}'")
@@ -316,6 +342,13 @@ def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Ser
             f"A value of {name} cannot be converted to {kind}: {type(error).__name__}.",
             fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",
         ) from None
+
+
+def _as_label(value: Any) -> Any:
+    """Return a number or a boolean as the text that ``columns.as_labels`` returns for it."""
+    if isinstance(value, bool):
+        return str(value)
+    return f"{value:.15g}" if isinstance(value, int | float) else value
 
 
 def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:

@@ -206,3 +206,30 @@ def test_rows_of_json_lines(rows, tmp_path):
 
     expected = build(Prices, rows, tmp_path).load_rows()
     pd.testing.assert_frame_equal(workload.load_rows(), expected)
+
+
+class Rented(TableWorkload):
+    target_column = "price"
+    inputs = (Category("rented", ("False", "True")), Category("rooms", ("1", "2", "2.5")))
+
+
+def test_numbers_and_booleans_are_sent_as_the_file_has_them(rows, tmp_path):
+    rows = rows.assign(rented=rows["area"] > 0, rooms=np.tile([1.0, 2.0, 2.5, 2.0], ROWS // 4))
+    workload = build(Rented, rows, tmp_path)
+    found = workload.codec().decode(
+        {"columns": ["rented", "rooms"], "rows": [[[True, 1]], [[False, 2.0]], [["True", 2.5]]]}
+    )
+
+    assert found[:, 0].tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
+
+
+def test_rows_that_cannot_be_sent_one_by_one_are_sent_as_windows(rows, tmp_path):
+    several = pd.concat([rows, rows.assign(area=rows["area"] + 1)])
+    windows = TableWorkloadSettings(
+        source=CsvSource(uri=str(tmp_path / "data.csv"), index=None), seq_len=2
+    )
+
+    assert build(Days, several, tmp_path, index="day").codec().kind == "windows"
+    assert Prices(windows).codec().kind == "windows"
+    assert build(Prices, rows, tmp_path, index="day").codec().kind == "rows"
+    assert build(Cities, rows, tmp_path).codec().columns == ("area",)

@@ -323,6 +323,10 @@ def test_the_target_among_the_raw_columns_is_made_up():
     assert checked(workload).outcome == "pass"
     with pytest.raises(ContractError, match="must name columns of the raw schema"):
         RawRowsCodec(workload, context_rows=9, unknown={"lable": 0.0})
+    with pytest.raises(ContractError, match="'unknown_newest' others of them, got 'label'"):
+        RawRowsCodec(
+            workload, context_rows=9, unknown={"label": 0.0}, unknown_newest={"label": 0.0}
+        )
 
 
 Echo = SineWorkload.raw_schema.columns[0].model_copy(update={"name": "label"})
