@@ -132,7 +132,7 @@ def fit(
     *,
     frame: "pd.DataFrame | None" = None,
     target: str | None = None,
-    model: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
+    model: ModelSettings | None = None,
     training: TrainSettings = TrainSettings(),  # noqa: B008 - frozen
     seeds: Sequence[int] = SEEDS,
     data_seed: int | None = None,
@@ -150,7 +150,8 @@ def fit(
             importable from a module, because other processes train the networks.
         frame: Rows to predict ``target`` from, instead of a workload.
         target: Column of ``frame``.
-        model: Architecture and size.
+        model: Architecture and size; by default ``default_architecture`` of the workload, which is
+            'mlp' for a frame and 'gru' otherwise.
         training: Settings of the training.
         seeds: Seeds of the weights and of the order of rows. The promotion gate requires five.
         data_seed: Base seed of the row order of all networks; by default the seed of each.
@@ -163,8 +164,11 @@ def fit(
         SchemaError: The rows do not match the workload's schema.
         TrainingFailed: A training ended without a usable network.
     """
+    workload = require_workload(workload, frame=frame, target=target)
+    if model is None:
+        model = ModelSettings(architecture=workload.default_architecture)
     inputs = _training_inputs(
-        require_workload(workload, frame=frame, target=target),
+        workload,
         model=model,
         training=training,
         data_seed=data_seed,

@@ -278,19 +278,24 @@ class Lag(InputColumn):
 def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return the values of a column as texts, and None for missing values.
 
-    Numbers are formatted without a trailing ".0", because a column of integers with gaps is read
-    as floats.
-
     >>> as_labels(pd.Series([1.0, None, 2.5])).tolist()
     ['1', nan, '2.5']
     """
-    is_number = series.dtype.kind in "iuf"
     is_missing = series.isna()
     texts = [
-        None if missing else f"{value:.15g}" if is_number else str(value)
+        None if missing else as_label(value)
         for value, missing in zip(series, is_missing, strict=True)
     ]
     return pd.Series(texts, index=series.index, name=series.name, dtype="str")
+
+
+def as_label(value: object) -> str:
+    """Return a value as a text.
+
+    Floats are formatted without a trailing ".0", because a column of integers with gaps is read as
+    floats.
+    """
+    return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _series(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":

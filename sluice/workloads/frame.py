@@ -6,22 +6,18 @@ rows.
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pandas as pd
-from torch import Tensor, nn
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
-from sluice.data.folds import FoldSettings, RowRange
-from sluice.data.hash_order import in_hash_order
-from sluice.data.schema import Column, ColumnKind, Schema
+from sluice.data.folds import FoldSettings
 from sluice.data.table import save_table
-from sluice.data.validation import validate_schema
-from sluice.metrics.classification import classification_metrics
+from sluice.workloads.columns import Category, Number
+from sluice.workloads.columns_workload import ColumnsWorkload
 from sluice.workloads.frame_settings import (
     FrameSettings,
     RowOrder,
@@ -30,10 +26,8 @@ from sluice.workloads.frame_settings import (
     describe_frame,
     require_columns,
 )
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.workload import WorkloadSettings
 
-_KEY = "key"
-"""Name of the index of independent rows."""
 _TIME = "time"
 """Name of the index of rows in time order."""
 
@@ -98,46 +92,26 @@ def workload_of_frame(
     return FrameWorkload(settings.model_copy(update={"table": stored.artifact}))
 
 
-class FrameWorkload(Workload):
+class FrameWorkload(ColumnsWorkload):
     """Rows of a stored data frame: numbers and one-hot categories as inputs, one target."""
 
     settings_type: ClassVar[type[WorkloadSettings]] = FrameSettings
     settings: FrameSettings
+    index_kind = None
+    default_architecture = "mlp"
 
     def __init__(self, settings: FrameSettings) -> None:
         self.settings = settings
         self.target_column = settings.target
+        self.inputs = (
+            *(Number(name) for name in settings.numbers),
+            *(Category(name, values) for name, values in settings.categories.items()),
+        )
+        if settings.labels:
+            self.task = "classification"
+            self.classes = settings.labels
         self.horizon_rows = settings.horizon_rows
-        self.loss_unit = "nats" if settings.labels else "target units squared"
-        self.headline_metric = "macro_f1" if settings.labels else "loss"
-        self.scale_target = not settings.labels
-        index: ColumnKind | None = None if settings.time_ordered else "int"
-        index_name = _TIME if settings.time_ordered else _KEY
-        target: ColumnKind = "string" if settings.labels else "float"
-        numbers = tuple(Column(name=name) for name in settings.numbers)
-        self.raw_schema = Schema(
-            columns=(
-                *numbers,
-                *(Column(name=name, kind="string") for name in settings.categories),
-                Column(name=settings.target, kind=target),
-            ),
-            index_name=index_name,
-            index_kind=index,
-        )
-        indicators = [
-            f"{name}={value}" for name, values in settings.categories.items() for value in values
-        ]
-        self.feature_columns = (*settings.numbers, *indicators)
-        self.feature_schema = Schema(
-            columns=(
-                *numbers,
-                # A rare category may be absent from a split.
-                *(Column(name=name, constant=True) for name in indicators),
-                Column(name=settings.target, kind="int" if settings.labels else "float"),
-            ),
-            index_name=index_name,
-            index_kind=index,
-        )
+        self._declare_columns(index=_TIME if settings.time_ordered else None)
 
     def load_rows(self) -> pd.DataFrame:
         """Return the stored rows, in time order or in the order of a hash of their inputs.
@@ -146,68 +120,7 @@ class FrameWorkload(Workload):
             IntegrityError: The stored table is missing or damaged.
         """
         rows = pd.read_parquet(io.BytesIO(_store().get(self.settings.table)))
-        if self.settings.time_ordered:
-            return rows
-        inputs = [*self.settings.numbers, *self.settings.categories]
-        position = "position"
-        while position in rows.columns:
-            position += "_"
-        ordered = in_hash_order(rows.assign(**{position: np.arange(len(rows))}), inputs, name=_KEY)
-        # Rows with equal inputs have equal keys and are neighbours; labels must be unique.
-        repeats = ordered.groupby(level=0).cumcount().to_numpy()
-        keys = pd.Index(ordered.index.to_numpy() + repeats, name=_KEY)
-        return rows.iloc[ordered[position].to_numpy()].set_axis(keys)
-
-    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the numbers, one indicator for each category, and the target or its class number.
-
-        Raises:
-            SchemaError: ``raw`` does not match the raw schema.
-        """
-        validate_schema(raw, self.raw_schema, "raw")
-        settings = self.settings
-        columns = {name: raw[name].to_numpy(np.float64) for name in settings.numbers}
-        for name, values in settings.categories.items():
-            text = raw[name].to_numpy()
-            columns |= {f"{name}={value}": (text == value).astype(np.float64) for value in values}
-        frame = pd.DataFrame(columns, index=raw.index)
-        target = raw[settings.target]
-        if not settings.labels:
-            return frame.assign(**{settings.target: target.to_numpy(np.float64)})
-        numbers = {label: number for number, label in enumerate(settings.labels)}
-        return frame.assign(**{settings.target: target.map(numbers).to_numpy(np.int64)})
-
-    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return inputs (N, 1, D) and targets (N, 1), or class numbers (N,)."""
-        found = super().examples(frame, rows)
-        if not self.settings.labels:
-            return found
-        return Examples(x=found.x, y=found.targets[:, 0].long(), rows=found.rows)
-
-    def output_shape(self, y: Tensor) -> tuple[int, ...]:
-        """Return the shape of the targets, or one logit for each class."""
-        return (len(y), len(self.settings.labels)) if self.settings.labels else tuple(y.shape)
-
-    def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the squared error, or the log loss, of each row (B,)."""
-        if not self.settings.labels:
-            return super().losses(output, y)
-        return nn.functional.cross_entropy(output, y, reduction="none")
-
-    def mistakes(self, output: Tensor, y: Tensor) -> Tensor | None:
-        """Return 1 where the most probable class is wrong (B,); None for a regression."""
-        return (output.argmax(dim=1) != y).float() if self.settings.labels else None
-
-    def metrics(
-        self, output: Tensor, examples: Examples, frame: pd.DataFrame
-    ) -> Mapping[str, float]:
-        """Return the loss, and the metrics of a classifier; undefined metrics are NaN."""
-        found = super().metrics(output, examples, frame)
-        if not self.settings.labels:
-            return found
-        # In double precision fewer probabilities are rounded to 0.
-        probability = output.detach().double().softmax(dim=1).numpy()
-        return {**found, **classification_metrics(examples.targets.numpy(), probability).numbers}
+        return rows if self.settings.time_ordered else self.in_key_order(rows)
 
 
 def _store() -> ArtifactStore:

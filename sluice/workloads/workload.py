@@ -180,6 +180,10 @@ class Workload(ABC):
     )
     """Whether the network predicts the standardised target; the model's outputs are unscaled."""
 
+    default_architecture: ClassVar[str] = "gru"
+    """Architecture that ``sluice.check`` and ``sluice.fit`` use if they get no ``model``. The file
+    of a pipeline declares its own."""
+
     frozen_parameters: tuple[str, ...] = ()
     """Shell patterns of intentionally frozen parameters of the network, such as 'stem.*'."""
 

@@ -31,7 +31,7 @@ def check(
     frame: "pd.DataFrame | None" = None,
     target: str | None = None,
     level: Level = "full",
-    model: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
+    model: ModelSettings | None = None,
     training: TrainSettings = TrainSettings(),  # noqa: B008 - frozen
     settings: PocSettings = PocSettings(),  # noqa: B008 - frozen
     seed: int = 0,
@@ -59,7 +59,8 @@ def check(
         target: Column of ``frame``.
         level: 'full', or 'minimum' for the checks of model, gradients, event log, epoch selector
             and mini training, and of the data that these need.
-        model: Architecture and size.
+        model: Architecture and size; by default ``default_architecture`` of the workload, which is
+            'mlp' for a frame and 'gru' otherwise.
         training: Settings of the real training.
         settings: Thresholds and time limits.
         seed: Base seed of all random numbers.
@@ -86,7 +87,7 @@ def check(
             settings=instance.settings.model_dump_json(),
             script=script,
             argv=tuple(sys.argv),
-            model=model,
+            model=model or ModelSettings(architecture=workload.default_architecture),
             training=training,
             poc=settings,
         ),

@@ -29,6 +29,7 @@ from sluice.data.validation import validate_schema
 from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, require_columns
+from sluice.workloads.columns import as_label
 from sluice.workloads.workload import Workload
 
 Cell = StrictBool | StrictInt | FiniteFloat | Annotated[str, Field(max_length=10_000)] | None
@@ -292,7 +293,7 @@ class RawRowsCodec(Codec):
             cells.loc[len(cells) - 1, column] = value
         if self._as_labels:
             texts = [column for column, kind in self._kinds.items() if kind == "string"]
-            cells[texts] = cells[texts].map(_as_label)
+            cells[texts] = cells[texts].map(as_label, na_action="ignore")
         typed = pd.DataFrame(
             {
                 column: _converted(cells[column], kind, f"{name}, column '{column}'")
@@ -342,13 +343,6 @@ def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Ser
             f"A value of {name} cannot be converted to {kind}: {type(error).__name__}.",
             fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",
         ) from None
-
-
-def _as_label(value: Any) -> Any:
-    """Return a number or a boolean as the text that ``columns.as_labels`` returns for it."""
-    if isinstance(value, bool):
-        return str(value)
-    return f"{value:.15g}" if isinstance(value, int | float) else value
 
 
 def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:

@@ -93,7 +93,6 @@ def rows() -> pd.DataFrame:
 def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
     workload = sluice.workload_of_frame(rows, "price")
     options = {
-        "model": sluice.ModelSettings(hidden=16),
         "training": sluice.TrainSettings(max_epochs=12, learning_rate=0.02),
         "compute": sluice.ComputeSettings(workers=1),
     }
@@ -105,6 +104,7 @@ def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
     registered = registry.register("prices", fitted, actor="ada")
     repeated = registry.register("prices", fitted)
 
+    assert fitted.inputs.model.architecture == "mlp"
     assert "10/10 seed" in capfd.readouterr().err
     assert (fitted.trained.reused, again.trained.reused) == (0, 10)
     assert fitted.trained.candidate == again.trained.candidate
@@ -141,7 +141,7 @@ def _served(windows: torch.Tensor) -> list[float]:
         try:
             assert server.stdout is not None
             ready = json.loads(server.stdout.readline())
-            body = {"columns": ["a", "b"], "windows": windows.tolist()}
+            body = {"columns": ["a", "b"], "rows": windows.tolist()}
             answer = httpx.post(f"{ready['url']}/predict", json=body, timeout=60)
             assert answer.status_code == 200, answer.text
             return [float(np.ravel(value)[0]) for value in answer.json()["outputs"]]

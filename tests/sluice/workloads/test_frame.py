@@ -8,6 +8,7 @@ import torch
 import sluice
 from sluice.base.errors import ContractError, SettingsError
 from sluice.data.validation import validate_schema
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.failfast.gate.in_script import rebuildable
 from sluice.workloads.frame import FrameWorkload, workload_of_frame
 from sluice.workloads.frame_settings import FrameSettings
@@ -59,6 +60,19 @@ def test_numbers_booleans_and_texts_are_inputs_and_independent_rows_have_a_stabl
     assert sorted(frame["price"]) == sorted(rows()["price"])
 
 
+def test_clients_send_the_columns_of_the_frame():
+    workload = workload_of_frame(rows(), "price")
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+
+    found = check_served_inputs(
+        workload, required=True, raw=raw, frame=frame, folds=workload.plan_folds(frame)
+    )
+
+    assert (found.outcome, found.numbers["max_deviation"]) == ("pass", 0)
+    assert workload.codec().columns == ("size", "rooms", "garden", "town")
+
+
 def test_an_index_of_dates_is_time_order():
     table = rows().set_axis(pd.date_range("2026-01-01", periods=NUM_ROWS), axis=0)
     workload = workload_of_frame(table.sample(frac=1, random_state=1), "price", features=["size"])
@@ -73,7 +87,7 @@ def test_rows_in_the_order_of_the_frame_when_that_is_time():
     workload = workload_of_frame(rows(), "price", order="time", horizon_rows=3)
 
     assert features(workload)["price"].tolist() == rows()["price"].tolist()
-    assert workload.horizon_rows == 3
+    assert (workload.horizon_rows, workload.codec().kind) == (3, "windows")
 
 
 @pytest.mark.parametrize(

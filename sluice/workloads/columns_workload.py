@@ -1,0 +1,252 @@
+"""Base class of workloads whose features are computed from declared columns of their raw rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from sluice.base.errors import ContractError
+from sluice.data.expectations import Expectation, InSet, NotNull, RowCount
+from sluice.data.folds import Fold, RowRange, rows_needed, walk_forward
+from sluice.data.hash_order import in_hash_order
+from sluice.data.schema import Column, ColumnKind, Schema
+from sluice.data.validation import validate_schema
+from sluice.metrics.regression import regression_metrics
+from sluice.workloads.codecs.codec import Codec
+from sluice.workloads.codecs.raw_rows import RawRowsCodec
+from sluice.workloads.columns import InputColumn, Lag
+from sluice.workloads.workload import Examples, Workload
+
+KEY = "key"
+"""Name of the index of rows in hash order."""
+
+CLUSTER = "cluster"
+"""Auxiliary column with the label of each row, if several rows have the same label."""
+
+_MIN_TRAIN_ROWS = 16
+_MAX_ELEMENTS = 64
+"""Maximum number of rows of a request; the features of one take about 2 ms."""
+_METRICS = ("mae", "rmse", "r2", "spearman")
+"""Metrics of a regression, of those that ``regression_metrics`` returns."""
+
+
+class ColumnsWorkload(Workload):
+    """Rows with a target, and with one feature or more for each of ``inputs``.
+
+    A subclass implements ``load_rows``, sets ``target_column`` and ``inputs``, and calls
+    ``_declare_columns`` at the end of its constructor; a classifier also sets ``task`` and
+    ``classes``. Rows with a missing target are omitted.
+    """
+
+    inputs: tuple[InputColumn, ...]
+    """Columns from which the features are computed."""
+
+    index_kind: ColumnKind | None = "datetime"
+    """Type of the index of rows in time order; None for any."""
+
+    def _declare_columns(self, *, index: str | None) -> None:
+        """Set the schemas, feature columns and expectations.
+
+        Args:
+            index: Name of the index that puts rows in time order; None for independent rows, in the
+                order of ``in_key_order``.
+
+        Raises:
+            ContractError: The inputs do not define distinct features, or need a time order.
+        """
+        self._index = index
+        is_ordered = index is not None
+        self._require_usable_inputs(is_ordered=is_ordered)
+        target = self._target
+        self.raw_schema = Schema(
+            columns=tuple(
+                {
+                    column.name: column
+                    for column in (*(each.raw_column for each in self.inputs), target)
+                    if column.name != index
+                }.values()
+            ),
+            index_name=index or KEY,
+            index_kind=self.index_kind if is_ordered else "int",
+            index_unique=not self.cluster_column,
+        )
+        features = [column for each in self.inputs for column in each.features]
+        self.feature_columns = tuple(column.name for column in features)
+        kind: ColumnKind = "int" if self.task == "classification" else "float"
+        self.feature_schema = self.raw_schema.model_copy(
+            update={
+                "columns": (
+                    *features,
+                    Column(name=self.target_column, kind=kind),
+                    *([Column(name=CLUSTER, kind="string")] if self.cluster_column else []),
+                )
+            }
+        )
+        self.raw_expectations: tuple[Expectation, ...] = self._raw_expectations()
+        self.feature_expectations: tuple[Expectation, ...] = (RowCount(low=self.required_rows),)
+        if self.task == "regression":
+            self.headline_metric = "mae"
+
+    @property
+    def required_rows(self) -> int:
+        """Minimum number of rows for all folds."""
+        return rows_needed(
+            self.settings.folds,
+            horizon_rows=self.horizon_rows,
+            min_train_rows=_MIN_TRAIN_ROWS + self.settings.seq_len,
+        )
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the features of all inputs and the target; rows without a target are omitted.
+
+        Raises:
+            SchemaError: ``raw`` does not match the raw schema.
+            ContractError: A target is not one of ``classes``.
+        """
+        validate_schema(raw, self.raw_schema, "raw")
+        columns: dict[str, Any] = {}
+        for column in self.inputs:
+            columns |= column.compute(raw)
+        is_complete = raw[self.target_column].notna().to_numpy()
+        for column in self.inputs:
+            if isinstance(column, Lag):
+                is_complete = is_complete & ~np.isnan(columns[column.features[0].name])
+        columns[self.target_column] = self._targets(raw)
+        if self.cluster_column:
+            columns[CLUSTER] = raw.index.astype("str")
+        frame = pd.DataFrame(columns, index=raw.index).loc[is_complete]
+        if self.task == "classification":
+            frame = frame.astype({self.target_column: "int64"})
+        return frame
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Return walk-forward folds; rows with the same label are in the same split."""
+        if self.cluster_column is None:
+            return super().plan_folds(frame)
+        starts = np.append(np.flatnonzero(~frame.index.duplicated()), len(frame)).tolist()
+        folds = walk_forward(len(starts) - 1, self.settings.folds, horizon_rows=self.horizon_rows)
+
+        def in_rows(labels: RowRange) -> RowRange:
+            return RowRange(start=starts[labels.start], stop=starts[labels.stop])
+
+        return tuple(
+            Fold(
+                fold_id=fold.fold_id,
+                train=in_rows(fold.train),
+                val=in_rows(fold.val),
+                test=in_rows(fold.test),
+            )
+            for fold in folds
+        )
+
+    def metrics(
+        self, output: Tensor, examples: Examples, frame: pd.DataFrame
+    ) -> Mapping[str, float]:
+        """Return loss, and the metrics of a regression or a classifier; NaN where undefined."""
+        found = super().metrics(output, examples, frame)
+        if self.task == "classification":
+            return found
+        target, forecast = examples.targets.flatten(), output.detach().cpu().flatten()
+        values = regression_metrics(target.numpy(), forecast.numpy()).numbers
+        return {**found, **{name: values[name] for name in _METRICS}}
+
+    def codec(self) -> Codec:
+        """Return how rows of the table become inputs: clients send the columns of ``inputs``.
+
+        Independent rows are sent one by one. In time order, a client also sends the index and as
+        many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier targets if these
+        are inputs. A subclass whose ``compute_features`` uses more earlier rows overrides this
+        method. If rows have clusters, or cannot be continued, clients send windows of features.
+        """
+        is_ordered = self._index is not None
+        can_continue = self.index_kind in ("datetime", "int", "float")
+        if self.cluster_column or (not can_continue if is_ordered else self.settings.seq_len > 1):
+            return super().codec()
+        stand_in = {self.target_column: str(self.classes[0]) if self.classes else 0.0}
+        lags = [column for column in self.inputs if isinstance(column, Lag)]
+        has_earlier_targets = any(column.name == self.target_column for column in self.inputs)
+        return RawRowsCodec(
+            self,
+            context_rows=max((lag.rows for lag in lags), default=0) + self.settings.seq_len,
+            unknown=({} if has_earlier_targets else stand_in) | ({} if is_ordered else {KEY: 0}),
+            unknown_newest=stand_in if has_earlier_targets else {},
+            as_labels=True,
+            max_elements=_MAX_ELEMENTS,
+        )
+
+    @property
+    def _target(self) -> Column:
+        kind: ColumnKind = "string" if self.task == "classification" else "float"
+        return Column(name=self.target_column, kind=kind, nullable=True)
+
+    def _require_usable_inputs(self, *, is_ordered: bool) -> None:
+        names = [column.name for each in self.inputs for column in each.features]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        lags = [each.name for each in self.inputs if isinstance(each, Lag)]
+        if not names or repeated or self.target_column in names:
+            problem = (
+                f"the features {', '.join(repeated)} twice"
+                if repeated
+                else f"the target '{self.target_column}' as a feature"
+                if names
+                else "no features"
+            )
+            raise ContractError(
+                f"The inputs of {type(self).__name__} must define distinct features, got "
+                f"{problem}.",
+                fix="Declare every column once in 'inputs', and not the target.",
+            )
+        if lags and not is_ordered:
+            raise ContractError(
+                f"Lag('{lags[0]}') requires rows in time order, but the source has no index.",
+                fix="Set 'index' of the source to the column with the time, or remove the lag.",
+            )
+
+    def _raw_expectations(self) -> tuple[Expectation, ...]:
+        required = [column.name for column in self.raw_schema.columns if not column.nullable]
+        classes = [InSet(column=self.target_column, values=self.classes)] if self.classes else []
+        return (
+            RowCount(low=self.required_rows),
+            *(NotNull(column=name) for name in required),
+            *classes,
+        )
+
+    def in_key_order(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows in the order of a hash of their inputs, with unique keys.
+
+        Rows with equal inputs are neighbours, so that at most one group of them is divided between
+        train and test rows.
+        """
+        names = list(dict.fromkeys(each.name for each in self.inputs))
+        values = rows[names].reset_index(drop=True)
+        for name in names:
+            if values[name].dtype.kind not in "fiub":
+                values[name] = values[name].astype("str").fillna("")
+        position = "row"
+        while position in names:
+            position += "_"
+        ordered = in_hash_order(
+            values.assign(**{position: np.arange(len(values))}), names, name=KEY
+        )
+        repeats = ordered.groupby(level=0).cumcount().to_numpy()
+        keys = pd.Index(ordered.index.to_numpy() + repeats, name=KEY)
+        return rows.iloc[ordered[position].to_numpy()].set_axis(keys)
+
+    def _targets(self, raw: pd.DataFrame) -> Any:
+        target = raw[self.target_column]
+        if self.task == "regression":
+            return target.to_numpy(np.float64, na_value=np.nan)
+        numbers = {str(label): number for number, label in enumerate(self.classes)}
+        classes = target.map(numbers)
+        is_unknown = (classes.isna() & target.notna()).to_numpy()
+        if is_unknown.any():
+            row = int(is_unknown.argmax())
+            raise ContractError(
+                f"The target '{self.target_column}' must be one of {list(numbers)}, got "
+                f"{target.iloc[row]!r} at row {row} (label {raw.index[row]}).",
+                cause="The source has a new class, or a label is spelled differently.",
+                fix="Correct the source, or add the label to 'classes' and train again.",
+            )
+        return classes.to_numpy(np.float64, na_value=np.nan)
