@@ -12,6 +12,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.pluralize import pluralize
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.result import CheckResult, GateReport
@@ -108,7 +109,10 @@ def _not_run(report: GateReport) -> list[Text]:
         if result.outcome == "skipped":
             names.setdefault(result.summary, []).append(result.name)
     return [
-        Text(f"{len(skipped)} of the checks: {reason} ({', '.join(skipped)})\n", style="dim")
+        Text(
+            f"{pluralize(len(skipped), 'check')} not run: {', '.join(skipped)}. {reason}\n",
+            style="dim",
+        )
         for reason, skipped in names.items()
     ]
 
