@@ -41,10 +41,13 @@ class LiveLines:
 
     Args:
         console: Destination of the progress output; stderr in a command.
+        report_follows: On a terminal, print only the checks that do not pass, because the report
+            that is printed afterwards lists all checks.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, report_follows: bool = False) -> None:
         self._console = console
+        self._omits_passed = report_follows and console.is_terminal
         self._status: Status | None = None
         self._number = 0
         self._total = 0
@@ -73,7 +76,7 @@ class LiveLines:
                 self._status.update(f"{self._number + 1}/{self._total} {name}")
             case CheckResult():
                 self._number += 1
-                if message.outcome != "skipped":
+                if message.outcome != "skipped" and not (self._omits_passed and message.passed):
                     self._console.print(_line(message), soft_wrap=True, highlight=False)
 
 

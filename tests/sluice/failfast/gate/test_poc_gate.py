@@ -13,7 +13,7 @@ from sluice.base.receipts import require
 from sluice.config.poc_settings import PocSettings, TimeLimit, TimeLimits
 from sluice.data.schema import Column, Schema
 from sluice.failfast.gate.checks import CHECKS
-from sluice.failfast.gate.display import report_page
+from sluice.failfast.gate.display import LiveLines, report_page
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
 from sluice.failfast.result import GateReport
@@ -369,6 +369,21 @@ def test_a_report_survives_json(gate):
     report = gate(planted.NanWeights())
 
     assert GateReport.model_validate_json(report.model_dump_json()) == report
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_a_passed_check_once_when_a_report_follows(gate, is_terminal):
+    report = gate(planted.FlatOutput())
+    console = Console(width=160, file=io.StringIO(), force_terminal=is_terminal)
+
+    with LiveLines(console, report_follows=True) as lines:
+        for result in report.results:
+            lines(result)
+
+    shown = {r.name for r in report.results if r.name in console.file.getvalue()}
+    passed = {r.name for r in report.results if r.passed}
+    failed = {r.name for r in report.results if not r.passed and r.outcome != "skipped"}
+    assert shown == (failed if is_terminal else failed | passed)
 
 
 def test_report_page_shows_result_cause_and_fix(gate):
