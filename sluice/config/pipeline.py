@@ -213,7 +213,7 @@ def locate_pipeline(name: str, folder: Path) -> Path:
         raise SettingsError(
             f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
             f"Known: {', '.join(known)}.",
-            fix="Use a known name or the path of a pipeline's file, such as my_model.yaml.",
+            fix="Use a known name, or the path of a pipeline's file, such as my_model.yaml.",
         )
     return folder / name / "defs.yaml"
 

@@ -198,3 +198,10 @@ def test_a_file_of_the_working_folder_is_found_by_its_name(
     assert locate_pipeline("digits", defs_folder()) == defs_folder() / "digits" / "defs.yaml"
     with pytest.raises(SettingsError, match="no pipeline 'prices'"):
         locate_pipeline("prices", defs_folder())
+
+
+def test_a_misspelled_file_name_suggests_the_file_beside_it(tmp_path: Path) -> None:
+    written(tmp_path / "my_model.yaml", **BASE)
+
+    with pytest.raises(SettingsError, match=r"Did you mean 'my_model\.yaml'\?"):
+        read_pipeline(tmp_path / "my_modle.yaml")
