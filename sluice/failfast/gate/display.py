@@ -150,7 +150,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
     )
     table.add_column("row", no_wrap=True)
     table.add_column("loss", justify="right")
-    table.add_column("x median", justify="right")
+    table.add_column("x median loss", justify="right")
     table.add_column("unusual features")
     for example in examples:
         unusual = ", ".join(
