@@ -64,9 +64,9 @@ _MODULES = {
     "fit": "sluice.api.fit",
     "serve": "sluice.api.serve",
     "workload_of_frame": "sluice.workloads.frame",
-    # Not in __all__: it needs the extra pipeline. `dg` finds it by its entry point.
-    "ModelPipeline": "sluice.pipelines.component",
 }
+_COMPONENTS = {"ModelPipeline": "sluice.pipelines.component"}
+"""Not in ``__all__``: they need the extra ``pipeline``, and ``dg`` finds them by an entry point."""
 
 __all__ = [
     "Comparison",
@@ -99,10 +99,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "trace":  # the package itself, which can be called: see sluice/trace/__init__.py
         return importlib.import_module("sluice.trace")
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    module = _MODULES.get(name) or _COMPONENTS.get(name)
+    if module is not None:
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_COMPONENTS})

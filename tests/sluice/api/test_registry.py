@@ -64,8 +64,8 @@ def test_an_empty_registry_has_nothing_to_roll_back():
 def test_a_class_in_a_script_cannot_be_trained_by_other_processes(monkeypatch, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
 
     class Mine(sluice.Workload):
         def __init__(self):
